@@ -1,0 +1,36 @@
+# Everything starts from a machine that has Python >= 3.11 and nothing else.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: setup demo test test-long lint format types clean
+
+setup: $(VENV)/.ready  ## create the environment
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,track,dev]'
+	touch $@
+
+demo: setup  ## data, training, evaluation and a report, in a few minutes
+	$(BIN)/saformer demo --out demo
+
+test: setup lint types  ## what CI runs
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: setup  ## learning results that take longer than CI should
+	$(BIN)/python -m pytest -m long
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,44 @@
+"""What every trainable method offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
+
+from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.objectives import PerSample
+from saformer.core.policy import Policy
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One optimisation within an update: these parameters, this loss. The loss is the sum of the terms' means."""
+
+    name: str
+    parameters: tuple[nn.Parameter, ...]
+    terms: Callable[[WindowBatch], dict[str, PerSample]]
+
+
+class Agent(Protocol):
+    """Can be trained by `fit`, saved with its run, and asked for a policy."""
+
+    name: str
+    dimensions: Dimensions
+    config: Any
+    """a frozen dataclass"""
+    model: nn.Module
+    """everything that a checkpoint must hold"""
+
+    @property
+    def window(self) -> int:
+        """Steps per training window."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What one update optimises, in order."""
+
+    def policy(self, options: Any = None) -> Policy:
+        """What has been learnt, ready to act. The options are a frozen dataclass of the agent's own."""

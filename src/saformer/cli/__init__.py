@@ -1,0 +1,1 @@
+"""The `saformer` command: thin verbs over `saformer.api`."""

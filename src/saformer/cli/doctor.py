@@ -1,0 +1,65 @@
+"""`saformer doctor`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from saformer import __version__
+from saformer.envs.tasks import data_home
+
+CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
+EXTRAS = {
+    "mujoco": (("gymnasium", "mujoco", "imageio"), "the nine tasks, rollouts, the demo"),
+    "minari": (("minari", "h5py"), "Minari datasets"),
+    "logs": (("pyarrow",), "Parquet logs"),
+    "ray": (("ray",), "experiments on a cluster"),
+    "track": (("tensorboard",), "TensorBoard metrics"),
+}
+
+
+@dataclass(frozen=True)
+class DoctorCommand:
+    """Say what is installed, which device will be used, and how to get what is missing."""
+
+
+def main(arguments: Sequence[str], console: Console) -> int:
+    """Print the findings; fails if something that everything needs is missing."""
+    tyro.cli(DoctorCommand, args=list(arguments), prog="saformer doctor")
+    out = Console(highlight=False)
+    out.print(f"saformer {__version__} on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    out.print(f"device: {_device()}")
+    out.print(f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True)
+    table = Table("part", "for", "package", "version", box=None, pad_edge=False)
+    missing = _fill(table, "core", "everything", CORE)
+    for extra, (packages, purpose) in EXTRAS.items():
+        if _fill(table, extra, purpose, packages):
+            table.add_row("", "", "", f"pip install 'saformer\\[{extra}]'")
+    out.print(table)
+    return 1 if missing else 0
+
+
+def _fill(table: Table, part: str, purpose: str, packages: Sequence[str]) -> bool:
+    """Add a row per package; answer whether any is missing."""
+    missing = False
+    for place, package in enumerate(packages):
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            found, missing = "[yellow]missing[/yellow]", True
+        table.add_row(*((part, purpose) if place == 0 else ("", "")), package, found)
+    return missing
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()} (cuda)"
+    return f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads"

@@ -1,0 +1,86 @@
+"""`saformer evaluate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from saformer.api import DEFAULT_LIMITS, evaluate, load
+from saformer.cli.progress import listening
+from saformer.report.page import write_report
+from saformer.report.table import verdict_table
+from saformer.runs.run import Run
+
+
+@dataclass(frozen=True)
+class EvaluateCommand:
+    """Roll a trained policy out under several limits, all in one batch, and judge each.
+
+    Prints a table, keeps evaluation.json (every episode, too) beside the run, and writes a report.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder, as `saformer train` printed it."""
+    limits: tuple[str, ...] = DEFAULT_LIMITS
+    """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate constraints (p20,350)."""
+    episodes: int = 20
+    """Episodes under each limit."""
+    verification: Literal["paper", "off"] = "paper"
+    """paper: reject candidates forecast to overrun the budget. off: take the highest return proposed."""
+    fallback: Literal["mean", "least_cost", "likely"] = "mean"
+    """When no candidate is safe: the mean of both heads, the least forecast overrun, or that among the likely ones."""
+    candidates: int | None = None
+    """N, returns and actions proposed per round; by default what the run was trained for."""
+    rounds: int = 4
+    """Rounds of proposals before the fallback decides."""
+    seed: int = 0
+    """Decides initial states and proposals."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    json: bool = False
+    """Print JSON instead of the table."""
+    report: Path | None = None
+    """Where to write the report; by default report.html in the run's folder."""
+
+
+def parse(arguments: Sequence[str]) -> EvaluateCommand:
+    """Parse flags."""
+    command = Annotated[EvaluateCommand, tyro.conf.FlagConversionOff]
+    return tyro.cli(command, args=list(arguments), prog="saformer evaluate")  # type: ignore[arg-type, return-value]
+
+
+def main(arguments: Sequence[str], console: Console) -> int:
+    """Evaluate, print and report."""
+    command = parse(arguments)
+    options = replace(
+        load(command.run, device="cpu").default_options,  # type: ignore[attr-defined]
+        verification=command.verification,
+        fallback=command.fallback,
+        rounds=command.rounds,
+        seed=command.seed,
+    )
+    if command.candidates is not None:
+        options = replace(options, candidates=command.candidates)
+    with listening(console) as listener:
+        found = evaluate(
+            command.run,
+            limits=command.limits,
+            episodes=command.episodes,
+            options=options,
+            seed=command.seed,
+            device=command.device,
+            listener=listener,
+        )
+    if command.json:
+        print(json.dumps(found.plain(), indent=2))
+    else:
+        Console().print(verdict_table(found.plain()))
+    page = write_report(Run(command.run), command.report or command.run / "report.html")
+    console.print(f"report written to {page}", soft_wrap=True)
+    return 0

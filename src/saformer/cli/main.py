@@ -1,0 +1,62 @@
+"""`saformer`: what the user types."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from saformer import __version__
+from saformer.cli import demo, doctor, evaluate, train
+
+VERBS: dict[str, tuple[Callable[[Sequence[str], Console], int], str]] = {
+    "demo": (demo.main, "data, training, evaluation and a report in a few minutes"),
+    "train": (train.main, "learn one policy for all limits from a task's data"),
+    "evaluate": (evaluate.main, "roll a trained policy out under several limits"),
+    "doctor": (doctor.main, "what is installed, what is missing and how to get it"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; errors that a user can mend are said in one line, without a traceback."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    console = Console(stderr=True, highlight=False)
+    if not arguments or arguments[0] in {"-h", "--help"}:
+        _show_help(Console(highlight=False))
+        return 0
+    if arguments[0] in {"-v", "--version"}:
+        print(f"saformer {__version__}")
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in VERBS:
+        console.print(Text(f"saformer: unknown command {verb!r}; there are {', '.join(VERBS)}", style="red"))
+        return 2
+    warnings.showwarning = lambda message, *_: console.print(Text(f"warning: {message}", style="yellow"))
+    try:
+        return VERBS[verb][0](rest, console)
+    except (ValueError, OSError, RuntimeError) as error:
+        console.print(Text(f"saformer {verb}: {error}", style="red"))
+        return 1
+    except ModuleNotFoundError as error:
+        console.print(Text(f"saformer {verb}: {error.name} is not installed; `saformer doctor` says how", style="red"))
+        return 1
+    except KeyboardInterrupt:
+        console.print(Text(f"saformer {verb}: interrupted", style="red"))
+        return 130
+
+
+def _show_help(console: Console) -> None:
+    console.print(f"saformer {__version__}: one policy for any cost budget, learnt from logged behaviour.\n")
+    for verb, (_, summary) in VERBS.items():
+        console.print(Text(f"  saformer {verb:<10}{summary}"))
+    example = "saformer train hopper-medium-replay --preset small\nsaformer evaluate runs/... --limits p10 300 p90"
+    console.print(Panel(example, title="for example", title_align="left", expand=False))
+    console.print("`saformer COMMAND --help` explains each.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Progress bars for long work; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from saformer.api import Listener
+from saformer.training.fit import Metrics
+
+PLAIN_LINES = 10
+"""How often progress is said when there is no terminal to draw a bar on."""
+
+
+class Bars:
+    """One bar per kind of work, shown when it begins."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._said: dict[str, int] = {}
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self, name: str, done: int, total: int, note: str = "") -> None:
+        """This much of the work is done."""
+        if self._console.is_terminal:
+            if name not in self._tasks:
+                self._tasks[name] = self._progress.add_task(name, total=total, note=note)
+            self._progress.update(self._tasks[name], completed=done, total=total, note=note)
+        elif (tenth := done * PLAIN_LINES // total) > self._said.get(name, 0):
+            self._said[name] = tenth
+            self.say(f"{name}: {done} of {total} {note}")
+
+    def say(self, message: str) -> None:
+        """One line above the bars."""
+        self._console.print(message, soft_wrap=True)
+
+
+@contextmanager
+def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listener]:
+    """A listener that draws bars and, if asked to, writes metrics for TensorBoard."""
+    row = _tensorboard_writer() if tensorboard else (lambda run, row: None)
+    with Bars(console) as bars:
+        yield Listener(
+            say=bars.say,
+            building=lambda done, total: bars.advance("data", done, total),
+            training=lambda update, total, metrics: bars.advance("training", update, total, _losses(metrics)),
+            row=row,
+            evaluating=lambda done, total: bars.advance("evaluation", done, total),
+        )
+
+
+def _losses(metrics: Metrics) -> str:
+    actor = sum(metrics.get(f"actor/{term}", 0.0) for term in ("cost_to_go", "return_to_go", "action"))
+    return f"actor {actor:7.3f}  critic {metrics.get('critic/forecast_error', float('nan')):6.4f}"
+
+
+def _tensorboard_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("--tensorboard needs TensorBoard: pip install 'saformer[track]'") from None
+    writers: dict[Path, SummaryWriter] = {}
+
+    def write(run: Path, row: dict[str, Any]) -> None:
+        writer = writers.setdefault(run, SummaryWriter(str(run / "tensorboard")))
+        for name, value in row.items():
+            if isinstance(value, float):
+                writer.add_scalar(name, value, row["update"])
+        for limit, found in row.get("evaluation", {}).items():
+            writer.add_scalar(f"evaluation/{limit}/return", found["return"], row["update"])
+            writer.add_scalar(f"evaluation/{limit}/cost", found["cost"][0], row["update"])
+        writer.flush()
+
+    return write

@@ -1,0 +1,95 @@
+"""`saformer train`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from saformer.agents.saformer import SaFormerConfig
+from saformer.api import train
+from saformer.cli.progress import listening
+from saformer.training.config import FitConfig
+from saformer.training.fit import Interrupted
+from saformer.training.presets import PRESETS, Preset
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """Learn one policy for all limits from a task's data.
+
+    The data of the named tasks is made on this machine on first use. The run is kept under runs/ (see --out) with its
+    metrics and checkpoints; Ctrl-C saves it, and the same command with --resume goes on exactly where it stopped.
+    """
+
+    task: tyro.conf.Positional[str]
+    """allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or the path of a trajectory store."""
+    preset: Literal["small", "paper"] = "small"
+    """small: minutes on two CPU cores. paper: the paper's sizes, 100,000 updates, wants a GPU. The defaults below are the preset's."""  # noqa: E501
+    seed: int = 0
+    """Decides initial weights, windows and dropout."""
+    data_steps: int | None = None
+    """Environment steps of data to make; by default 300,000 for replay tasks and 1,000,000 for the others."""
+    data_seed: int = 0
+    """Decides the data."""
+    out: Path | None = None
+    """Where to keep the run; by default a folder under runs/ named after its settings."""
+    resume: bool = False
+    """Go on with an interrupted run of the same settings."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    tensorboard: bool = False
+    """Write metrics for TensorBoard too, into the run's folder (needs saformer[track])."""
+    agent: SaFormerConfig = field(default_factory=SaFormerConfig)
+    """What is learnt."""
+    fit: FitConfig = field(default_factory=FitConfig)
+    """How it is learnt."""
+
+
+def parse(arguments: Sequence[str]) -> TrainCommand:
+    """Parse flags; whatever is not said comes from the preset."""
+    preset = PRESETS[_preset_name(arguments)]()
+    default = TrainCommand(tyro.MISSING, agent=preset.agent, fit=preset.fit)
+    command = Annotated[TrainCommand, tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff]
+    return tyro.cli(command, args=list(arguments), default=default, prog="saformer train")  # type: ignore[arg-type, return-value]
+
+
+def main(arguments: Sequence[str], console: Console) -> int:
+    """Train, and say how to go on if interrupted."""
+    command = parse(arguments)
+    try:
+        with listening(console, tensorboard=command.tensorboard) as listener:
+            run = train(
+                command.task,
+                preset=Preset(command.agent, command.fit),
+                seed=command.seed,
+                data_steps=command.data_steps,
+                data_seed=command.data_seed,
+                out=command.out,
+                resume=command.resume,
+                device=command.device,
+                listener=listener,
+            )
+    except Interrupted as error:
+        again = shlex.join(["saformer", "train", *(a for a in arguments if a != "--resume"), "--resume"])
+        console.print(Text(f"{error}. Go on with:\n  {again}", style="yellow"), soft_wrap=True)
+        return 130
+    console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
+    return 0
+
+
+def _preset_name(arguments: Sequence[str]) -> str:
+    """The preset must be known before the other flags are read: it decides their defaults."""
+    for place, argument in enumerate(arguments):
+        name = argument.partition("=")[2] if argument.startswith("--preset=") else None
+        if argument == "--preset" and place + 1 < len(arguments):
+            name = arguments[place + 1]
+        if name in PRESETS:
+            return name
+    return "small"

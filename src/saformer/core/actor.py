@@ -1,0 +1,69 @@
+"""The actor: proposes returns-to-go, and actions that would earn them, within what may still be spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.gaussian import Gaussian, GaussianHead
+from saformer.core.tokens import Layout, TokenEmbedding
+from saformer.core.transformer import Memory, Trunk, TrunkConfig
+
+ACTOR_LAYOUT = Layout(("limit", "cost_to_go", "return_to_go", "state", "action"))
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the actor expects at every step of a window, each [B, K, _], in model units."""
+
+    cost_to_go: Gaussian
+    """given the past and the limit"""
+    return_to_go: Gaussian
+    """given the past, the limit and the cost-to-go: Eq. 3"""
+    action: Gaussian
+    """given all that and the return-to-go and the state: Eq. 4"""
+
+
+class Actor(nn.Module):
+    """A causal model of (limit, cost-to-go, return-to-go, state, action) sequences. Speaks model units."""
+
+    def __init__(self, dimensions: Dimensions, config: TrunkConfig) -> None:
+        super().__init__()
+        self.embedding = TokenEmbedding(ACTOR_LAYOUT, dimensions, config.width)
+        self.trunk = Trunk(config)
+        # Each head reads the token that stands before what it predicts.
+        self.cost_to_go_head = GaussianHead(config.width, dimensions.constraints)
+        self.return_to_go_head = GaussianHead(config.width, 1)
+        self.action_head = GaussianHead(config.width, dimensions.action)
+
+    def forward(self, batch: WindowBatch) -> Predictions:
+        """All three predictions at every step, for training."""
+        outputs = self.trunk(self.embedding.embed(batch.tokens(ACTOR_LAYOUT.kinds), batch.timestep))
+        return Predictions(
+            cost_to_go=self.cost_to_go_head(ACTOR_LAYOUT.at("limit", outputs)),
+            return_to_go=self.return_to_go_head(ACTOR_LAYOUT.at("cost_to_go", outputs)),
+            action=self.action_head(ACTOR_LAYOUT.at("state", outputs)),
+        )
+
+    def expect_return(self, tokens: Tensor, valid: Tensor) -> tuple[Gaussian, Memory]:
+        """The return-to-go to ask for, given a prefix that ends with the present cost-to-go.
+
+        Implements: Eq. (3)
+
+        [L, P, E], [L, P] -> Gaussian over [L, 1] and the memory of the prefix.
+        """
+        outputs, memory = self.trunk.read(tokens, valid)
+        return self.return_to_go_head(outputs[:, -1]), memory
+
+    def propose_action(self, tokens: Tensor, memory: Memory) -> Gaussian:
+        """The action for each asked return-to-go, given branches (return-to-go, state) after the prefix.
+
+        Implements: Eq. (4)
+
+        [L, N, 2, E] -> Gaussian over [L, N, A].
+        """
+        outputs = self.trunk.branch(tokens, memory)
+        proposal: Gaussian = self.action_head(outputs[:, :, -1])
+        return proposal

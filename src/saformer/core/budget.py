@@ -1,0 +1,38 @@
+"""The account of an episode: what was promised, what is spent, what remains."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Budget:
+    """L accounts side by side, with a column per constraint. `limit` may be moved at any time.
+
+    What remains is derived, never decremented: remaining = limit - spent. With `cost_discount` below 1, step t spends
+    cost_discount**t times its cost, so limit and remaining count from the start of the episode.
+    """
+
+    def __init__(self, limit: Tensor, *, cost_discount: float = 1.0) -> None:
+        assert limit.ndim == 2, f"limits must be [L, C], got {tuple(limit.shape)}"
+        self.limit = limit.clone()
+        self.spent = torch.zeros_like(self.limit)
+        self.num_steps = torch.zeros(len(limit), dtype=torch.int64, device=limit.device)
+        self.cost_discount = cost_discount
+
+    @property
+    def remaining(self) -> Tensor:
+        """[L, C]; negative once a limit is passed."""
+        return self.limit - self.spent
+
+    def spend(self, cost: Tensor, lanes: Tensor) -> None:
+        """Book one step's cost [l, C] on these lanes."""
+        weight = self.cost_discount ** self.num_steps[lanes].to(self.limit.dtype)
+        self.spent[lanes] += weight[:, None] * cost
+        self.num_steps[lanes] += 1
+
+    def renew(self, limit: Tensor, lanes: Tensor) -> None:
+        """Open new accounts on these lanes."""
+        self.limit[lanes] = limit
+        self.spent[lanes] = 0
+        self.num_steps[lanes] = 0

@@ -1,0 +1,216 @@
+"""Algorithm 1: propose, verify, select, within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from saformer.core.budget import Budget
+from saformer.core.critic import CostForecast, Risk, expected_cost
+from saformer.core.history import History
+from saformer.core.model import Reading, SaFormer
+from saformer.core.policy import Decision, as_rows
+
+Fallback = Literal["mean", "least_cost", "likely"]
+LIKELY_SHARE = 0.25
+"""`likely` falls back on the cheapest among this share of the candidates, the most probable ones."""
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """How a trained model acts."""
+
+    candidates: int = 128
+    """N: returns and actions proposed per round. The first is always the mean of both heads."""
+    rounds: int = 4
+    """Rounds of proposals before the fallback decides; the paper re-samples without end."""
+    verification: Literal["paper", "off"] = "paper"
+    """paper: reject candidates forecast to overrun the budget. off: take the highest return proposed."""
+    fallback: Fallback = "mean"
+    """When no round is safe. mean: both heads' means; least_cost: the smallest forecast overrun; likely: the same among the quarter of the candidates that the actor finds most probable."""  # noqa: E501
+    seed: int = 0
+    """Seed of the proposals."""
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1 or self.rounds < 1:
+            raise ValueError(f"candidates and rounds must be at least 1, got {self.candidates} and {self.rounds}")
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """N proposals per lane, in raw units. Number 0 is the mean of both heads."""
+
+    return_to_go: Tensor
+    """[L, N]"""
+    action: Tensor
+    """[L, N, A] within bounds"""
+    log_density: Tensor
+    """[L, N] how probable the actor finds them"""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the critic says of the candidates, in raw units."""
+
+    cost: Tensor
+    """[L, N, C] the forecast, read at the policy's risk"""
+    remaining: Tensor
+    """[L, C] what it is held against"""
+    overrun: Tensor
+    """[L, N] the worst constraint's forecast beyond its budget, in the scale of that cost"""
+
+    @property
+    def safe(self) -> Tensor:
+        """[L, N] bool: every constraint is forecast to hold."""
+        return (self.cost <= self.remaining[:, None]).all(-1)
+
+
+def propose(model: SaFormer, reading: Reading, num_candidates: int, generator: torch.Generator) -> Candidates:
+    """Sample N returns-to-go, and an action for each (Algorithm 1, lines 5 to 8)."""
+    shape, device = (len(reading.state), num_candidates), reading.state.device
+    return_noise = torch.randn(*shape, generator=generator, device=device)
+    action_noise = torch.randn(*shape, model.dimensions.action, generator=generator, device=device)
+    return_noise[:, 0], action_noise[:, 0] = 0, 0
+    return_to_go, return_density = model.returns_to_go(reading, return_noise)
+    action, action_density = model.actions(reading, return_to_go, action_noise)
+    return Candidates(return_to_go[..., 0], action, return_density + action_density)
+
+
+def verify(
+    model: SaFormer, reading: Reading, candidates: Candidates, remaining: Tensor, risk: Risk = expected_cost
+) -> Verification:
+    """Forecast what each candidate leads to, and hold it against the budget (lines 10 and 11)."""
+    forecast: CostForecast = model.forecast(reading, candidates.action)
+    cost = risk(forecast)
+    overrun = ((cost - remaining[:, None]) / model.normalizer.scale("cost_to_go")).amax(-1)
+    return Verification(cost, remaining, overrun)
+
+
+def select(candidates: Candidates, verification: Verification | None, fallback: Fallback) -> Decision:
+    """The safe candidate of the highest return (line 12); where none is safe, the fallback's."""
+    wanted = candidates.return_to_go
+    safe = torch.ones_like(wanted, dtype=torch.bool) if verification is None else verification.safe
+    fell_back = ~safe.any(1)
+    chosen = wanted.masked_fill(~safe, -torch.inf).argmax(1)
+    if verification is not None:
+        chosen = torch.where(fell_back, _fallback(candidates, verification, fallback), chosen)
+    lanes = torch.arange(len(chosen), device=chosen.device)
+    return Decision(
+        action=candidates.action[lanes, chosen],
+        return_to_go=wanted[lanes, chosen],
+        chosen=chosen,
+        num_safe=safe.sum(1),
+        num_rounds=torch.ones_like(chosen),
+        fell_back=fell_back,
+        candidates=candidates,
+        verification=verification,
+    )
+
+
+def _fallback(candidates: Candidates, verification: Verification, fallback: Fallback) -> Tensor:
+    """Which candidate to take on each lane when none is safe: [L]."""
+    overrun = verification.overrun
+    if fallback == "mean":
+        return torch.zeros(len(overrun), dtype=torch.int64, device=overrun.device)
+    if fallback == "likely":
+        num_likely = max(1, round(LIKELY_SHARE * overrun.shape[1]))
+        threshold = candidates.log_density.topk(num_likely, dim=1).values[:, -1:]
+        overrun = overrun.masked_fill(candidates.log_density < threshold, torch.inf)
+    return overrun.argmin(1)
+
+
+class SaFormerPolicy:
+    """Acts within a budget: Algorithm 1 for L episodes at once.
+
+    Implements: Algorithm 1
+    """
+
+    def __init__(
+        self,
+        model: SaFormer,
+        *,
+        window: int,
+        cost_discount: float = 1.0,
+        options: ExecutionOptions | None = None,
+        risk: Risk = expected_cost,
+    ) -> None:
+        self.options = options or ExecutionOptions()
+        self._model = model.eval()
+        self._window = window
+        self._cost_discount = cost_discount
+        self._risk = risk
+        self._device = model.normalizer.centre("state").device
+        self._generator = torch.Generator(self._device).manual_seed(self.options.seed)
+        self.budget = Budget(torch.zeros(0, model.dimensions.constraints, device=self._device))
+        self.history = History(0, window - 1, model.dimensions, self._device)
+
+    def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
+        """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
+        dimensions = self._model.dimensions
+        num_lanes = len(as_rows(state, dimensions.state, self._device))
+        limit = as_rows(limit, dimensions.constraints, self._device).expand(num_lanes, -1)
+        if (limit < 0).any():
+            raise ValueError(f"a limit must be at least 0, got {limit.min().item():g}: costs are never negative")
+        if lanes is None:
+            self._generator.manual_seed(self.options.seed)
+            self.budget = Budget(limit, cost_discount=self._cost_discount)
+            self.history = History(num_lanes, self._window - 1, dimensions, self._device)
+        else:
+            self.budget.renew(limit, lanes)
+            self.history.forget(lanes)
+
+    @torch.no_grad()
+    def act(self, state: object, lanes: Tensor | None = None) -> Decision:
+        """Choose one action per lane for states [L, S]."""
+        lanes = self._lanes(lanes)
+        state = as_rows(state, self._model.dimensions.state, self._device)
+        if len(state) != len(lanes):
+            raise ValueError(f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one state a lane")
+        reading = self._model.read(self.history.prompt(state, self.budget, lanes))
+        remaining = self.budget.remaining[lanes]
+        decision = self._round(reading, remaining)
+        for _ in range(1, self.options.rounds):
+            rejected = decision.fell_back.nonzero()[:, 0]
+            if len(rejected) == 0:
+                break
+            again = self._round(reading.select(rejected), remaining[rejected])
+            decision = _with_another_round(decision, again, rejected)
+        self.history.append(state, decision.action, decision.return_to_go[:, None], self.budget, lanes)
+        return decision
+
+    def observe(self, reward: object, cost: object, lanes: Tensor | None = None) -> None:
+        """Book what the last action cost: costs [L, C]. The reward is not needed: returns are asked for anew."""
+        cost = as_rows(cost, self._model.dimensions.constraints, self._device)
+        if (cost < 0).any():
+            raise ValueError(f"costs must be at least 0, got {cost.min().item():g}")
+        self.budget.spend(cost, self._lanes(lanes))
+
+    def _round(self, reading: Reading, remaining: Tensor) -> Decision:
+        candidates = propose(self._model, reading, self.options.candidates, self._generator)
+        verification = None
+        if self.options.verification == "paper":
+            verification = verify(self._model, reading, candidates, remaining, self._risk)
+        return select(candidates, verification, self.options.fallback)
+
+    def _lanes(self, lanes: Tensor | None) -> Tensor:
+        return torch.arange(len(self.budget.limit), device=self._device) if lanes is None else lanes
+
+
+def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:
+    """The decision after `lanes` were proposed for once more."""
+
+    def updated(old: object, new: object) -> object:
+        if old is None or new is None:
+            return old
+        if isinstance(old, Tensor) and isinstance(new, Tensor):
+            return old.index_copy(0, lanes, new)
+        parts = {f.name: updated(getattr(old, f.name), getattr(new, f.name)) for f in fields(old)}  # type: ignore[arg-type]
+        return replace(old, **parts)  # type: ignore[type-var]
+
+    num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))
+    merged = updated(decision, again)
+    assert isinstance(merged, Decision)
+    return replace(merged, num_rounds=num_rounds)

@@ -1,0 +1,50 @@
+"""Diagonal Gaussians: what the actor predicts for cost-to-go, return-to-go and action."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+LOG_DEVIATION_RANGE = (-5.0, 2.0)
+"""Model units. The floor keeps nearly deterministic tokens from drowning the others in the likelihood."""
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent normals over the last axis."""
+
+    mean: Tensor
+    log_deviation: Tensor
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-likelihood, summed over the last axis: [..., d] -> [...]."""
+        standardised = (value - self.mean) * torch.exp(-self.log_deviation)
+        return (-0.5 * standardised**2 - self.log_deviation - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Shannon entropy, summed over the last axis: [..., d] -> [...]."""
+        return (self.log_deviation + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    def at(self, noise: Tensor) -> Tensor:
+        """The point that lies `noise` standard deviations from the mean."""
+        return self.mean + torch.exp(self.log_deviation) * noise
+
+    def select(self, index: Tensor) -> Gaussian:
+        """Only these rows."""
+        return Gaussian(self.mean[index], self.log_deviation[index])
+
+
+class GaussianHead(nn.Module):
+    """Reads a Gaussian off a trunk output: [..., E] -> Gaussian over [..., d]."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, 2 * size)
+
+    def forward(self, output: Tensor) -> Gaussian:
+        """Mean and clipped log-deviation, both linear in the output."""
+        mean, log_deviation = self.linear(output).chunk(2, dim=-1)
+        return Gaussian(mean, log_deviation.clamp(*LOG_DEVIATION_RANGE))

@@ -1,0 +1,59 @@
+"""What acts: any method that drives episodes within limits keeps to this protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from saformer.core.execution import Candidates, Verification
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One action per lane, and how it came about."""
+
+    action: Tensor
+    """[L, A] what to execute."""
+    return_to_go: Tensor
+    """[L] the return that was asked for with it."""
+    chosen: Tensor
+    """[L] its index among the candidates."""
+    num_safe: Tensor
+    """[L] candidates of the last round that were forecast to stay within the budget."""
+    num_rounds: Tensor
+    """[L] rounds of proposals it took; more than 1 means that whole rounds were rejected."""
+    fell_back: Tensor
+    """[L] bool: no round held a safe candidate, so the fallback chose."""
+    candidates: Candidates
+    """all that was proposed in the last round"""
+    verification: Verification | None
+    """what the critic made of it; None when verification is off"""
+
+
+class Policy(Protocol):
+    """Drives L episodes at once. `lanes` names the ones a call is about; all of them by default."""
+
+    def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
+        """Begin episodes: states [L, S], limits [L, C]."""
+
+    def act(self, state: Tensor, lanes: Tensor | None = None) -> Decision:
+        """Choose one action per lane for states [L, S]."""
+
+    def observe(self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None) -> None:
+        """Tell what the last action brought: rewards [L], costs [L, C]."""
+
+
+def as_rows(value: object, width: int, device: torch.device) -> Tensor:
+    """Numbers, lists, arrays or tensors as float [rows, width]; a single row may come without its first axis."""
+    tensor = torch.as_tensor(value, dtype=torch.float32, device=device)
+    if tensor.ndim < 2:
+        tensor = tensor.reshape(-1, width) if tensor.numel() % width == 0 else tensor.reshape(1, -1)
+    if tensor.shape[1] != width:
+        raise ValueError(f"expected {width} values per lane, got an array of shape {tuple(tensor.shape)}")
+    if not torch.isfinite(tensor).all():
+        raise ValueError("got NaN or infinite values; a decision needs finite states, rewards, costs and limits")
+    return tensor

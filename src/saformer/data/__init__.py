@@ -1,0 +1,1 @@
+"""Logged behaviour: stored, relabelled with a cost in hindsight, and cut into windows."""

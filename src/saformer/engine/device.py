@@ -1,0 +1,18 @@
+"""Which processor to use."""
+
+from __future__ import annotations
+
+import torch
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The named device, or the best there is."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}; try auto, cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} was asked for, but torch finds no CUDA GPU; use cpu or auto")
+    return device

@@ -1,0 +1,1 @@
+"""Simulators: tasks by name, costs made visible, and episodes driven in lanes."""

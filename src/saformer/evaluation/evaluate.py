@@ -1,0 +1,121 @@
+"""Roll a policy out under several limits and say how it did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saformer.core.policy import Policy
+from saformer.data.limits import Limit, frontier
+from saformer.data.relabel import RelabelledStore
+from saformer.envs.costed import make
+from saformer.envs.rollout import Episode, rollout
+from saformer.evaluation.trace import DecisionTrace, cost_paths
+from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge, rank_correlation
+
+FIRST_SEED = 1_000_000
+"""Evaluation episodes start from seeds that no dataset uses."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every episode, a verdict per limit, and what to draw."""
+
+    rows: tuple[EpisodeRow, ...]
+    verdicts: tuple[Verdict, ...]
+    decisions_per_second: float
+    trace: dict[str, Any]
+
+    @property
+    def limits_met(self) -> int:
+        """How many limits were met on average."""
+        return sum(verdict.met for verdict in self.verdicts)
+
+    @property
+    def rank_correlation(self) -> float:
+        """Spearman's correlation of limit and episode cost, for the first constraint."""
+        return rank_correlation([row.limit[0] for row in self.rows], [row.cost[0] for row in self.rows])
+
+    @property
+    def frontier_share(self) -> float:
+        """Mean over the limits."""
+        return float(np.mean([verdict.frontier_share for verdict in self.verdicts]))
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return {
+            "verdicts": [verdict.plain() for verdict in self.verdicts],
+            "limits_met": self.limits_met,
+            "rank_correlation": self.rank_correlation,
+            "frontier_share": self.frontier_share,
+            "safe_share": float(np.mean([verdict.safe_share for verdict in self.verdicts])),
+            "tolerance": TOLERANCE,
+            "decisions_per_second": self.decisions_per_second,
+            "episodes": [row.plain() for row in self.rows],
+        }
+
+
+def evaluate(
+    policy: Policy,
+    data: RelabelledStore,
+    limits: Sequence[Limit],
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Every limit and episode in one batched rollout. All limits face the same initial states.
+
+    The environment, its costs and what counts as possible within a limit come from `data`.
+    """
+    if episodes < 1 or not limits:
+        raise ValueError(f"at least one episode and one limit are needed, got {episodes} and {len(limits)}")
+    environment = data.store.environment
+    lane_limits = [limit for limit in limits for _ in range(episodes)]
+    seeds = [FIRST_SEED + 1000 * seed + i for _ in limits for i in range(episodes)]
+    trace = DecisionTrace(range(0, len(lane_limits), episodes))
+    began = time.perf_counter()
+    played = rollout(
+        policy,
+        lambda: make(environment, data.criteria),
+        [np.array(limit.values) for limit in lane_limits],
+        seeds,
+        horizon=environment.horizon,
+        watch=trace,
+        progress=progress,
+    )
+    seconds = time.perf_counter() - began
+    rows = tuple(_row(e, limit, data.cost_discount) for e, limit in zip(played, lane_limits, strict=True))
+    verdicts = tuple(
+        judge(rows[i * episodes : (i + 1) * episodes], limit, frontier(data, limit)) for i, limit in enumerate(limits)
+    )
+    decisions = [{"limit_name": lane_limits[lane].name, **kept} for lane, kept in sorted(trace.kept.items())]
+    return Evaluation(
+        rows,
+        verdicts,
+        decisions_per_second=sum(row.num_steps for row in rows) / seconds,
+        trace={
+            "paths": cost_paths(played, lane_limits, cost_discount=data.cost_discount),
+            "decisions": decisions,
+        },
+    )
+
+
+def _row(episode: Episode, limit: Limit, cost_discount: float) -> EpisodeRow:
+    discount = cost_discount ** np.arange(len(episode.cost))[:, None]
+    return EpisodeRow(
+        limit_name=limit.name,
+        limit=limit.values,
+        seed=episode.seed,
+        episode_return=float(episode.trajectory.reward.sum(dtype=np.float64)),
+        cost=tuple((discount * episode.cost).sum(0).tolist()),
+        num_steps=len(episode.trajectory),
+        terminated=episode.trajectory.terminated,
+        truncated=episode.trajectory.truncated,
+        resampled=float((episode.num_rounds > 1).mean()),
+        fell_back=float(episode.fell_back.mean()),
+    )

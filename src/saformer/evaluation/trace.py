@@ -1,0 +1,67 @@
+"""What a policy did and why, for people to look at: cost paths, and the candidates of one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from saformer.core.policy import Decision
+from saformer.data.limits import Limit
+from saformer.envs.rollout import Episode
+
+MAX_POINTS = 200
+
+
+class DecisionTrace:
+    """Keeps one telling decision of each watched lane: the latest in which some candidates were rejected."""
+
+    def __init__(self, lanes: Sequence[int]) -> None:
+        self._lanes = set(lanes)
+        self._step = 0
+        self.kept: dict[int, dict[str, Any]] = {}
+
+    def __call__(self, lanes: Tensor, decision: Decision) -> None:
+        """See a decision go by."""
+        if decision.verification is not None:
+            for row, lane in enumerate(lanes.tolist()):
+                if lane in self._lanes and self._is_telling(lane, decision, row):
+                    self.kept[lane] = _describe(decision, row, self._step)
+        self._step += 1
+
+    def _is_telling(self, lane: int, decision: Decision, row: int) -> bool:
+        num_safe, num_candidates = int(decision.num_safe[row]), decision.candidates.return_to_go.shape[1]
+        balance = min(num_safe, num_candidates - num_safe)
+        return lane not in self.kept or balance >= self.kept[lane]["balance"]
+
+
+def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
+    assert decision.verification is not None
+    safe = decision.verification.safe[row]
+    return {
+        "step": step,
+        "return_to_go": decision.candidates.return_to_go[row].tolist(),
+        "forecast_cost": decision.verification.cost[row].tolist(),
+        "remaining": decision.verification.remaining[row].tolist(),
+        "safe": safe.tolist(),
+        "chosen": int(decision.chosen[row]),
+        "fell_back": bool(decision.fell_back[row]),
+        "balance": min(int(safe.sum()), int((~safe).sum())),
+    }
+
+
+def cost_paths(
+    episodes: Sequence[Episode], limits: Sequence[Limit], *, cost_discount: float, per_limit: int = 5
+) -> list[dict[str, Any]]:
+    """Cumulated cost of a few episodes under each limit; `limits` names the limit of each episode."""
+    paths: list[dict[str, Any]] = []
+    for episode, limit in zip(episodes, limits, strict=True):
+        if sum(path["limit_name"] == limit.name for path in paths) < per_limit:
+            discount = cost_discount ** np.arange(len(episode.cost))[:, None]
+            spent = np.cumsum(discount * episode.cost, axis=0)
+            shown = np.unique(np.linspace(0, len(spent) - 1, min(MAX_POINTS, len(spent))).astype(int))
+            path = {"step": (shown + 1).tolist(), "spent": spent[shown].round(3).tolist()}
+            paths.append({"limit_name": limit.name, "limit": list(limit.values), **path})
+    return paths

@@ -1,0 +1,124 @@
+"""How well limits were kept, and what was earned within them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from saformer.data.limits import Frontier, Limit
+
+TOLERANCE = 0.0
+"""Added to a limit before costs are held against it; printed with every table."""
+
+
+@dataclass(frozen=True)
+class EpisodeRow:
+    """One judged episode."""
+
+    limit_name: str
+    limit: tuple[float, ...]
+    seed: int
+    episode_return: float
+    cost: tuple[float, ...]
+    """per constraint; discounted if the policy's costs are"""
+    num_steps: int
+    terminated: bool
+    truncated: bool
+    resampled: float
+    """share of steps that took more than one round of proposals"""
+    fell_back: float
+    """share of steps that the fallback decided"""
+
+    @property
+    def within(self) -> bool:
+        """Whether every constraint held in this episode."""
+        return all(cost <= limit + TOLERANCE for cost, limit in zip(self.cost, self.limit, strict=True))
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return {**asdict(self), "within": self.within}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All episodes under one limit."""
+
+    limit: Limit
+    num_episodes: int
+    met: bool
+    """Eq. 1: the mean cost is within the limit, for every constraint"""
+    mean_cost: tuple[float, ...]
+    worst_cost: tuple[float, ...]
+    within: float
+    """share of episodes within the limit"""
+    within_interval: tuple[float, float]
+    """95% Wilson interval of that share"""
+    mean_return: float
+    frontier: float
+    """what the data shows to be possible within the limit"""
+    frontier_share: float
+    """(R - R_min) / (frontier - R_min), capped at 1.25"""
+    resampled: float
+    fell_back: float
+
+    @property
+    def safe_share(self) -> float:
+        """The frontier share, or 0 where the limit is not met."""
+        return self.frontier_share if self.met else 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return {**asdict(self), "safe_share": self.safe_share}
+
+
+def judge(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdict:
+    """Hold episodes against their limit: met if J_C <= d.
+
+    Implements: Eq. (1)
+    """
+    if not rows:
+        raise ValueError(f"no episodes to judge under limit {limit.name}")
+    costs = np.array([row.cost for row in rows])  # [episodes, C]
+    mean_cost = costs.mean(0)
+    mean_return = float(np.mean([row.episode_return for row in rows]))
+    num_within = sum(row.within for row in rows)
+    return Verdict(
+        limit=limit,
+        num_episodes=len(rows),
+        met=bool((mean_cost <= np.array(limit.values) + TOLERANCE).all()),
+        mean_cost=tuple(mean_cost.tolist()),
+        worst_cost=tuple(costs.max(0).tolist()),
+        within=num_within / len(rows),
+        within_interval=wilson_interval(num_within, len(rows)),
+        mean_return=mean_return,
+        frontier=frontier.best,
+        frontier_share=frontier.share(mean_return),
+        resampled=float(np.mean([row.resampled for row in rows])),
+        fell_back=float(np.mean([row.fell_back for row in rows])),
+    )
+
+
+def wilson_interval(successes: int, trials: int, *, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Where the true share lies with 95% confidence, given `successes` out of `trials`."""
+    share = successes / trials
+    shrink = 1 + z**2 / trials
+    centre = (share + z**2 / (2 * trials)) / shrink
+    margin = z * math.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / shrink
+    return max(0.0, centre - margin), min(1.0, centre + margin)
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's: the correlation of ranks, where equal values share their mean rank. NaN if one never changes."""
+    ranks = np.array([_ranks(first), _ranks(second)])
+    if (ranks.std(1) == 0).any():
+        return float("nan")
+    return float(np.corrcoef(ranks)[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

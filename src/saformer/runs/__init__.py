@@ -1,0 +1,1 @@
+"""Run directories: what was asked for, what was measured, and everything needed to go on."""

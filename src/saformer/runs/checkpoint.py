@@ -1,0 +1,74 @@
+"""Checkpoints: one safetensors file that is either whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors in named groups ("model", "random", ...), and plain facts beside them."""
+
+    groups: dict[str, dict[str, Tensor]]
+    facts: dict[str, Any]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a text file: at any moment the old or the new one is there, whole."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text)
+    _make_durable(unfinished)
+    os.replace(unfinished, path)
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint: at any moment the old or the new one is there, whole."""
+    tensors = {
+        f"{group}/{name}": t.contiguous() for group, part in checkpoint.groups.items() for name, t in part.items()
+    }
+    metadata = {"version": str(VERSION), "facts": json.dumps(checkpoint.facts)}
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    save_file(tensors, unfinished, metadata)
+    _make_durable(unfinished)
+    os.replace(unfinished, path)
+
+
+def load_checkpoint(path: Path, *, groups: tuple[str, ...] | None = None, device: str = "cpu") -> Checkpoint:
+    """Read a checkpoint back, or only some of its groups."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no checkpoint at {path}; train first, or check the run's path")
+    found: dict[str, dict[str, Tensor]] = {}
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            facts = _facts(path, file.metadata() or {})
+            for key in file.keys():  # noqa: SIM118 (not a dictionary)
+                group, name = key.split("/", 1)
+                if groups is None or group in groups:
+                    found.setdefault(group, {})[name] = file.get_tensor(key)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is truncated or damaged ({error}); restore it from a copy, or train again") from None
+    return Checkpoint(found, facts)
+
+
+def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    if metadata.get("version") != str(VERSION):
+        written = metadata.get("version", "an unknown version")
+        raise ValueError(f"{path} was written in checkpoint version {written}; this version reads {VERSION}")
+    facts: dict[str, Any] = json.loads(metadata["facts"])
+    return facts
+
+
+def _make_durable(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

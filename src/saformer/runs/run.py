@@ -1,0 +1,121 @@
+"""A run's directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, write_atomically
+from saformer.runs.spec import RunSpec
+
+
+class Run:
+    """Where a run keeps its spec, its metrics, its checkpoint and its results.
+
+    run.json                 what it is            metrics.jsonl      one row per report, as it trains
+    checkpoint.safetensors   all of its state      done.json          written last, when training has finished
+    evaluation.json, trace.json                    what `evaluate` found
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path, spec: RunSpec) -> Run:
+        """Begin a run, or return to an unfinished one of the same spec that has no checkpoint yet."""
+        run = cls(path)
+        if run.spec_path.exists():
+            if run.checkpoint_path.exists():
+                raise FileExistsError(
+                    f"{path} already holds a run; continue it with --resume, or choose another folder with --out"
+                )
+        elif run.path.exists() and any(run.path.iterdir()):
+            raise FileExistsError(f"{path} exists and is not a run; choose another folder with --out")
+        run.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(run.spec_path, json.dumps(spec.plain(), indent=2))
+        run.metrics_path.unlink(missing_ok=True)
+        return run
+
+    @property
+    def spec_path(self) -> Path:
+        """What the run is."""
+        return self.path / "run.json"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """All of its state."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One JSON row per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def spec(self) -> RunSpec:
+        """What was asked for."""
+        if not self.spec_path.exists():
+            raise FileNotFoundError(f"{self.path} is not a run: it has no {self.spec_path.name}")
+        try:
+            return RunSpec.from_plain(json.loads(self.spec_path.read_text()))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.spec_path} is damaged or of another version: {error!r}") from None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether training went through to its end."""
+        return (self.path / "done.json").exists()
+
+    def mark_done(self, facts: dict[str, Any]) -> None:
+        """Say that training has finished; nothing is written to a run's training after this."""
+        self.write_json("done.json", facts)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint."""
+        save_checkpoint(self.checkpoint_path, checkpoint)
+
+    def load(self, *, groups: tuple[str, ...] | None = None) -> Checkpoint:
+        """The latest checkpoint, checked to belong to this run."""
+        checkpoint = load_checkpoint(self.checkpoint_path, groups=groups)
+        written_by = checkpoint.facts.get("spec")
+        if written_by != self.spec.digest:
+            raise ValueError(
+                f"{self.checkpoint_path} belongs to another run ({written_by}), not to this one ({self.spec.digest}): "
+                "it was copied here, or run.json was changed"
+            )
+        return checkpoint
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add one row."""
+        with self.metrics_path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """All rows so far; a last line that was cut short is passed over."""
+        if not self.metrics_path.exists():
+            return
+        for line in self.metrics_path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+    def rewind_metrics(self, update: int) -> None:
+        """Forget rows after this update: they will be made again."""
+        kept = [json.dumps(row) for row in self.metrics() if row["update"] <= update]
+        write_atomically(self.metrics_path, "".join(f"{line}\n" for line in kept))
+
+    def write_json(self, name: str, content: Any) -> Path:
+        """Keep a result beside the run."""
+        path = self.path / name
+        write_atomically(path, json.dumps(content, indent=2))
+        return path
+
+    def read_json(self, name: str) -> Any:
+        """A result kept earlier."""
+        path = self.path / name
+        if not path.exists():
+            raise FileNotFoundError(f"there is no {name} in {self.path}")
+        return json.loads(path.read_text())

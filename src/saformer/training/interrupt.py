@@ -1,0 +1,34 @@
+"""Ctrl-C that loses nothing."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+
+class Interrupt:
+    """While active, the first Ctrl-C (or SIGTERM) only sets `requested`; a second one acts at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._former: dict[int, object] = {}
+
+    def __enter__(self) -> Interrupt:
+        # Signals can be handled in the main thread alone; elsewhere they keep their usual meaning.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._former[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._restore()
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._former = {}
