@@ -1,11 +1,11 @@
 """Offline safe reinforcement learning: one policy for any cost budget, checked before every action.
 
-    import saformer
+import saformer
 
-    run = saformer.train("hopper-medium-replay", preset="small")
-    policy = saformer.load(run.path).policy()
-    policy.reset(state, limit=300.0)
-    decision = policy.act(state)
+run = saformer.train("hopper-medium-replay", preset="small")
+policy = saformer.load(run.path).policy()
+policy.reset(state, limit=300.0)
+decision = policy.act(state)
 """
 
 from __future__ import annotations

@@ -79,7 +79,15 @@ def train(
     device_used = pick_device(device)
     agent.model.to(device_used)
     sampler = WindowSampler(data, window=agent.window, device=device_used)
-    fit(agent, sampler, preset.fit, seed=seed, run=run, resume=resume, observer=_observer(run, preset.fit, data, listener))
+    fit(
+        agent,
+        sampler,
+        preset.fit,
+        seed=seed,
+        run=run,
+        resume=resume,
+        observer=_observer(run, preset.fit, data, listener),
+    )
     listener.say(f"trained for {preset.fit.updates} updates; the run is in {run.path}")
     return run
 
@@ -232,7 +240,9 @@ def _watch(agent: Agent, data: RelabelledStore, *, episodes: int = 3) -> dict[st
     """A brief evaluation while training goes on."""
     limits = [parse_limit(name, data) for name in WATCHED_LIMITS]
     found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)
-    return {v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values} for v in found.verdicts}
+    return {
+        v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values} for v in found.verdicts
+    }
 
 
 def _shown_trajectories(data: RelabelledStore) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class SaFormerConfig:
     """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     candidates: int = 128
     """N: returns and actions proposed per decision, unless the policy is asked for another number."""
+    temperature: float = 1.0
+    """Spread of the proposals, in deviations, unless the policy is asked for another."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     """Size of each of the two transformers."""
 
@@ -112,4 +114,4 @@ class SaFormerAgent:
     @property
     def default_options(self) -> ExecutionOptions:
         """How to act unless told otherwise."""
-        return ExecutionOptions(candidates=self.config.candidates)
+        return ExecutionOptions(candidates=self.config.candidates, temperature=self.config.temperature)

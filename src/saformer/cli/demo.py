@@ -45,9 +45,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
     command = parse(arguments)
     try:
         with listening(console) as listener:
-            page = demo(
-                command.out, scale=command.scale, seed=command.seed, device=command.device, listener=listener
-            )
+            page = demo(command.out, scale=command.scale, seed=command.seed, device=command.device, listener=listener)
     except Interrupted as error:
         console.print(Text(f"{error}. The same command goes on from there.", style="yellow"), soft_wrap=True)
         return 130

@@ -37,6 +37,8 @@ class EvaluateCommand:
     """When no candidate is safe: the mean of both heads, the least forecast overrun, or that among the likely ones."""
     candidates: int | None = None
     """N, returns and actions proposed per round; by default what the run was trained for."""
+    temperature: float | None = None
+    """Spread of the proposals, in deviations (1: as the paper samples); by default what the run was trained for."""
     rounds: int = 4
     """Rounds of proposals before the fallback decides."""
     seed: int = 0
@@ -65,8 +67,8 @@ def main(arguments: Sequence[str], console: Console) -> int:
         rounds=command.rounds,
         seed=command.seed,
     )
-    if command.candidates is not None:
-        options = replace(options, candidates=command.candidates)
+    asked = {"candidates": command.candidates, "temperature": command.temperature}
+    options = replace(options, **{name: value for name, value in asked.items() if value is not None})
     with listening(console) as listener:
         found = evaluate(
             command.run,

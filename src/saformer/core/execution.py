@@ -25,6 +25,8 @@ class ExecutionOptions:
 
     candidates: int = 128
     """N: returns and actions proposed per round. The first is always the mean of both heads."""
+    temperature: float = 1.0
+    """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0 proposes means only."""
     rounds: int = 4
     """Rounds of proposals before the fallback decides; the paper re-samples without end."""
     verification: Literal["paper", "off"] = "paper"
@@ -37,6 +39,8 @@ class ExecutionOptions:
     def __post_init__(self) -> None:
         if self.candidates < 1 or self.rounds < 1:
             raise ValueError(f"candidates and rounds must be at least 1, got {self.candidates} and {self.rounds}")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,18 @@ class Verification:
         return (self.cost <= self.remaining[:, None]).all(-1)
 
 
-def propose(model: SaFormer, reading: Reading, num_candidates: int, generator: torch.Generator) -> Candidates:
+def propose(
+    model: SaFormer,
+    reading: Reading,
+    num_candidates: int,
+    generator: torch.Generator,
+    *,
+    temperature: float = 1.0,
+) -> Candidates:
     """Sample N returns-to-go, and an action for each (Algorithm 1, lines 5 to 8)."""
     shape, device = (len(reading.state), num_candidates), reading.state.device
-    return_noise = torch.randn(*shape, generator=generator, device=device)
-    action_noise = torch.randn(*shape, model.dimensions.action, generator=generator, device=device)
+    return_noise = temperature * torch.randn(*shape, generator=generator, device=device)
+    action_noise = temperature * torch.randn(*shape, model.dimensions.action, generator=generator, device=device)
     return_noise[:, 0], action_noise[:, 0] = 0, 0
     return_to_go, return_density = model.returns_to_go(reading, return_noise)
     action, action_density = model.actions(reading, return_to_go, action_noise)
@@ -159,8 +170,8 @@ class SaFormerPolicy:
             self.budget = Budget(limit, cost_discount=self._cost_discount)
             self.history = History(num_lanes, self._window - 1, dimensions, self._device)
         else:
-            self.budget.renew(limit, lanes)
-            self.history.forget(lanes)
+            self.budget.renew(limit, self._lanes(lanes))
+            self.history.forget(self._lanes(lanes))
 
     @torch.no_grad()
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
@@ -189,14 +200,16 @@ class SaFormerPolicy:
         self.budget.spend(cost, self._lanes(lanes))
 
     def _round(self, reading: Reading, remaining: Tensor) -> Decision:
-        candidates = propose(self._model, reading, self.options.candidates, self._generator)
+        candidates = propose(
+            self._model, reading, self.options.candidates, self._generator, temperature=self.options.temperature
+        )
         verification = None
         if self.options.verification == "paper":
             verification = verify(self._model, reading, candidates, remaining, self._risk)
         return select(candidates, verification, self.options.fallback)
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return torch.arange(len(self.budget.limit), device=self._device) if lanes is None else lanes
+        return torch.arange(len(self.budget.limit), device=self._device) if lanes is None else lanes.to(self._device)
 
 
 def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:

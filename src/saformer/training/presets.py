@@ -25,8 +25,15 @@ def paper() -> Preset:
 def small() -> Preset:
     """A small model that trains in a few minutes on two CPU cores."""
     return Preset(
-        SaFormerConfig(window=10, candidates=32, trunk=TrunkConfig(layers=2, width=64, dropout=0.0)),
-        FitConfig(updates=3000, batch_size=64, warmup_updates=200, checkpoint_every=500),
+        SaFormerConfig(window=5, candidates=32, temperature=0.5, trunk=TrunkConfig(layers=2, width=64, dropout=0.0)),
+        FitConfig(
+            updates=6000,
+            batch_size=64,
+            learning_rate=3e-3,
+            warmup_updates=200,
+            checkpoint_every=500,
+            evaluate_every=2000,
+        ),
     )
 
 
