@@ -69,7 +69,7 @@ def train(
     """
     listener = listener or Listener()
     preset = PRESETS[preset]() if isinstance(preset, str) else preset
-    data = _load(task, listener, data_steps, data_seed, preset.agent.cost_discount)
+    data = _load(task, listener, steps=data_steps, seed=data_seed, cost_discount=preset.agent.cost_discount)
     agent = create_agent(data, preset.agent, seed=seed)
     spec = _spec(task, agent, preset.fit, data, seed=seed, data_steps=data_steps, data_seed=data_seed)
     run = _open_run(Path(out) if out else Path("runs") / spec.name, spec, resume=resume)
@@ -132,9 +132,9 @@ def data_of(run: Run, listener: Listener | None = None) -> RelabelledStore:
     data = _load(
         spec.task,
         listener or Listener(),
-        spec.data_steps,
-        spec.data_seed,
-        spec.agent_config["cost_discount"],
+        steps=spec.data_steps,
+        seed=spec.data_seed,
+        cost_discount=spec.agent_config["cost_discount"],
         criteria=spec.criteria,
     )
     if data.store.fingerprint != spec.data_fingerprint:
@@ -186,6 +186,7 @@ def demo(
 def _load(
     task_name: str,
     listener: Listener,
+    *,
     steps: int | None,
     seed: int,
     cost_discount: float,

@@ -25,12 +25,21 @@ class Phase:
 class Agent(Protocol):
     """Can be trained by `fit`, saved with its run, and asked for a policy."""
 
-    name: str
-    dimensions: Dimensions
-    config: Any
-    """a frozen dataclass"""
-    model: nn.Module
-    """everything that a checkpoint must hold"""
+    @property
+    def name(self) -> str:
+        """What it is called on the command line."""
+
+    @property
+    def dimensions(self) -> Dimensions:
+        """The sizes of its task."""
+
+    @property
+    def config(self) -> Any:
+        """A frozen dataclass."""
+
+    @property
+    def model(self) -> nn.Module:
+        """Everything that a checkpoint must hold."""
 
     @property
     def window(self) -> int:

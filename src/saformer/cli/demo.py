@@ -15,14 +15,14 @@ from saformer.api import demo
 from saformer.cli.progress import listening
 from saformer.report.table import verdict_table
 from saformer.runs.run import Run
-from saformer.training.fit import Interrupted
+from saformer.training.fit import InterruptedTrainingError
 
 
 @dataclass(frozen=True)
 class DemoCommand:
     """Make a hopper-medium-replay dataset, train a small model, evaluate it under five limits, write a report.
 
-    Takes a few minutes on two cores and needs no download. Interrupted, it goes on where it stopped.
+    Takes a few minutes on two cores and needs no download. InterruptedTrainingError, it goes on where it stopped.
     """
 
     out: Path = Path("demo")
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
     try:
         with listening(console) as listener:
             page = demo(command.out, scale=command.scale, seed=command.seed, device=command.device, listener=listener)
-    except Interrupted as error:
+    except InterruptedTrainingError as error:
         console.print(Text(f"{error}. The same command goes on from there.", style="yellow"), soft_wrap=True)
         return 130
     run = Run(command.out / f"run-{command.scale}-seed{command.seed}")

@@ -54,7 +54,7 @@ class EvaluateCommand:
 def parse(arguments: Sequence[str]) -> EvaluateCommand:
     """Parse flags."""
     command = Annotated[EvaluateCommand, tyro.conf.FlagConversionOff]
-    return tyro.cli(command, args=list(arguments), prog="saformer evaluate")  # type: ignore[arg-type, return-value]
+    return tyro.cli(command, args=list(arguments), prog="saformer evaluate")
 
 
 def main(arguments: Sequence[str], console: Console) -> int:

@@ -38,15 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = lambda message, *_: console.print(Text(f"warning: {message}", style="yellow"))
     try:
         return VERBS[verb][0](rest, console)
-    except (ValueError, OSError, RuntimeError) as error:
-        console.print(Text(f"saformer {verb}: {error}", style="red"))
-        return 1
-    except ModuleNotFoundError as error:
-        console.print(Text(f"saformer {verb}: {error.name} is not installed; `saformer doctor` says how", style="red"))
-        return 1
-    except KeyboardInterrupt:
-        console.print(Text(f"saformer {verb}: interrupted", style="red"))
-        return 130
+    except (ValueError, OSError, RuntimeError, ModuleNotFoundError, KeyboardInterrupt) as error:
+        console.print(Text(f"saformer {verb}: {_explain(error)}", style="red"), soft_wrap=True)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _explain(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.name} is not installed; `saformer doctor` says what needs it and how to get it"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
 
 
 def _show_help(console: Console) -> None:

@@ -16,7 +16,7 @@ from saformer.agents.saformer import SaFormerConfig
 from saformer.api import train
 from saformer.cli.progress import listening
 from saformer.training.config import FitConfig
-from saformer.training.fit import Interrupted
+from saformer.training.fit import InterruptedTrainingError
 from saformer.training.presets import PRESETS, Preset
 
 
@@ -29,7 +29,7 @@ class TrainCommand:
     """
 
     task: tyro.conf.Positional[str]
-    """allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or the path of a trajectory store."""
+    """allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or a trajectory store's path."""
     preset: Literal["small", "paper"] = "small"
     """small: minutes on two CPU cores. paper: the paper's sizes, 100,000 updates, wants a GPU. The defaults below are the preset's."""  # noqa: E501
     seed: int = 0
@@ -57,7 +57,7 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
     preset = PRESETS[_preset_name(arguments)]()
     default = TrainCommand(tyro.MISSING, agent=preset.agent, fit=preset.fit)
     command = Annotated[TrainCommand, tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff]
-    return tyro.cli(command, args=list(arguments), default=default, prog="saformer train")  # type: ignore[arg-type, return-value]
+    return tyro.cli(command, args=list(arguments), default=default, prog="saformer train")
 
 
 def main(arguments: Sequence[str], console: Console) -> int:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
                 device=command.device,
                 listener=listener,
             )
-    except Interrupted as error:
+    except InterruptedTrainingError as error:
         again = shlex.join(["saformer", "train", *(a for a in arguments if a != "--resume"), "--resume"])
         console.print(Text(f"{error}. Go on with:\n  {again}", style="yellow"), soft_wrap=True)
         return 130

@@ -26,7 +26,7 @@ class ExecutionOptions:
     candidates: int = 128
     """N: returns and actions proposed per round. The first is always the mean of both heads."""
     temperature: float = 1.0
-    """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0 proposes means only."""
+    """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0 means only."""
     rounds: int = 4
     """Rounds of proposals before the fallback decides; the paper re-samples without end."""
     verification: Literal["paper", "off"] = "paper"

@@ -74,7 +74,7 @@ class SaFormer(nn.Module):
         return Reading(return_to_go, actor, critic, state, prompt.timestep)
 
     def returns_to_go(self, reading: Reading, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Candidate returns-to-go `noise` [L, N] deviations from the expected: [L, N, 1] and their log-density [L, N]."""
+        """Returns-to-go `noise` [L, N] deviations from the expected: [L, N, 1] and their log-density [L, N]."""
         expected = Gaussian(reading.return_to_go.mean[:, None], reading.return_to_go.log_deviation[:, None])
         asked = expected.at(noise[..., None])
         return self.normalizer.restore("return_to_go", asked), expected.log_prob(asked)
@@ -102,4 +102,5 @@ class SaFormer(nn.Module):
         """Embed the tokens of N candidates per lane: {kind: [L, N, _]} -> [L, N, len(values), E]."""
         num_candidates = next(iter(values.values())).shape[1]
         timestep = reading.timestep[:, None].expand(-1, num_candidates)
-        return network.embedding.embed(values, timestep).unflatten(1, (num_candidates, len(values)))
+        tokens = network.embedding.embed(values, timestep)
+        return tokens.reshape(len(tokens), num_candidates, len(values), -1)

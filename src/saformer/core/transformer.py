@@ -56,7 +56,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, T, E] -> output [B, T, E], keys and values [B, H, T, d]. Causal unless `allowed` [B, 1, T, T] says more."""
+        """[B, T, E] -> output [B, T, E], keys and values [B, H, T, d]; causal if `allowed` is None."""
         query, key, value = self._project(x)
         mixed = F.scaled_dot_product_attention(
             query,
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         to_own = to_own.masked_fill(~_causal(length, x.device), -torch.inf)
 
         weights = torch.cat([to_past, to_own], dim=-1).softmax(-1)
-        on_past, on_own = weights.split([keys.shape[2], length], dim=-1)
+        on_past, on_own = weights[..., :-length], weights[..., -length:]
         mixed = (on_past.flatten(2, 3) @ values).reshape(apart) + on_own @ own_value  # [L, H, N, m, d]
         output: Tensor = self.output(mixed.permute(0, 2, 3, 1, 4).flatten(3))
         return output
@@ -161,6 +161,7 @@ class Trunk(nn.Module):
         """N continuations of each lane's prefix, read side by side: [L, N, m, E] -> [L, N, m, E]."""
         x = tokens
         for block, keys, values in zip(self.blocks, memory.keys, memory.values, strict=True):
+            assert isinstance(block, Block)
             x = block.branch(x, keys, values, memory.valid)
         normed: Tensor = self.norm(x)
         return normed

@@ -86,12 +86,15 @@ def timesteps(store: TrajectoryStore) -> NDArray[np.int64]:
 
 
 def _costs(store: TrajectoryStore, criterion: CostCriterion) -> Doubles:
-    parts = {name: store.columns[name] for name in ("state", "reward") if name in criterion.reads}
-    if "next_state" in criterion.reads:
-        parts["next_state"] = _next_states(store)
     low, high = store.environment.action_low, store.environment.action_high
     action = np.clip(store.columns["action"], low, high, dtype=np.float32)
-    cost = criterion(Step(action=action, **parts))
+    step = Step(
+        action=action,
+        state=store.columns["state"],
+        next_state=_next_states(store) if "next_state" in criterion.reads else None,
+        reward=store.columns["reward"],
+    )
+    cost = criterion(step)
     if cost.shape != (store.num_steps,):
         raise ValueError(f"criterion {criterion.name!r} gave shape {cost.shape}, expected one cost per step")
     return cost.astype(np.float64)

@@ -112,9 +112,15 @@ class TrajectoryStore:
 
     def __getitem__(self, index: int) -> Trajectory:
         start, stop = self.starts[index], self.starts[index] + self.columns["length"][index]
-        steps = {name: np.asarray(self.columns[name][start:stop]) for name in STEP_COLUMNS}
-        ends = {name: self.columns[name][index] for name in EPISODE_COLUMNS if name != "length"}
-        return Trajectory(**steps, **ends)
+        state, action, reward = (np.asarray(self.columns[name][start:stop]) for name in STEP_COLUMNS)
+        return Trajectory(
+            state,
+            action,
+            reward,
+            final_state=self.columns["final_state"][index],
+            terminated=bool(self.columns["terminated"][index]),
+            truncated=bool(self.columns["truncated"][index]),
+        )
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self[index] for index in range(len(self)))

@@ -30,13 +30,15 @@ class Allowance(gymnasium.Env):
         self.action_space = gymnasium.spaces.Box(-1, 1, (dimensions,), np.float32)
         self._time = 0
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[NDArray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Begin at the first price."""
         super().reset(seed=seed)
         self._time = 0
         return _state(0), {}
 
-    def step(self, action: NDArray) -> tuple[NDArray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         """Spend strength at the present price."""
         reward = PRICES[self._time] * np.abs(np.clip(action, -1, 1)).sum()
         self._time += 1

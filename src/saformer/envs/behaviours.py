@@ -151,7 +151,9 @@ def _run(chunk: _Chunk) -> list[Trajectory]:
     return trajectories
 
 
-def _episode(environment: gymnasium.Env, policy: Behaviour, state: NDArray, rng: np.random.Generator) -> Trajectory:
+def _episode(
+    environment: gymnasium.Env, policy: Behaviour, state: NDArray[Any], rng: np.random.Generator
+) -> Trajectory:
     states, actions, rewards = [], [], []
     terminated = truncated = False
     while not (terminated or truncated):
@@ -159,7 +161,7 @@ def _episode(environment: gymnasium.Env, policy: Behaviour, state: NDArray, rng:
         states.append(state)
         actions.append(action)
         state, reward, terminated, truncated, _ = environment.step(action)
-        rewards.append(reward)
+        rewards.append(float(reward))
     return Trajectory.of(states, actions, rewards, state, terminated=terminated, truncated=truncated)
 
 

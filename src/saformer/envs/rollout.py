@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,12 +37,12 @@ class _Lane:
     limit: NDArray[np.float64]
     seed: int
     state: NDArray[np.floating]
-    states: list = field(default_factory=list)
-    actions: list = field(default_factory=list)
-    rewards: list = field(default_factory=list)
-    costs: list = field(default_factory=list)
-    num_rounds: list = field(default_factory=list)
-    fell_back: list = field(default_factory=list)
+    states: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[Any] = field(default_factory=list)
+    costs: list[Any] = field(default_factory=list)
+    num_rounds: list[Any] = field(default_factory=list)
+    fell_back: list[Any] = field(default_factory=list)
     terminated: bool = False
     truncated: bool = False
 
@@ -126,5 +127,5 @@ def _step(lanes: list[_Lane], alive: list[int], decision: Decision, horizon: int
         lanes[i].fell_back.append(fell_back[row])
 
 
-def _rows(values: list) -> torch.Tensor:
+def _rows(values: list[Any]) -> torch.Tensor:
     return torch.from_numpy(np.asarray(values, dtype=np.float32))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 ACCEPTED, REJECTED, DATA = "#2a7f4f", "#b5342d", "#c4c8cf"
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "saformer",
     "font.family": "sans-serif",

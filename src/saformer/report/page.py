@@ -24,7 +24,7 @@ figure { margin: 0.5rem 0; } figure svg { width: 100%; height: auto; }
 th, td { text-align: right; padding: 0.25rem 0.6rem; border-bottom: 1px solid #d8dee4; }
 th:first-child, td:first-child { text-align: left; } td.met { background: #cfe8d8; } td.missed { background: #f3d1ce; }
 pre { background: #f6f8fa; padding: 0.7rem; overflow-x: auto; font-size: 0.82rem; }
-@media print { body { margin: 0; max-width: none; } figure, table, h2 { break-inside: avoid; break-after: avoid-page; } }
+@media print { body { margin: 0; max-width: none; } figure, table { break-inside: avoid; } h2 { break-after: avoid; } }
 """
 
 
@@ -57,12 +57,9 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
     body = "\n".join(sections)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = (
-        f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>SaFormer: {spec.task}</title>"
-    )
-    write_atomically(
-        path, f"<!doctype html><html lang='en'><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>"
-    )
+    title = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{html.escape(spec.task)}"
+    head = f"<head>{title}</title><style>{STYLE}</style></head>"
+    write_atomically(path, f"<!doctype html><html lang='en'>{head}<body>{body}</body></html>")
     return path
 
 
@@ -76,8 +73,8 @@ def _decisions(trace: dict[str, Any]) -> list[str]:
         return []
     telling = max(trace["decisions"], key=lambda moment: moment["balance"])
     caption = (
-        "Each point is a proposed return and action, at the cost that the critic forecasts for it. Candidates beyond the "
-        "remaining budget are rejected; of the rest, the one that asks for the highest return is executed."
+        "Each point is a proposed return and action, at the cost that the critic forecasts for it. Candidates beyond "
+        "the remaining budget are rejected; of the rest, the one that asks for the highest return is executed."
     )
     return [_section("One decision", figure.decision(telling), caption)]
 

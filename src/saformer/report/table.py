@@ -8,69 +8,56 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-HEADINGS = (
-    "limit",
-    "",
-    "met",
-    "mean cost",
-    "worst",
-    "episodes within (95%)",
-    "return",
-    "frontier",
-    "share",
-    "re-sampled",
-    "fell back",
-)  # noqa: E501
-
-
-def verdict_rows(evaluation: dict[str, Any]) -> list[tuple[bool, list[str]]]:
-    """(met?, cells) for each limit."""
-    return [(verdict["met"], _cells(verdict)) for verdict in evaluation["verdicts"]]
+HEADINGS = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share", "re-sampled", "fell back")
+MARKED = {1, 2}
+"""Columns that say whether the limit was met."""
 
 
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures over all limits, in one line."""
+    verdicts = evaluation["verdicts"]
     return (
-        f"{evaluation['limits_met']} of {len(evaluation['verdicts'])} limits met (tolerance {evaluation['tolerance']:g}), "
-        f"rank correlation of limit and cost {evaluation['rank_correlation']:.2f}, "
-        f"frontier share {evaluation['frontier_share']:.2f}, "
+        f"{evaluation['limits_met']} of {len(verdicts)} limits met (tolerance {evaluation['tolerance']:g}, "
+        f"{verdicts[0]['num_episodes']} episodes each), rank correlation of limit and cost "
+        f"{evaluation['rank_correlation']:.2f}, frontier share {evaluation['frontier_share']:.2f}, "
         f"{evaluation['decisions_per_second']:.0f} decisions per second"
     )
 
 
 def verdict_table(evaluation: dict[str, Any]) -> Table:
     """For the terminal."""
-    table = Table(*HEADINGS, caption=summary(evaluation), caption_justify="left")
-    for met, cells in verdict_rows(evaluation):
-        style = "green" if met else "red"
-        table.add_row(*(Text(cell, style=style if place in {2, 3} else "") for place, cell in enumerate(cells)))
+    table = Table(box=None, pad_edge=False, caption=summary(evaluation), caption_justify="left")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == "limit" else "right")
+    for verdict in evaluation["verdicts"]:
+        style = "green" if verdict["met"] else "red"
+        cells = enumerate(_cells(verdict))
+        table.add_row(*(Text(cell, style=style if place in MARKED else "") for place, cell in cells))
     return table
 
 
 def verdict_html(evaluation: dict[str, Any]) -> str:
     """For a page: limits met in green and missed in red, as in the paper."""
     head = "".join(f"<th>{html.escape(heading)}</th>" for heading in HEADINGS)
-    body = ""
-    for met, cells in verdict_rows(evaluation):
-        kind = "met" if met else "missed"
-        marked = [f'<td class="{kind}">' if place in {2, 3} else "<td>" for place in range(len(cells))]
-        body += (
-            "<tr>"
-            + "".join(f"{tag}{html.escape(cell)}</td>" for tag, cell in zip(marked, cells, strict=True))
-            + "</tr>"
-        )
+    body = "".join(_html_row(verdict) for verdict in evaluation["verdicts"])
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _html_row(verdict: dict[str, Any]) -> str:
+    kind = "met" if verdict["met"] else "missed"
+    tags = (f'<td class="{kind}">' if place in MARKED else "<td>" for place in range(len(HEADINGS)))
+    cells = (html.escape(cell) for cell in _cells(verdict))
+    return "<tr>" + "".join(f"{tag}{cell}</td>" for tag, cell in zip(tags, cells, strict=True)) + "</tr>"
 
 
 def _cells(verdict: dict[str, Any]) -> list[str]:
     low, high = verdict["within_interval"]
     return [
-        verdict["limit"]["name"],
-        _numbers(verdict["limit"]["values"]),
+        f"{verdict['limit']['name']} = {_numbers(verdict['limit']['values'])}",
         "yes" if verdict["met"] else "no",
         _numbers(verdict["mean_cost"]),
         _numbers(verdict["worst_cost"]),
-        f"{verdict['within']:.0%} ({low:.0%} to {high:.0%}) of {verdict['num_episodes']}",
+        f"{verdict['within']:.0%} ({low:.0%}-{high:.0%})",
         _numbers([verdict["mean_return"]]),
         _numbers([verdict["frontier"]]),
         f"{verdict['frontier_share']:.2f}",

@@ -21,11 +21,11 @@ from saformer.training.interrupt import Interrupt
 Metrics = dict[str, float]
 
 
-class NonFiniteLoss(RuntimeError):
+class NonFiniteLossError(RuntimeError):
     """Training diverged; the state before the bad update was saved."""
 
 
-class Interrupted(RuntimeError):
+class InterruptedTrainingError(RuntimeError):
     """The user asked to stop; everything was saved."""
 
 
@@ -58,7 +58,7 @@ class Trainer:
         self.optimizers = {phase.name: self._optimizer(phase) for phase in agent.phases}
 
     def step(self) -> Metrics:
-        """One update of every phase. Raises NonFiniteLoss before anything is changed."""
+        """One update of every phase. Raises NonFiniteLossError before anything is changed."""
         batch = self.sampler.sample(self.config.batch_size, self.generator)
         learning_rate = self.config.learning_rate_at(self.update)
         metrics: Metrics = {"learning_rate": learning_rate}
@@ -69,7 +69,7 @@ class Trainer:
             metrics |= {f"{phase.name}/{name}": value.item() for name, value in terms.items()}
         bad = [name for name, value in metrics.items() if not torch.isfinite(torch.tensor(value))]
         if bad:
-            raise NonFiniteLoss(f"loss is not finite at update {self.update}: {', '.join(bad)}")
+            raise NonFiniteLossError(f"loss is not finite at update {self.update}: {', '.join(bad)}")
         for phase, loss in losses:
             metrics[f"{phase.name}/gradient_norm"] = self._descend(phase, loss, learning_rate)
         self.update += 1
@@ -128,7 +128,7 @@ def fit(
 ) -> Agent:
     """Train until `config.updates`; with a run, keep checkpoints and metrics in it, and go on from there on `resume`.
 
-    Interrupting (Ctrl-C) saves first and raises `Interrupted`; so does a loss that is not finite, as `NonFiniteLoss`.
+    Ctrl-C saves first and raises `InterruptedTrainingError`; a loss that is not finite, `NonFiniteLossError`.
     """
     trainer = Trainer(agent, sampler, config, seed=seed)
     if resume:
@@ -140,10 +140,10 @@ def fit(
     with Interrupt() as interrupt, _mode(agent, training=True):
         try:
             _loop(trainer, run, observer or Observer(), interrupt)
-        except NonFiniteLoss as error:
+        except NonFiniteLossError as error:
             if run is not None:
                 _save(trainer, run)
-                raise NonFiniteLoss(f"{error}. The state before it is saved in {run.path}") from None
+                raise NonFiniteLossError(f"{error}. The state before it is saved in {run.path}") from None
             raise
     if run is not None:
         run.mark_done({"updates": trainer.update, "seconds": round(trainer.seconds, 1)})
@@ -170,7 +170,7 @@ def _loop(trainer: Trainer, run: Run | None, observer: Observer, interrupt: Inte
             _save(trainer, run)
         if stopping:
             where = f"; saved in {run.path}" if run is not None else ""
-            raise Interrupted(f"stopped after update {trainer.update} of {config.updates}{where}")
+            raise InterruptedTrainingError(f"stopped after update {trainer.update} of {config.updates}{where}")
 
 
 class _Report:

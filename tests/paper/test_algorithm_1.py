@@ -1,0 +1,227 @@
+"""Algorithm 1: propose, verify, select, within a budget."""
+
+import pytest
+import torch
+
+from saformer.core.budget import Budget
+from saformer.core.critic import CostForecast, expected_cost
+from saformer.core.execution import Candidates, ExecutionOptions, Verification, propose, select, verify
+
+from tests.conftest import tiny_config
+
+ALL = torch.arange(1)
+
+
+def candidates(returns: list[float], density: list[float] | None = None) -> Candidates:
+    count = len(returns)
+    return Candidates(
+        return_to_go=torch.tensor([returns]),
+        action=torch.arange(float(count)).reshape(1, count, 1),
+        log_density=torch.tensor([density or [0.0] * count]),
+    )
+
+
+def verification(costs: list[float], remaining: float) -> Verification:
+    cost = torch.tensor(costs).reshape(1, -1, 1)
+    return Verification(cost, torch.tensor([[remaining]]), overrun=cost[..., 0] - remaining)
+
+
+def test_selects_the_highest_return_among_the_safe():
+    """Seen to fail when unsafe candidates are not masked."""
+    decision = select(candidates([1.0, 5.0, 3.0, 2.0]), verification([10.0, 99.0, 20.0, 50.0], 50.0), "mean")
+    assert decision.chosen.tolist() == [2]
+    assert decision.action.tolist() == [[2.0]]
+    assert decision.return_to_go.tolist() == [3.0]
+    assert decision.num_safe.tolist() == [3]
+    assert decision.fell_back.tolist() == [False]
+
+
+def test_a_forecast_equal_to_what_remains_is_safe():
+    """Seen to fail with < in place of <=."""
+    decision = select(candidates([1.0, 5.0]), verification([10.0, 50.0], 50.0), "mean")
+    assert decision.chosen.tolist() == [1]
+
+
+@pytest.mark.parametrize(("fallback", "expected"), [("mean", 0), ("least_cost", 3), ("likely", 1)])
+def test_falls_back_when_nothing_is_safe(fallback, expected):
+    """Seen to fail when the fallback's choice is not taken."""
+    proposed = candidates([1.0, 5.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0], [0.0, -1.0, -9.0, -8.0, -7.0, -7.0, -7.0, -7.0])
+    judged = verification([70.0, 65.0, 64.0, 60.0, 80.0, 80.0, 80.0, 80.0], 50.0)
+    decision = select(proposed, judged, fallback)
+    assert decision.fell_back.tolist() == [True]
+    assert decision.num_safe.tolist() == [0]
+    assert decision.chosen.tolist() == [expected]
+
+
+def test_every_constraint_must_hold():
+    """Seen to fail when one constraint within its budget is enough."""
+    cost = torch.tensor([[[10.0, 99.0], [10.0, 10.0]]])
+    judged = Verification(cost, torch.tensor([[50.0, 50.0]]), overrun=torch.zeros(1, 2))
+    assert judged.safe.tolist() == [[False, True]]
+    assert select(candidates([9.0, 1.0]), judged, "mean").chosen.tolist() == [1]
+
+
+def test_without_verification_the_highest_return_is_taken():
+    """Seen to fail when `off` still rejects."""
+    decision = select(candidates([1.0, 5.0, 3.0]), None, "mean")
+    assert decision.chosen.tolist() == [1]
+    assert decision.fell_back.tolist() == [False]
+
+
+def test_budget_is_derived_from_the_limit():
+    """Seen to fail when spending lowers the limit."""
+    budget = Budget(torch.tensor([[100.0]]))
+    budget.spend(torch.tensor([[30.0]]), ALL)
+    assert budget.remaining.tolist() == [[70.0]]
+    budget.limit[:] = 50.0  # moved mid-episode
+    assert budget.remaining.tolist() == [[20.0]]
+    budget.spend(torch.tensor([[25.0]]), ALL)
+    assert budget.remaining.tolist() == [[-5.0]]
+
+
+def test_discounted_budget_counts_from_the_start_of_the_episode():
+    """Seen to fail when every step is discounted alike."""
+    budget = Budget(torch.tensor([[10.0]]), cost_discount=0.5)
+    for _ in range(3):
+        budget.spend(torch.tensor([[4.0]]), ALL)
+    assert budget.remaining.tolist() == [[10.0 - 4.0 - 2.0 - 1.0]]
+
+
+def policy_with_forecast(agent, forecast: float, **options):
+    """A policy whose critic says the same of every candidate."""
+    with torch.no_grad():
+        agent.model.critic.head.weight.zero_()
+        agent.model.critic.head.bias.copy_(agent.model.normalizer.normalize("cost_to_go", torch.tensor([forecast])))
+    return agent.policy(ExecutionOptions(candidates=8, **options))
+
+
+def test_resampling_is_bounded_and_reported(agent):
+    """Seen to fail when the number of rounds is not counted."""
+    policy = policy_with_forecast(agent, forecast=5.0, rounds=3)
+    policy.reset(torch.zeros(2, 2), [[4.0], [6.0]])  # the first cannot be kept, the second can
+    decision = policy.act(torch.zeros(2, 2))
+    assert decision.num_rounds.tolist() == [3, 1]
+    assert decision.fell_back.tolist() == [True, False]
+    assert decision.chosen.tolist()[0] == 0
+
+
+def test_another_round_replaces_the_rejected_lanes_only(agent):
+    """Seen to fail when accepted lanes are proposed for again."""
+    once = policy_with_forecast(agent, forecast=5.0, rounds=1)
+    often = policy_with_forecast(agent, forecast=5.0, rounds=4)
+    decisions = []
+    for policy in (once, often):
+        policy.reset(torch.zeros(2, 2), [[4.0], [6.0]])
+        decisions.append(policy.act(torch.zeros(2, 2)).candidates.return_to_go)
+    assert torch.equal(decisions[0][1], decisions[1][1])
+    assert not torch.equal(decisions[0][0], decisions[1][0])
+
+
+def test_candidate_0_is_the_mean_and_temperature_spreads_the_rest(agent):
+    """Seen to fail when candidate 0 is sampled like the others."""
+    policy = agent.policy(ExecutionOptions(candidates=6, temperature=1.0, verification="off"))
+    policy.reset(torch.zeros(1, 2), [[4.0]])
+    reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    generator = torch.Generator().manual_seed(0)
+    wide = propose(agent.model, reading, 6, generator)
+    cold = propose(agent.model, reading, 6, generator, temperature=0.0)
+    expected = agent.model.normalizer.restore("return_to_go", reading.return_to_go.mean)[:, 0]
+    assert torch.allclose(wide.return_to_go[:, 0], expected)
+    assert torch.allclose(cold.return_to_go, expected.expand(1, 6))
+    assert torch.allclose(cold.action, wide.action[:, :1].expand(1, 6, 1))
+    assert wide.return_to_go.std() > 0
+
+
+def test_actions_stay_within_bounds_and_are_verified_as_executed(agent):
+    """Seen to fail when actions are not brought within bounds."""
+    with torch.no_grad():
+        agent.model.actor.action_head.linear.bias.fill_(9.0)
+    policy = agent.policy()
+    policy.reset(torch.zeros(1, 2), [[4.0]])
+    decision = policy.act(torch.zeros(1, 2))
+    assert decision.candidates.action.max() == 1.0
+    reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    again = verify(agent.model, reading, decision.candidates, torch.tensor([[4.0]]))
+    assert again.cost.shape == (1, 8, 1)
+
+
+def test_risk_reads_the_forecast(agent):
+    """Seen to fail when the risk is ignored."""
+    assert expected_cost(CostForecast(torch.tensor([3.0]))).item() == 3.0
+    policy = agent.policy()
+    policy.reset(torch.zeros(1, 2), [[4.0]])
+    reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    proposed = propose(agent.model, reading, 3, torch.Generator().manual_seed(0))
+    plain = verify(agent.model, reading, proposed, torch.tensor([[4.0]]))
+    wary = verify(agent.model, reading, proposed, torch.tensor([[4.0]]), risk=lambda f: f.mean + 1.0)
+    assert torch.allclose(wary.cost, plain.cost + 1.0)
+
+
+def test_an_episode_books_costs_and_remembers_whole_steps(agent):
+    """Seen to fail when the cost of a step is booked before the step is remembered."""
+    policy = agent.policy()
+    policy.reset([1.0, 2.0], 9.0)
+    first = policy.act([1.0, 2.0])
+    policy.observe(0.0, 2.5)
+    policy.act([3.0, 4.0])
+    policy.observe(0.0, 0.5)
+    assert policy.budget.remaining.tolist() == [[6.0]]
+    history = policy.history
+    assert history.valid.tolist() == [[False, True, True]]
+    assert history.spent[0, 1:].tolist() == [[0.0], [2.5]]
+    assert history.state[0, 1:].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert history.timestep[0, 1:].tolist() == [0, 1]
+    assert torch.equal(history.action[0, 1], first.action[0])
+    assert torch.equal(history.return_to_go[0, 1], first.return_to_go)
+
+
+def test_moving_the_limit_moves_the_past_with_it(agent):
+    """Seen to fail when past costs-to-go are kept as they were first told."""
+    policy = agent.policy()
+    policy.reset([1.0, 2.0], 9.0)
+    policy.act([1.0, 2.0])
+    policy.observe(0.0, 2.0)
+    policy.budget.limit[:] = 5.0
+    prompt = policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL)
+    assert prompt.past.limit.tolist() == [[5.0]]
+    assert prompt.past.cost_to_go[0, -1].tolist() == [5.0]
+    assert prompt.cost_to_go.tolist() == [[3.0]]
+
+
+def test_lanes_can_be_begun_anew(agent):
+    """Seen to fail when the other lanes forget too."""
+    policy = agent.policy()
+    policy.reset(torch.zeros(2, 2), [[9.0], [9.0]])
+    policy.act(torch.zeros(2, 2))
+    policy.observe([[0.0], [0.0]], [[1.0], [1.0]])
+    policy.reset(torch.zeros(1, 2), [[7.0]], lanes=torch.tensor([1]))
+    assert policy.budget.remaining.tolist() == [[8.0], [7.0]]
+    assert policy.history.valid.any(1).tolist() == [True, False]
+    assert policy.act(torch.zeros(1, 2), lanes=torch.tensor([1])).action.shape == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: p.reset([1.0, 2.0], -1.0), "at least 0"),
+        (lambda p: p.reset([1.0, 2.0], float("nan")), "NaN"),
+        (lambda p: p.reset([1.0, 2.0, 3.0], 1.0), "expected 2 values"),
+        (lambda p: p.act([float("inf"), 0.0]), "infinite"),
+        (lambda p: p.act(torch.zeros(3, 2)), "3 states for 1 lanes"),
+        (lambda p: p.observe(0.0, -1.0), "costs must be at least 0"),
+    ],
+)
+def test_bad_input_is_refused(agent, call, message):
+    policy = agent.policy()
+    policy.reset([1.0, 2.0], 9.0)
+    with pytest.raises(ValueError, match=message):
+        call(policy)
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="at least 1"):
+        ExecutionOptions(candidates=0)
+    with pytest.raises(ValueError, match="temperature"):
+        ExecutionOptions(temperature=-1.0)
+    with pytest.raises(ValueError, match="window"):
+        tiny_config(window=0)
