@@ -47,7 +47,7 @@ class SaFormerConfig:
 class SaFormerAgent:
     """The paper's method.
 
-    Implements: Algorithm 2, inner loop (`training.fit` is the outer one)
+    Its phases are the inner loop of Algorithm 2; `training.fit` owns the algorithm.
     """
 
     name = "saformer"
