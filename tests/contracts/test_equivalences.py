@@ -11,6 +11,7 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import ExecutionOptions
 from saformer.core.gaussian import Gaussian
+from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
 from saformer.core.tokens import Layout, TokenEmbedding
 from saformer.core.transformer import Trunk, TrunkConfig
@@ -34,6 +35,24 @@ def drive(policy, steps: int, lanes: int = 3):
     return state, decision
 
 
+def whole_window(prompt: Prompt, lane: int, return_to_go: torch.Tensor, action: torch.Tensor) -> WindowBatch:
+    """One lane's past and one candidate, as an unpadded training window."""
+    past, keep = prompt.past, prompt.past.valid[lane]
+
+    def whole(column: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+        return torch.cat([column[lane][keep], present.reshape(1, -1)])[None]
+
+    return WindowBatch(
+        limit=past.limit[lane : lane + 1],
+        cost_to_go=whole(past.cost_to_go, prompt.cost_to_go[lane]),
+        return_to_go=whole(past.return_to_go, return_to_go),
+        state=whole(past.state, prompt.state[lane]),
+        action=whole(past.action, action),
+        timestep=torch.cat([past.timestep[lane][keep], prompt.timestep[lane : lane + 1]])[None],
+        valid=torch.ones(1, int(keep.sum()) + 1, dtype=torch.bool),
+    )
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3, 6])
 def test_shared_past_equals_the_full_forward(agent, steps):
     """One reading and N branches = N whole windows. Seen to fail when branches see each other."""
@@ -48,23 +67,10 @@ def test_shared_past_equals_the_full_forward(agent, steps):
     decision = policy.act(state)
     proposed, judged = decision.candidates, decision.verification
 
-    model, past = agent.model.eval(), prompt.past
+    model = agent.model.eval()
     for lane in range(lanes):
-        keep = past.valid[lane]
         for n in range(5):
-
-            def whole(column: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-                return torch.cat([column[lane][keep], present.reshape(1, -1)])[None]
-
-            window = WindowBatch(
-                limit=past.limit[lane : lane + 1],
-                cost_to_go=whole(past.cost_to_go, prompt.cost_to_go[lane]),
-                return_to_go=whole(past.return_to_go, proposed.return_to_go[lane, n]),
-                state=whole(past.state, state[lane]),
-                action=whole(past.action, proposed.action[lane, n]),
-                timestep=torch.cat([past.timestep[lane][keep], prompt.timestep[lane : lane + 1]])[None],
-                valid=torch.ones(1, int(keep.sum()) + 1, dtype=torch.bool),
-            )
+            window = whole_window(prompt, lane, proposed.return_to_go[lane, n], proposed.action[lane, n])
             normal = model.normalizer.window(window)
             with torch.no_grad():
                 predictions, forecast = model.actor(normal), model.critic(normal)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saformer.agents.agent import Phase
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import ActionNoise, ExecutionOptions, SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
 from saformer.core.transformer import TrunkConfig
@@ -32,6 +32,8 @@ class SaFormerConfig:
     """N: returns and actions proposed per decision, unless the policy is asked for another number."""
     temperature: float = 1.0
     """Spread of the proposals, in deviations, unless the policy is asked for another."""
+    action_noise: ActionNoise = "normal"
+    """How proposed actions are spread, unless the policy is asked for another way; see `ExecutionOptions`."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     """Size of each of the two transformers."""
 
@@ -114,4 +116,7 @@ class SaFormerAgent:
     @property
     def default_options(self) -> ExecutionOptions:
         """How to act unless told otherwise."""
-        return ExecutionOptions(candidates=self.config.candidates, temperature=self.config.temperature)
+        config = self.config
+        return ExecutionOptions(
+            candidates=config.candidates, temperature=config.temperature, action_noise=config.action_noise
+        )

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from saformer.api import DEFAULT_LIMITS, evaluate, load
 from saformer.cli.progress import listening
+from saformer.core.execution import ActionNoise
 from saformer.report.page import write_report
 from saformer.report.table import verdict_table
 from saformer.runs.run import Run
@@ -39,6 +40,8 @@ class EvaluateCommand:
     """N, returns and actions proposed per round; by default what the run was trained for."""
     temperature: float | None = None
     """Spread of the proposals, in deviations (1: as the paper samples); by default what the run was trained for."""
+    action_noise: ActionNoise | None = None
+    """normal: as the paper samples. two_point: one deviation above or below the mean; by default what the run was trained for."""  # noqa: E501
     rounds: int = 4
     """Rounds of proposals before the fallback decides."""
     seed: int = 0
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
         rounds=command.rounds,
         seed=command.seed,
     )
-    asked = {"candidates": command.candidates, "temperature": command.temperature}
+    asked = {"candidates": command.candidates, "temperature": command.temperature, "action_noise": command.action_noise}
     options = replace(options, **{name: value for name, value in asked.items() if value is not None})
     with listening(console) as listener:
         found = evaluate(

@@ -15,6 +15,7 @@ from saformer.core.model import Reading, SaFormer
 from saformer.core.policy import Decision, as_rows
 
 Fallback = Literal["mean", "least_cost", "likely"]
+ActionNoise = Literal["normal", "two_point"]
 LIKELY_SHARE = 0.25
 """`likely` falls back on the cheapest among this share of the candidates, the most probable ones."""
 
@@ -29,6 +30,8 @@ class ExecutionOptions:
     """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0 means only."""
     rounds: int = 4
     """Rounds of proposals before the fallback decides; the paper re-samples without end."""
+    action_noise: ActionNoise = "normal"
+    """normal: as the paper samples. two_point: each dimension one deviation above or below its mean, which hits both modes where the data acts with either sign."""  # noqa: E501
     verification: Literal["paper", "off"] = "paper"
     """paper: reject candidates forecast to overrun the budget. off: take the highest return proposed."""
     fallback: Fallback = "mean"
@@ -75,18 +78,18 @@ class Verification:
 def propose(
     model: SaFormer,
     reading: Reading,
-    num_candidates: int,
+    options: ExecutionOptions,
     generator: torch.Generator,
-    *,
-    temperature: float = 1.0,
 ) -> Candidates:
     """Sample N returns-to-go, and an action for each (Algorithm 1, lines 5 to 8)."""
-    shape, device = (len(reading.state), num_candidates), reading.state.device
-    return_noise = temperature * torch.randn(*shape, generator=generator, device=device)
-    action_noise = temperature * torch.randn(*shape, model.dimensions.action, generator=generator, device=device)
+    shape, device = (len(reading.state), options.candidates), reading.state.device
+    return_noise = torch.randn(*shape, generator=generator, device=device)
+    action_noise = torch.randn(*shape, model.dimensions.action, generator=generator, device=device)
+    if options.action_noise == "two_point":
+        action_noise = action_noise.sign()
     return_noise[:, 0], action_noise[:, 0] = 0, 0
-    return_to_go, return_density = model.returns_to_go(reading, return_noise)
-    action, action_density = model.actions(reading, return_to_go, action_noise)
+    return_to_go, return_density = model.returns_to_go(reading, options.temperature * return_noise)
+    action, action_density = model.actions(reading, return_to_go, options.temperature * action_noise)
     return Candidates(return_to_go[..., 0], action, return_density + action_density)
 
 
@@ -200,9 +203,7 @@ class SaFormerPolicy:
         self.budget.spend(cost, self._lanes(lanes))
 
     def _round(self, reading: Reading, remaining: Tensor) -> Decision:
-        candidates = propose(
-            self._model, reading, self.options.candidates, self._generator, temperature=self.options.temperature
-        )
+        candidates = propose(self._model, reading, self.options, self._generator)
         verification = None
         if self.options.verification == "paper":
             verification = verify(self._model, reading, candidates, remaining, self._risk)

@@ -1,0 +1,60 @@
+"""Windows: what they hold, and where they end."""
+
+import torch
+
+from saformer.core.normalizer import Normalizer, centre_and_half_range, mean_and_deviation
+from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
+
+
+def test_windows_are_consecutive_steps_padded_at_the_end(data):
+    """Seen to fail when a window runs on into the next trajectory."""
+    sampler = WindowSampler(data, window=4)
+    batch = sampler.windows(torch.tensor([0, 17, 19, 20]))  # episodes are 20 steps long
+    assert batch.valid.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    assert batch.timestep[0].tolist() == [0, 1, 2, 3]
+    assert batch.timestep[1, :3].tolist() == [17, 18, 19]
+    state = torch.tensor(data.store.columns["state"])
+    assert torch.equal(batch.state[1, :3], state[17:20])
+    assert torch.allclose(batch.cost_to_go[2, 0], torch.tensor(data.cost_to_go[19], dtype=torch.float32))
+    assert torch.allclose(batch.limit[:, 0], torch.tensor(data.episode_cost[[0, 0, 0, 1], 0], dtype=torch.float32))
+
+
+def test_limit_is_the_cost_of_the_whole_trajectory(data):
+    """D = C_0: what was spent is their difference. Seen to fail when D is the cost-to-go of the window's start."""
+    batch = WindowSampler(data, window=4).windows(torch.tensor([5]))
+    spent = data.cost[:5, 0].sum()
+    assert torch.allclose(batch.limit[0] - batch.cost_to_go[0, 0], torch.tensor([spent], dtype=torch.float32), atol=1e-5)
+
+
+def test_every_step_is_drawn_and_a_seed_repeats(data):
+    sampler = WindowSampler(data, window=2)
+    first = sampler.sample(64, torch.Generator().manual_seed(0))
+    again = sampler.sample(64, torch.Generator().manual_seed(0))
+    assert torch.equal(first.state, again.state)
+    drawn = sampler.sample(20_000, torch.Generator().manual_seed(1)).timestep[:, 0]
+    counts = torch.bincount(drawn, minlength=20)
+    assert counts.min() > 800, "1,000 expected for each of 20 steps"
+    assert counts.max() < 1200
+
+
+def test_statistics_standardise_every_kind(data):
+    """Seen to fail when the limit is scaled like the cost-to-go."""
+    normalizer = Normalizer(dimensions_of(data))
+    normalizer.set_statistics(statistics_of(data))
+    limits = normalizer.normalize("limit", torch.tensor(data.episode_cost, dtype=torch.float32))
+    states = normalizer.normalize("state", torch.tensor(data.store.columns["state"]))
+    for values in (limits, states):
+        assert torch.allclose(values.mean(0), torch.zeros(1), atol=1e-4)
+        assert torch.allclose(values.std(0), torch.ones(1), atol=1e-2)
+    raw = torch.randn(5, 2)
+    assert torch.allclose(normalizer.restore("state", normalizer.normalize("state", raw)), raw, atol=1e-6)
+
+
+def test_a_constant_column_keeps_scale_1():
+    """Seen to fail with a division by zero."""
+    centre, scale = mean_and_deviation(torch.tensor([[5.0, 1.0], [5.0, 3.0]]))
+    assert centre.tolist() == [5.0, 2.0]
+    assert scale.tolist() == [1.0, 1.0]
+    centre, scale = centre_and_half_range(torch.tensor([-2.0, 1.0]), torch.tensor([4.0, 1.0]))
+    assert centre.tolist() == [1.0, 1.0]
+    assert scale.tolist() == [3.0, 1.0]
