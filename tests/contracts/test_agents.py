@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from tests.conftest import tiny_config
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import WindowBatch
@@ -12,6 +11,7 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import WindowSampler
 from saformer.training.config import FitConfig
 from saformer.training.fit import NonFiniteLossError, Trainer, fit
+from tests.conftest import tiny_config
 
 MODULES = ("actor", "critic")
 FULL_CONFIG = FitConfig(updates=6, batch_size=8, warmup_updates=0, checkpoint_every=2)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.conftest import randomise, tiny_config
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions, WindowBatch
@@ -19,6 +18,7 @@ from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs import allowance
+from tests.conftest import randomise, tiny_config
 
 
 def drive(policy, steps: int, lanes: int = 3):

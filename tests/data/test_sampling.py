@@ -23,7 +23,9 @@ def test_limit_is_the_cost_of_the_whole_trajectory(data):
     """D = C_0: what was spent is their difference. Seen to fail when D is the cost-to-go of the window's start."""
     batch = WindowSampler(data, window=4).windows(torch.tensor([5]))
     spent = data.cost[:5, 0].sum()
-    assert torch.allclose(batch.limit[0] - batch.cost_to_go[0, 0], torch.tensor([spent], dtype=torch.float32), atol=1e-5)
+    assert torch.allclose(
+        batch.limit[0] - batch.cost_to_go[0, 0], torch.tensor([spent], dtype=torch.float32), atol=1e-5
+    )
 
 
 def test_every_step_is_drawn_and_a_seed_repeats(data):

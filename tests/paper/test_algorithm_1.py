@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.conftest import tiny_config
 
 from saformer.core.budget import Budget
 from saformer.core.critic import CostForecast, expected_cost
 from saformer.core.execution import Candidates, ExecutionOptions, Verification, propose, select, verify
+from tests.conftest import tiny_config
 
 ALL = torch.arange(1)
 

@@ -1,12 +1,12 @@
 """Algorithm 2: both networks learn from the same windows, each from its own loss."""
 
 import torch
-from tests.conftest import tiny_config
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.sampling import WindowSampler
 from saformer.training.config import FitConfig
 from saformer.training.fit import Trainer, fit
+from tests.conftest import tiny_config
 
 
 def test_an_update_descends_on_both_losses(data):

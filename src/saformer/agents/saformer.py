@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saformer.agents.agent import Phase
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.execution import ActionNoise, ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import ActionNoise, ExecutionOptions, PastReturn, SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
 from saformer.core.transformer import TrunkConfig
@@ -34,6 +34,8 @@ class SaFormerConfig:
     """Spread of the proposals, in deviations, unless the policy is asked for another."""
     action_noise: ActionNoise = "normal"
     """How proposed actions are spread, unless the policy is asked for another way; see `ExecutionOptions`."""
+    past_return: PastReturn = "selected"
+    """Which return-to-go enters the past, unless the policy is asked otherwise; see `ExecutionOptions`."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     """Size of each of the two transformers."""
 
@@ -118,5 +120,8 @@ class SaFormerAgent:
         """How to act unless told otherwise."""
         config = self.config
         return ExecutionOptions(
-            candidates=config.candidates, temperature=config.temperature, action_noise=config.action_noise
+            candidates=config.candidates,
+            temperature=config.temperature,
+            action_noise=config.action_noise,
+            past_return=config.past_return,
         )

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from saformer.api import DEFAULT_LIMITS, evaluate, load
 from saformer.cli.progress import listening
-from saformer.core.execution import ActionNoise
+from saformer.core.execution import ActionNoise, PastReturn
 from saformer.report.page import write_report
 from saformer.report.table import verdict_table
 from saformer.runs.run import Run
@@ -42,6 +42,8 @@ class EvaluateCommand:
     """Spread of the proposals, in deviations (1: as the paper samples); by default what the run was trained for."""
     action_noise: ActionNoise | None = None
     """normal: as the paper samples. two_point: one deviation above or below the mean; by default what the run was trained for."""  # noqa: E501
+    past_return: PastReturn | None = None
+    """Which return-to-go enters the past: selected, expected or highest; by default what the run was trained for."""
     rounds: int = 4
     """Rounds of proposals before the fallback decides."""
     seed: int = 0
@@ -70,8 +72,9 @@ def main(arguments: Sequence[str], console: Console) -> int:
         rounds=command.rounds,
         seed=command.seed,
     )
-    asked = {"candidates": command.candidates, "temperature": command.temperature, "action_noise": command.action_noise}
-    options = replace(options, **{name: value for name, value in asked.items() if value is not None})
+    of_the_run = ("candidates", "temperature", "action_noise", "past_return")
+    asked = {name: getattr(command, name) for name in of_the_run if getattr(command, name) is not None}
+    options = replace(options, **asked)
     with listening(console) as listener:
         found = evaluate(
             command.run,

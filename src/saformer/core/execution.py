@@ -16,6 +16,7 @@ from saformer.core.policy import Decision, as_rows
 
 Fallback = Literal["mean", "least_cost", "likely"]
 ActionNoise = Literal["normal", "two_point"]
+PastReturn = Literal["selected", "expected", "highest"]
 LIKELY_SHARE = 0.25
 """`likely` falls back on the cheapest among this share of the candidates, the most probable ones."""
 
@@ -36,6 +37,8 @@ class ExecutionOptions:
     """paper: reject candidates forecast to overrun the budget. off: take the highest return proposed."""
     fallback: Fallback = "mean"
     """When no round is safe. mean: both heads' means; least_cost: the smallest forecast overrun; likely: the same among the quarter of the candidates that the actor finds most probable."""  # noqa: E501
+    past_return: PastReturn = "selected"
+    """Which return-to-go enters the past: the selected candidate's, the expected one, or the highest proposed."""
     seed: int = 0
     """Seed of the proposals."""
 
@@ -192,7 +195,8 @@ class SaFormerPolicy:
                 break
             again = self._round(reading.select(rejected), remaining[rejected])
             decision = _with_another_round(decision, again, rejected)
-        self.history.append(state, decision.action, decision.return_to_go[:, None], self.budget, lanes)
+        asked = _remembered_return(decision, self.options.past_return)
+        self.history.append(state, decision.action, asked[:, None], self.budget, lanes)
         return decision
 
     def observe(self, reward: object, cost: object, lanes: Tensor | None = None) -> None:
@@ -211,6 +215,12 @@ class SaFormerPolicy:
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
         return torch.arange(len(self.budget.limit), device=self._device) if lanes is None else lanes.to(self._device)
+
+
+def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
+    """The return-to-go that stands for this step in the past: [L]."""
+    proposed = decision.candidates.return_to_go
+    return {"selected": decision.return_to_go, "expected": proposed[:, 0], "highest": proposed.amax(1)}[past_return]
 
 
 def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:

@@ -25,7 +25,13 @@ def paper() -> Preset:
 def small() -> Preset:
     """A small model that trains in a few minutes on two CPU cores."""
     return Preset(
-        SaFormerConfig(window=5, candidates=32, temperature=0.5, trunk=TrunkConfig(layers=2, width=64, dropout=0.0)),
+        SaFormerConfig(
+            window=5,
+            candidates=32,
+            temperature=0.5,
+            past_return="highest",
+            trunk=TrunkConfig(layers=2, width=64, dropout=0.0),
+        ),
         FitConfig(
             updates=6000,
             batch_size=64,

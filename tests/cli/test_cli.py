@@ -1,0 +1,157 @@
+"""What the user types, and what is said when it is wrong."""
+
+import json
+import re
+
+import pytest
+
+from saformer.cli import demo, evaluate, train
+from saformer.cli.main import VERBS, main
+
+
+def tiny_run(path, *more: str) -> int:
+    settings = "--updates 3 --batch-size 8 --checkpoint-every 2 --evaluate-every 0 --width 16 --layers 1 --candidates 4"
+    return main(["train", "allowance", "--data-steps", "2000", *settings.split(), "--out", str(path), *more])
+
+
+def flags(parse, capsys) -> set[str]:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
+
+
+def test_flags_are_frozen(capsys):
+    """A flag that changes its name breaks somebody's script: change these on purpose only."""
+    # fmt: off
+    assert flags(train.parse, capsys) == {
+        "--action-noise", "--batch-size", "--candidates", "--checkpoint-every", "--cost-discount",
+        "--data-seed", "--data-steps", "--device", "--dropout", "--evaluate-every", "--gradient-clip",
+        "--heads", "--layers", "--learning-rate", "--out", "--past-return", "--penalty", "--preset",
+        "--report-every", "--resume", "--seed", "--temperature", "--tensorboard", "--updates",
+        "--warmup-updates", "--weight-decay", "--width", "--window",
+    }
+    assert flags(evaluate.parse, capsys) == {
+        "--action-noise", "--candidates", "--device", "--episodes", "--fallback", "--json", "--limits",
+        "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification",
+    }
+    # fmt: on
+    assert flags(demo.parse, capsys) == {"--device", "--out", "--scale", "--seed"}
+
+
+def test_presets_fill_in_what_is_not_said():
+    """Seen to fail when the preset's values are not the parser's defaults."""
+    small, paper = train.parse(["allowance"]), train.parse(["allowance", "--preset", "paper"])
+    assert (small.agent.window, small.agent.trunk.width, small.fit.updates) == (5, 64, 6000)
+    assert (paper.agent.window, paper.agent.trunk.width, paper.fit.updates) == (20, 128, 100_000)
+    changed = train.parse(["allowance", "--preset=paper", "--width", "32"])
+    assert (changed.agent.trunk.width, changed.agent.window) == (32, 20)
+
+
+def test_help_lists_every_verb(capsys):
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert all(f"saformer {verb}" in said for verb in VERBS)
+    assert main(["--version"]) == 0
+
+
+def test_train_then_evaluate(tmp_path, capsys):
+    """The whole way, on Allowance. Seen to fail when a limit is judged twice."""
+    assert tiny_run(tmp_path / "run") == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--limits", "p20", "9", "--episodes", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [verdict["limit"]["name"] for verdict in found["verdicts"]] == ["p20", "9"]
+    assert len(found["episodes"]) == 6
+    assert found == {**json.loads((tmp_path / "run" / "evaluation.json").read_text()), **found}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("<svg") == 5
+    assert not re.search(r"(src|href)=['\"]https?:", page), "the page loads nothing from elsewhere"
+
+
+def test_evaluation_is_repeatable(tmp_path, capsys):
+    assert tiny_run(tmp_path / "run") == 0
+    answers = []
+    for _ in range(2):
+        capsys.readouterr()
+        main(["evaluate", str(tmp_path / "run"), "--limits", "p50", "--episodes", "2", "--json"])
+        answers.append(json.loads(capsys.readouterr().out)["episodes"])
+    assert answers[0] == answers[1]
+
+
+def test_resume_of_a_finished_run_does_nothing(tmp_path, capsys):
+    assert tiny_run(tmp_path / "run") == 0
+    before = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
+    assert tiny_run(tmp_path / "run", "--resume") == 0
+    assert "already finished" in capsys.readouterr().err
+    assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fly"], "unknown command 'fly'"),
+        (["train", "hoper-medium"], "did you mean hopper-medium"),
+        (["train", "allowance", "--device", "quantum"], "unknown device 'quantum'"),
+        (["train", "allowance", "--resume", "--out", "OUT/none"], "no run to resume"),
+        (["train", "allowance", "--tensorboard", "--out", "OUT/exists"], "already holds a run"),
+        (["train", "allowance", "--seed", "7", "--resume", "--out", "OUT/exists"], "begun with other settings"),
+        (["evaluate", "OUT/none"], "is not a run"),
+        (["evaluate", "OUT/exists", "--limits", "-5"], "at least 0"),
+        (["evaluate", "OUT/exists", "--limits", "ten"], "is not a limit"),
+        (["evaluate", "OUT/exists", "--episodes", "0"], "at least one episode"),
+        (["evaluate", "OUT/exists", "--candidates", "0"], "at least 1"),
+        (["evaluate", "OUT/truncated"], "truncated or damaged"),
+        (["evaluate", "OUT/other-task"], "belongs to another run"),
+    ],
+)
+def test_mistakes_are_explained_in_one_line(tmp_path, capsys, arguments, message):
+    tiny_run(tmp_path / "exists")
+    tiny_run(tmp_path / "truncated")
+    tiny_run(tmp_path / "other-task")
+    checkpoint = tmp_path / "truncated" / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    spec = tmp_path / "other-task" / "run.json"
+    spec.write_text(spec.read_text().replace('"allowance"', '"hopper-medium"'))
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    code = main([argument.replace("OUT", str(tmp_path)) for argument in arguments])
+    said = capsys.readouterr().err
+    assert code in {1, 2}
+    assert message in said.replace("\n", " "), said
+    assert "Traceback" not in said
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept, "nothing half-written"
+
+
+def test_a_limit_outside_the_data_warns(tmp_path, capsys):
+    tiny_run(tmp_path / "run")
+    assert main(["evaluate", str(tmp_path / "run"), "--limits", "500", "--episodes", "1"]) == 0
+    assert "limit 500 lies outside the data, whose episodes cost" in capsys.readouterr().err
+
+
+def test_tensorboard_gets_the_metrics(tmp_path):
+    pytest.importorskip("tensorboard")
+    assert tiny_run(tmp_path / "run", "--tensorboard") == 0
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert "critic/forecast_error" in events.Tags()["scalars"]
+
+
+def test_doctor_names_what_is_missing(capsys, monkeypatch):
+    """Seen to fail when a missing core package goes unnoticed."""
+    from importlib.metadata import PackageNotFoundError
+
+    from saformer.cli import doctor
+
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "device: " in said
+    assert "torch" in said
+
+    def absent(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(doctor, "version", absent)
+    assert main(["doctor"]) == 1
+    assert "pip install 'saformer[mujoco]'" in capsys.readouterr().out

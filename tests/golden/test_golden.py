@@ -1,0 +1,16 @@
+"""Numbers that must not move by accident. A change that moves them says so and refreshes them."""
+
+import json
+
+import pytest
+
+from tests.golden.refresh import FILE, measure
+
+
+def test_losses_and_decisions_are_as_they_were():
+    """Seen to fail when the log-deviation's floor, the schedule or the order of random draws changes."""
+    golden, now = json.loads(FILE.read_text()), measure()
+    for old, new in zip(golden["losses"], now["losses"], strict=True):
+        assert new == pytest.approx(old, rel=1e-4)
+    for old, new in zip(golden["episodes"], now["episodes"], strict=True):
+        assert new == pytest.approx(old, rel=1e-2, abs=1e-3)
