@@ -62,7 +62,9 @@ def test_train_then_evaluate(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [verdict["limit"]["name"] for verdict in found["verdicts"]] == ["p20", "9"]
     assert len(found["episodes"]) == 6
-    assert found == {**json.loads((tmp_path / "run" / "evaluation.json").read_text()), **found}
+    kept = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert {name: kept[name] for name in found} == found
+    assert kept["options"]["candidates"] == 4
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.count("<svg") == 5
     assert not re.search(r"(src|href)=['\"]https?:", page), "the page loads nothing from elsewhere"
@@ -122,6 +124,7 @@ def test_mistakes_are_explained_in_one_line(tmp_path, capsys, arguments, message
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept, "nothing half-written"
 
 
+@pytest.mark.filterwarnings("always::UserWarning:saformer")
 def test_a_limit_outside_the_data_warns(tmp_path, capsys):
     tiny_run(tmp_path / "run")
     assert main(["evaluate", str(tmp_path / "run"), "--limits", "500", "--episodes", "1"]) == 0

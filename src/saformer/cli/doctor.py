@@ -40,10 +40,10 @@ def main(arguments: Sequence[str], console: Console) -> int:
     out.print(f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True)
     table = Table("part", "for", "package", "version", box=None, pad_edge=False)
     missing = _fill(table, "core", "everything", CORE)
-    for extra, (packages, purpose) in EXTRAS.items():
-        if _fill(table, extra, purpose, packages):
-            table.add_row("", "", "", f"pip install 'saformer\\[{extra}]'")
+    absent = [extra for extra, (packages, purpose) in EXTRAS.items() if _fill(table, extra, purpose, packages)]
     out.print(table)
+    for extra in absent:
+        out.print(f"for {EXTRAS[extra][1]}: pip install 'saformer\\[{extra}]'", soft_wrap=True)
     return 1 if missing else 0
 
 

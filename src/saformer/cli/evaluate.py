@@ -58,7 +58,7 @@ class EvaluateCommand:
 
 def parse(arguments: Sequence[str]) -> EvaluateCommand:
     """Parse flags."""
-    command = Annotated[EvaluateCommand, tyro.conf.FlagConversionOff]
+    command = Annotated[EvaluateCommand, tyro.conf.FlagCreatePairsOff]
     return tyro.cli(command, args=list(arguments), prog="saformer evaluate")
 
 

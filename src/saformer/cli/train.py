@@ -56,7 +56,7 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
     """Parse flags; whatever is not said comes from the preset."""
     preset = PRESETS[_preset_name(arguments)]()
     default = TrainCommand(tyro.MISSING, agent=preset.agent, fit=preset.fit)
-    command = Annotated[TrainCommand, tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff]
+    command = Annotated[TrainCommand, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]
     return tyro.cli(command, args=list(arguments), default=default, prog="saformer train")
 
 

@@ -89,7 +89,8 @@ class Trainer:
         """Go on from a checkpoint."""
         self.agent.model.load_state_dict(checkpoint.groups["model"])
         for name, optimizer in self.optimizers.items():
-            _restore_optimizer(optimizer, checkpoint.groups[f"optimizer.{name}"])
+            # before the first update there is no state, and so no group of that name
+            _restore_optimizer(optimizer, checkpoint.groups.get(f"optimizer.{name}", {}))
         random = checkpoint.groups["random"]
         self.generator.set_state(random["windows"])
         torch.set_rng_state(random["torch"])
