@@ -151,6 +151,18 @@ def test_two_point_noise_lies_one_deviation_from_the_mean(agent):
     assert torch.allclose((wide[1:, 0] - wide[0]).abs(), 2 * distance, rtol=1e-4)
 
 
+@pytest.mark.parametrize("which", ["selected", "expected", "highest"])
+def test_which_return_enters_the_past(agent, which):
+    """Seen to fail when the expected return stands in for the highest."""
+    policy = policy_with_forecast(agent, forecast=5.0, rounds=1, past_return=which)
+    policy.reset(torch.zeros(1, 2), [[4.0]])  # nothing is safe: candidate 0 is executed, whatever else was proposed
+    decision = policy.act(torch.zeros(1, 2))
+    proposed = decision.candidates.return_to_go[0]
+    expected = {"selected": proposed[0], "expected": proposed[0], "highest": proposed.max()}[which]
+    assert policy.history.return_to_go[0, -1].item() == pytest.approx(expected.item())
+    assert proposed.max() > proposed[0]
+
+
 def test_actions_stay_within_bounds_and_are_verified_as_executed(agent):
     """Seen to fail when actions are not brought within bounds."""
     with torch.no_grad():
