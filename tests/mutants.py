@@ -86,7 +86,7 @@ MUTANTS = (
            "tests/contracts/test_equivalences.py::test_branches_equal_separate_sequences_to_1e_5"),
     Mutant("one token too far", "core/tokens.py", "self.kinds.index(kind) ::", "self.kinds.index(kind) + 1 ::",
            "tests/contracts/test_equivalences.py::test_trunk_with_dts_layout_is_a_decision_transformer"),
-    Mutant("overruns added up", EXECUTION, '.scale("cost_to_go")).amax(-1)', '.scale("cost_to_go") + remaining[:, None].sum(-1, True)).sum(-1)',
+    Mutant("a cost of nothing overruns nothing left", EXECUTION, "self.cost <= self.remaining", "self.cost < self.remaining",
            "tests/contracts/test_equivalences.py::test_a_second_constraint_of_zero_cost_changes_no_decision"),
     Mutant("limit not normalised", "core/normalizer.py", 'for kind in KINDS})', 'for kind in KINDS if kind != "limit"})',
            "tests/contracts/test_equivalences.py::test_scaling_rewards_costs_and_limits_changes_no_decision"),

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from saformer.agents.agent import Agent
 from saformer.agents.registry import create_agent, restore_agent
@@ -18,13 +18,14 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.engine.device import pick_device
 from saformer.envs.tasks import find_task, load_data
-from saformer.evaluation.evaluate import Evaluation
-from saformer.evaluation.evaluate import evaluate as evaluate_policy
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.config import FitConfig
 from saformer.training.fit import Metrics, Observer, fit
 from saformer.training.presets import PRESETS, Preset
+
+if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
+    from saformer.evaluation.evaluate import Evaluation
 
 DEFAULT_LIMITS = ("p10", "p20", "p30", "p50")
 DEMO_TASK = "hopper-medium-replay"
@@ -85,7 +86,7 @@ def train(
         preset.fit,
         seed=seed,
         run=run,
-        resume=resume,
+        resume=run.checkpoint_path.exists(),
         observer=_observer(run, preset.fit, data, listener),
     )
     listener.say(f"trained for {preset.fit.updates} updates; the run is in {run.path}")
@@ -112,6 +113,8 @@ def evaluate(
     listener: Listener | None = None,
 ) -> Evaluation:
     """Roll a run's policy out under each limit; the findings are kept beside the run."""
+    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+
     listener = listener or Listener()
     run = Run(path)
     agent = load(path, device=device)
@@ -230,15 +233,18 @@ def _open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
 
 
 def _observer(run: Run, config: FitConfig, data: RelabelledStore, listener: Listener) -> Observer:
+    can_roll_out = data.store.environment.identifier is not None
     return Observer(
         progress=lambda update, metrics: listener.training(update, config.updates, metrics),
-        evaluate=lambda agent: _watch(agent, data),
+        evaluate=(lambda agent: _watch(agent, data)) if can_roll_out else None,
         row=lambda row: listener.row(run.path, row),
     )
 
 
 def _watch(agent: Agent, data: RelabelledStore, *, episodes: int = 3) -> dict[str, Any]:
     """A brief evaluation while training goes on."""
+    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+
     limits = [parse_limit(name, data) for name in WATCHED_LIMITS]
     found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)
     return {

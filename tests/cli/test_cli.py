@@ -2,11 +2,16 @@
 
 import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
 from saformer.cli import demo, evaluate, train
 from saformer.cli.main import VERBS, main
+from saformer.data.store import TrajectoryStore
+from saformer.envs import allowance
 
 
 def tiny_run(path, *more: str) -> int:
@@ -88,6 +93,15 @@ def test_resume_of_a_finished_run_does_nothing(tmp_path, capsys):
     assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == before
 
 
+def test_resume_of_a_run_that_died_before_its_first_checkpoint(tmp_path):
+    """Seen to fail when resuming insists on a checkpoint."""
+    assert tiny_run(tmp_path / "run") == 0
+    for name in ("checkpoint.safetensors", "done.json"):
+        (tmp_path / "run" / name).unlink()
+    assert tiny_run(tmp_path / "run", "--resume") == 0
+    assert (tmp_path / "run" / "done.json").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -139,6 +153,23 @@ def test_tensorboard_gets_the_metrics(tmp_path):
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert "critic/forecast_error" in events.Tags()["scalars"]
+
+
+def test_training_and_doctor_need_no_simulator(tmp_path):
+    """With neither gymnasium nor mujoco. Seen to fail when the API imports rollouts at its top."""
+    recorded = allowance.dataset(episodes=20)
+    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(tmp_path / "logs")
+    code = (
+        "import sys\n"
+        "sys.modules['gymnasium'] = sys.modules['mujoco'] = None\n"
+        "from saformer.cli.main import main\n"
+        "brief = '--updates 4 --batch-size 4 --evaluate-every 2'.split()\n"
+        f"assert main(['train', {str(tmp_path / 'logs')!r}, '--out', {str(tmp_path / 'run')!r}, *brief]) == 0\n"
+        "assert main(['doctor']) == 0\n"
+        f"assert main(['evaluate', {str(tmp_path / 'run')!r}]) == 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "gymnasium is not installed" in done.stderr
 
 
 def test_doctor_names_what_is_missing(capsys, monkeypatch):

@@ -8,7 +8,7 @@ import torch
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.execution import ExecutionOptions
+from saformer.core.execution import ExecutionOptions, SaFormerPolicy
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
@@ -153,21 +153,24 @@ def extended_by_a_constraint(model: SaFormer) -> SaFormer:
 
 
 def test_a_second_constraint_of_zero_cost_changes_no_decision(agent):
-    """Weights extended by zero columns. Seen to fail when overruns are added up over constraints."""
-    from saformer.core.execution import SaFormerPolicy
-
+    """Weights extended by zero columns. Seen to fail when a forecast of 0 overruns a budget of 0."""
     options = ExecutionOptions(candidates=6, fallback="least_cost")
     one = SaFormerPolicy(agent.model, window=4, options=options)
     two = SaFormerPolicy(extended_by_a_constraint(agent.model), window=4, options=options)
-    states = torch.randn(5, 1, 2, generator=torch.Generator().manual_seed(0))
-    one.reset(states[0], [[3.0]])
-    two.reset(states[0], [[3.0, 0.0]])
+    states = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(0))
+    limits = torch.tensor([[0.5], [10.0], [30.0]])
+    one.reset(states[0], limits)
+    two.reset(states[0], torch.cat([limits, torch.zeros(3, 1)], dim=1))
+    fell_back = []
     for state in states:
         first, second = one.act(state), two.act(state)
         assert torch.allclose(first.action, second.action, atol=1e-6)
         assert torch.equal(first.chosen, second.chosen)
-        one.observe([[0.0]], [[0.5]])
-        two.observe([[0.0]], [[0.5, 0.0]])
+        one.observe(torch.zeros(3, 1), torch.full((3, 1), 0.5))
+        two.observe(torch.zeros(3, 1), torch.tensor([0.5, 0.0]).expand(3, 2))
+        fell_back += first.fell_back.tolist()
+    assert True in fell_back, "some decisions were the fallback's"
+    assert False in fell_back, "some decisions were safe"
 
 
 def scaled(store: TrajectoryStore, factor: float) -> TrajectoryStore:

@@ -103,6 +103,12 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     assert os.listdir(tmp_path) == ["precious.txt"]
 
 
+def test_what_a_death_left_behind_is_in_nobodys_way(tmp_path):
+    """Killed while run.json was first written. Seen to fail when such a folder is taken for somebody else's."""
+    (tmp_path / ".run.json.unfinished").write_text("{")
+    assert Run.create(tmp_path, spec()).spec == spec()
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     """Seen to fail when the digest is not compared."""
     run = Run.create(tmp_path / "run", spec())

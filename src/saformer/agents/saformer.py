@@ -33,9 +33,9 @@ class SaFormerConfig:
     temperature: float = 1.0
     """Spread of the proposals, in deviations, unless the policy is asked for another."""
     action_noise: ActionNoise = "normal"
-    """How proposed actions are spread, unless the policy is asked for another way; see `ExecutionOptions`."""
+    """normal: proposed actions are sampled as in the paper. two_point: one deviation above or below the mean."""
     past_return: PastReturn = "selected"
-    """Which return-to-go enters the past, unless the policy is asked otherwise; see `ExecutionOptions`."""
+    """Which return-to-go enters the past when acting: the selected, the expected or the highest proposed one."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     """Size of each of the two transformers."""
 

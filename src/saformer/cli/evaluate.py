@@ -26,7 +26,7 @@ class EvaluateCommand:
     Prints a table, keeps evaluation.json (every episode, too) beside the run, and writes a report.
     """
 
-    run: tyro.conf.Positional[Path]
+    run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
     """The run's folder, as `saformer train` printed it."""
     limits: tuple[str, ...] = DEFAULT_LIMITS
     """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate constraints (p20,350)."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from saformer import __version__
-from saformer.cli import demo, doctor, evaluate, train
 
-VERBS: dict[str, tuple[Callable[[Sequence[str], Console], int], str]] = {
-    "demo": (demo.main, "data, training, evaluation and a report in a few minutes"),
-    "train": (train.main, "learn one policy for all limits from a task's data"),
-    "evaluate": (evaluate.main, "roll a trained policy out under several limits"),
-    "doctor": (doctor.main, "what is installed, what is missing and how to get it"),
+VERBS = {
+    "demo": "data, training, evaluation and a report in a few minutes",
+    "train": "learn one policy for all limits from a task's data",
+    "evaluate": "roll a trained policy out under several limits",
+    "doctor": "what is installed, what is missing and how to get it",
 }
 
 
@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     warnings.showwarning = lambda message, *_: console.print(Text(f"warning: {message}", style="yellow"))
     try:
-        return VERBS[verb][0](rest, console)
+        # imported when asked for, so that `doctor` works where other verbs would miss a package
+        code: int = import_module(f"saformer.cli.{verb}").main(rest, console)
+        return code
     except (ValueError, OSError, RuntimeError, ModuleNotFoundError, KeyboardInterrupt) as error:
         console.print(Text(f"saformer {verb}: {_explain(error)}", style="red"), soft_wrap=True)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
@@ -51,7 +53,7 @@ def _explain(error: BaseException) -> str:
 
 def _show_help(console: Console) -> None:
     console.print(f"saformer {__version__}: one policy for any cost budget, learnt from logged behaviour.\n")
-    for verb, (_, summary) in VERBS.items():
+    for verb, summary in VERBS.items():
         console.print(Text(f"  saformer {verb:<10}{summary}"))
     example = "saformer train hopper-medium-replay --preset small\nsaformer evaluate runs/... --limits p10 300 p90"
     console.print(Panel(example, title="for example", title_align="left", expand=False))

@@ -28,7 +28,7 @@ class TrainCommand:
     metrics and checkpoints; Ctrl-C saves it, and the same command with --resume goes on exactly where it stopped.
     """
 
-    task: tyro.conf.Positional[str]
+    task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or a trajectory store's path."""
     preset: Literal["small", "paper"] = "small"
     """small: minutes on two CPU cores. paper: the paper's sizes, 100,000 updates, wants a GPU. The defaults below are the preset's."""  # noqa: E501

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 VERSION = 1
+UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,15 @@ class Checkpoint:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a text file: at any moment the old or the new one is there, whole."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
     unfinished.write_text(text)
     _make_durable(unfinished)
     os.replace(unfinished, path)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a file was left behind by a process that died while writing."""
+    return path.name.endswith(UNFINISHED)
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -38,7 +44,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         f"{group}/{name}": t.contiguous() for group, part in checkpoint.groups.items() for name, t in part.items()
     }
     metadata = {"version": str(VERSION), "facts": json.dumps(checkpoint.facts)}
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
     save_file(tensors, unfinished, metadata)
     _make_durable(unfinished)
     os.replace(unfinished, path)

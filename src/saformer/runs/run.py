@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, write_atomically
+from saformer.runs.checkpoint import Checkpoint, is_unfinished, load_checkpoint, save_checkpoint, write_atomically
 from saformer.runs.spec import RunSpec
 
 
@@ -31,7 +31,7 @@ class Run:
                 raise FileExistsError(
                     f"{path} already holds a run; continue it with --resume, or choose another folder with --out"
                 )
-        elif run.path.exists() and any(run.path.iterdir()):
+        elif run.path.exists() and any(not is_unfinished(path) for path in run.path.iterdir()):
             raise FileExistsError(f"{path} exists and is not a run; choose another folder with --out")
         run.path.mkdir(parents=True, exist_ok=True)
         write_atomically(run.spec_path, json.dumps(spec.plain(), indent=2))
