@@ -16,7 +16,7 @@ demo: setup  ## data, training, evaluation and a report, in a few minutes
 	$(BIN)/saformer demo --out demo
 
 test: setup lint types  ## what CI runs
-	$(BIN)/python -m pytest -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" --numprocesses auto --dist loadscope
 
 test-long: setup  ## learning results that take longer than CI should
 	$(BIN)/python -m pytest -m long

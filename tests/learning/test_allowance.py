@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.execution import ExecutionOptions
@@ -28,6 +29,7 @@ def data() -> RelabelledStore:
 @pytest.fixture(scope="module")
 def found(data: RelabelledStore) -> Evaluation:
     """Ten limits from the 5th to the 95th percentile of the data, 20 episodes each."""
+    torch.set_num_threads(1)  # the same sums in the same order, however many cores there are
     agent = SaFormerAgent.create(data, CONFIG, seed=0)
     fit(agent, WindowSampler(data, window=CONFIG.window), FIT, seed=0)
     limits = [Limit(f"{d:.2f}", (float(d),)) for d in np.linspace(*np.percentile(data.episode_cost, [5, 95]), 10)]
@@ -41,7 +43,7 @@ def test_every_unseen_limit_is_met_within_5_percent(found):
 
 
 def test_it_earns_close_to_the_optimum(found):
-    """A policy that fears the limit earns nothing; the data's own median is 0.84. Measured: see docs/results.md."""
+    """A policy that fears the limit earns nothing; the data's own median is 0.84. Measured: 0.91 (docs/results.md)."""
     shares = [v.mean_return / allowance.optimal_return(v.limit.values[0]) for v in found.verdicts]
     assert np.mean(shares) >= 0.85, np.round(shares, 2)
 
