@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from saformer.agents.agent import Agent
 from saformer.agents.registry import create_agent, restore_agent
-from saformer.core.execution import ExecutionOptions
 from saformer.criteria import criterion
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore, relabel
@@ -70,6 +69,7 @@ def train(
     """
     listener = listener or Listener()
     preset = PRESETS[preset]() if isinstance(preset, str) else preset
+    processor = pick_device(device)  # first, so that a wrong name costs nothing
     data = _load(task, listener, steps=data_steps, seed=data_seed, cost_discount=preset.agent.cost_discount)
     agent = create_agent(data, preset.agent, seed=seed)
     spec = _spec(task, agent, preset.fit, data, seed=seed, data_steps=data_steps, data_seed=data_seed)
@@ -77,9 +77,8 @@ def train(
     if run.is_done:
         listener.say(f"{run.path} has already finished; nothing to do")
         return run
-    device_used = pick_device(device)
-    agent.model.to(device_used)
-    sampler = WindowSampler(data, window=agent.window, device=device_used)
+    agent.model.to(processor)
+    sampler = WindowSampler(data, window=agent.window, device=processor)
     fit(
         agent,
         sampler,
@@ -107,12 +106,15 @@ def evaluate(
     *,
     limits: Sequence[str] = DEFAULT_LIMITS,
     episodes: int = 20,
-    options: ExecutionOptions | None = None,
+    execution: Mapping[str, Any] | None = None,
     seed: int = 0,
     device: str = "auto",
     listener: Listener | None = None,
 ) -> Evaluation:
-    """Roll a run's policy out under each limit; the findings are kept beside the run."""
+    """Roll a run's policy out under each limit; the findings are kept beside the run.
+
+    `execution` changes how the policy acts, by the names of its options: {"candidates": 128, "verification": "off"}.
+    """
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
     listener = listener or Listener()
@@ -120,9 +122,10 @@ def evaluate(
     agent = load(path, device=device)
     data = data_of(run, listener)
     parsed = [parse_limit(limit, data) for limit in limits]
+    options = replace(agent.default_options, **(execution or {}))
     policy = agent.policy(options)
     found = evaluate_policy(policy, data, parsed, episodes=episodes, seed=seed, progress=listener.evaluating)
-    how = {"options": asdict(policy.options), "seed": seed}  # type: ignore[attr-defined]
+    how = {"options": asdict(options), "seed": seed}
     run.write_json("trace.json", {**found.trace, "data": _shown_trajectories(data)})
     kept = run.write_json("evaluation.json", {**how, **found.plain()})
     listener.say(f"evaluation kept in {kept}")

@@ -120,7 +120,7 @@ def test_resume_of_a_run_that_died_before_its_first_checkpoint(tmp_path):
         (["evaluate", "OUT/other-task"], "belongs to another run"),
     ],
 )
-def test_mistakes_are_explained_in_one_line(tmp_path, capsys, arguments, message):
+def test_mistakes_are_explained_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     tiny_run(tmp_path / "exists")
     tiny_run(tmp_path / "truncated")
     tiny_run(tmp_path / "other-task")
@@ -128,6 +128,7 @@ def test_mistakes_are_explained_in_one_line(tmp_path, capsys, arguments, message
     checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
     spec = tmp_path / "other-task" / "run.json"
     spec.write_text(spec.read_text().replace('"allowance"', '"hopper-medium"'))
+    monkeypatch.chdir(tmp_path)  # where runs go that are not told where
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     capsys.readouterr()
     code = main([argument.replace("OUT", str(tmp_path)) for argument in arguments])

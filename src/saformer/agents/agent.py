@@ -49,5 +49,9 @@ class Agent(Protocol):
     def phases(self) -> tuple[Phase, ...]:
         """What one update optimises, in order."""
 
+    @property
+    def default_options(self) -> Any:
+        """How its policy acts unless told otherwise: a frozen dataclass of the agent's own."""
+
     def policy(self, options: Any = None) -> Policy:
-        """What has been learnt, ready to act. The options are a frozen dataclass of the agent's own."""
+        """What has been learnt, ready to act."""

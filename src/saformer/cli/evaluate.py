@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 
-from saformer.api import DEFAULT_LIMITS, evaluate, load
+from saformer.api import DEFAULT_LIMITS, evaluate
 from saformer.cli.progress import listening
 from saformer.core.execution import ActionNoise, PastReturn
 from saformer.report.page import write_report
@@ -65,22 +65,14 @@ def parse(arguments: Sequence[str]) -> EvaluateCommand:
 def main(arguments: Sequence[str], console: Console) -> int:
     """Evaluate, print and report."""
     command = parse(arguments)
-    options = replace(
-        load(command.run, device="cpu").default_options,  # type: ignore[attr-defined]
-        verification=command.verification,
-        fallback=command.fallback,
-        rounds=command.rounds,
-        seed=command.seed,
-    )
-    of_the_run = ("candidates", "temperature", "action_noise", "past_return")
-    asked = {name: getattr(command, name) for name in of_the_run if getattr(command, name) is not None}
-    options = replace(options, **asked)
+    names = ("verification", "fallback", "rounds", "seed", "candidates", "temperature", "action_noise", "past_return")
+    execution = {name: getattr(command, name) for name in names if getattr(command, name) is not None}
     with listening(console) as listener:
         found = evaluate(
             command.run,
             limits=command.limits,
             episodes=command.episodes,
-            options=options,
+            execution=execution,
             seed=command.seed,
             device=command.device,
             listener=listener,

@@ -40,7 +40,7 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         verdict_html(evaluation),
         '<p class="note">Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns '
         "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), at most 1.25. "
-        "Re-sampled: steps that took more than one round of proposals. Fell back: steps in which no round held a safe "
+        "Redrawn: steps that took more than one round of proposals. Fallback: steps in which no round held a safe "
         "candidate.</p>",
         _section("Cost and return against the limit", figure.cost_and_return(evaluation)),
         _section("Among the data", figure.among_the_data(evaluation, trace["data"])),

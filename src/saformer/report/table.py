@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-HEADINGS = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share", "re-sampled", "fell back")
+HEADINGS = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share", "redrawn", "fallback")
 MARKED = {1, 2}
 """Columns that say whether the limit was met."""
 
@@ -26,9 +26,9 @@ def summary(evaluation: dict[str, Any]) -> str:
 
 def verdict_table(evaluation: dict[str, Any]) -> Table:
     """For the terminal."""
-    table = Table(box=None, pad_edge=False, caption=summary(evaluation), caption_justify="left")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption=summary(evaluation), caption_justify="left")
     for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "limit" else "right")
+        table.add_column(heading, justify="left" if heading == "limit" else "right", no_wrap=True)
     for verdict in evaluation["verdicts"]:
         style = "green" if verdict["met"] else "red"
         cells = enumerate(_cells(verdict))
@@ -57,7 +57,7 @@ def _cells(verdict: dict[str, Any]) -> list[str]:
         "yes" if verdict["met"] else "no",
         _numbers(verdict["mean_cost"]),
         _numbers(verdict["worst_cost"]),
-        f"{verdict['within']:.0%} ({low:.0%}-{high:.0%})",
+        f"{verdict['within']:.0%} ({100 * low:.0f}-{100 * high:.0f})",
         _numbers([verdict["mean_return"]]),
         _numbers([verdict["frontier"]]),
         f"{verdict['frontier_share']:.2f}",
