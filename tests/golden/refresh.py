@@ -30,13 +30,13 @@ def measure() -> dict[str, Any]:
 
 
 def _decide(agent: SaFormerAgent) -> Iterator[Decision]:
-    """Six steps under a limit that cannot be kept and one that can."""
+    """Six steps under a limit that cannot be kept, one that hardly can, and one that can."""
     policy = agent.policy()
-    states = torch.randn(6, 2, 2, generator=torch.Generator().manual_seed(0))
-    policy.reset(states[0], [[0.5], [30.0]])
+    states = torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(0))
+    policy.reset(states[0], [[0.5], [7.93], [30.0]])
     for state in states:
         yield policy.act(state)
-        policy.observe(torch.zeros(2, 1), torch.full((2, 1), 0.5))
+        policy.observe(torch.zeros(3, 1), torch.full((3, 1), 0.5))
 
 
 def _plain(decision: Decision) -> dict[str, Any]:
