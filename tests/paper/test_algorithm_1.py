@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
 from saformer.core.critic import CostForecast, expected_cost
 from saformer.core.execution import Candidates, ExecutionOptions, Verification, propose, select, verify
@@ -204,6 +205,16 @@ def test_an_episode_books_costs_and_remembers_whole_steps(agent):
     assert history.timestep[0, 1:].tolist() == [0, 1]
     assert torch.equal(history.action[0, 1], first.action[0])
     assert torch.equal(history.return_to_go[0, 1], first.return_to_go)
+
+
+def test_a_window_of_one_step_has_no_past(data):
+    """Seen to fail when the past must hold at least one step."""
+    policy = SaFormerAgent.create(data, tiny_config(window=1), seed=0).policy()
+    policy.reset([1.0, 2.0], 9.0)
+    for _ in range(3):
+        assert policy.act([1.0, 2.0]).action.shape == (1, 1)
+        policy.observe(0.0, 0.5)
+    assert policy.budget.remaining.tolist() == [[7.5]]
 
 
 def test_moving_the_limit_moves_the_past_with_it(agent):

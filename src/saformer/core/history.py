@@ -68,7 +68,7 @@ class History:
             (self.valid, torch.ones_like(lanes, dtype=torch.bool)),
         )
         for column, value in present:
-            column[lanes] = torch.cat([column[lanes, 1:], value[:, None]], dim=1) if column.shape[1] else column[lanes]
+            column[lanes] = torch.cat([column[lanes], value[:, None]], dim=1)[:, 1:]
 
     def forget(self, lanes: Tensor) -> None:
         """Start these lanes anew."""

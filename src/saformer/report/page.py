@@ -19,7 +19,7 @@ body { font: 15px/1.5 system-ui, Helvetica, Arial, sans-serif; color: #1c2128; b
        max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: 0.2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 0.4rem; }
 p.lead { font-size: 1.05rem; } p.note, figcaption { color: #57606a; font-size: 0.9rem; }
-figure { margin: 0.5rem 0; } figure svg { width: 100%; height: auto; }
+figure { margin: 0.5rem 0; overflow-x: auto; } figure svg { width: 100%; min-width: 36rem; height: auto; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.88rem; white-space: nowrap; }
 th, td { text-align: right; padding: 0.25rem 0.6rem; border-bottom: 1px solid #d8dee4; }
 th:first-child, td:first-child { text-align: left; } td.met { background: #cfe8d8; } td.missed { background: #f3d1ce; }
