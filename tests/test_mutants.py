@@ -1,5 +1,6 @@
 """Every mutant of `tests/mutants.py` is caught by the test that claims it."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -19,7 +20,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("mutants")
     shutil.copytree(ROOT / "src", root / "src")
     shutil.copytree(ROOT / "tests", root / "tests")
-    shutil.copy(ROOT / "pyproject.toml", root)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, root)
     return root
 
 
@@ -29,6 +31,15 @@ def test_every_mutant_can_still_be_made(mutant: Mutant):
     assert mutant.old in (ROOT / "src" / "saformer" / mutant.file).read_text()
     file, name = mutant.tests.split("::")
     assert f"def {name}(" in (ROOT / file).read_text()
+
+
+def test_every_claim_has_its_mutant():
+    """A docstring that says "Seen to fail" is backed by a mutant that is tried again and again."""
+    backed = {mutant.tests for mutant in MUTANTS}
+    for path in sorted((ROOT / "tests").glob("*/test_*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and "Seen to fail" in (ast.get_docstring(node) or ""):
+                assert f"{path.relative_to(ROOT)}::{node.name}" in backed
 
 
 @pytest.mark.long

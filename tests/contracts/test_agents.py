@@ -57,7 +57,7 @@ def test_every_parameter_moves(data):
 
 
 def test_statistics_stay_frozen(data):
-    """Seen to fail when the normaliser's buffers are parameters."""
+    """Seen to fail when they drift with use."""
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     before = {name: b.clone() for name, b in agent.model.named_buffers()}
     fit(agent, WindowSampler(data, window=4), FULL_CONFIG)

@@ -169,8 +169,8 @@ def test_a_second_constraint_of_zero_cost_changes_no_decision(agent):
         one.observe(torch.zeros(3, 1), torch.full((3, 1), 0.5))
         two.observe(torch.zeros(3, 1), torch.tensor([0.5, 0.0]).expand(3, 2))
         fell_back += first.fell_back.tolist()
-    assert True in fell_back, "some decisions were the fallback's"
-    assert False in fell_back, "some decisions were safe"
+    assert any(fell_back), "some decisions were the fallback's"
+    assert not all(fell_back), "some decisions were safe"
 
 
 def scaled(store: TrajectoryStore, factor: float) -> TrajectoryStore:

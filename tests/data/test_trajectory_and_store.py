@@ -67,7 +67,6 @@ def test_action_bounds_are_checked():
 
 
 def test_what_is_saved_is_what_is_opened(tmp_path):
-    """Seen to fail when trajectories are cut one step early."""
     store = allowance.dataset(episodes=3)
     opened = store.save(tmp_path / "store")
     assert len(opened) == 3

@@ -38,6 +38,7 @@ def test_allowance_optimum_spends_where_prices_are_highest():
 
 
 def test_allowance_data_agrees_with_its_environment():
+    """Seen to fail when trajectories are cut one step early."""
     data = relabel(allowance.dataset(episodes=5), allowance.criteria())
     for index, trajectory in enumerate(data.store):
         environment = make(data.store.environment, allowance.criteria())

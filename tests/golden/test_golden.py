@@ -8,7 +8,7 @@ from tests.golden.refresh import FILE, measure
 
 
 def test_losses_and_decisions_are_as_they_were():
-    """Seen to fail when the log-deviation's floor, the schedule or the order of random draws changes."""
+    """Seen to fail when tokens lose their time."""
     golden, now = json.loads(FILE.read_text()), measure()
     for old, new in zip(golden["losses"], now["losses"], strict=True):
         assert new == pytest.approx(old, rel=1e-4)

@@ -135,7 +135,7 @@ def test_candidate_0_is_the_mean_and_temperature_spreads_the_rest(agent):
 
 
 def test_two_point_noise_lies_one_deviation_from_the_mean(agent):
-    """Seen to fail when the noise is scaled by the temperature twice."""
+    """Seen to fail when the temperature spreads returns alone."""
     policy = agent.policy()
     policy.reset(torch.zeros(1, 2), [[4.0]])
     reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
@@ -190,7 +190,7 @@ def test_risk_reads_the_forecast(agent):
 
 
 def test_an_episode_books_costs_and_remembers_whole_steps(agent):
-    """Seen to fail when the cost of a step is booked before the step is remembered."""
+    """Seen to fail when what was spent is not remembered."""
     policy = agent.policy()
     policy.reset([1.0, 2.0], 9.0)
     first = policy.act([1.0, 2.0])
@@ -208,7 +208,6 @@ def test_an_episode_books_costs_and_remembers_whole_steps(agent):
 
 
 def test_a_window_of_one_step_has_no_past(data):
-    """Seen to fail when the past must hold at least one step."""
     policy = SaFormerAgent.create(data, tiny_config(window=1), seed=0).policy()
     policy.reset([1.0, 2.0], 9.0)
     for _ in range(3):

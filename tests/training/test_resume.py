@@ -58,8 +58,8 @@ def test_interrupt_saves_and_resume_goes_on_bit_for_bit(data, tmp_path, stop_at)
     assert [row["update"] for row in Run(tmp_path / "broken").metrics()][-1] == 12
 
 
-def test_save_load_update_equals_update(data, tmp_path):
-    """Twelve updates in one go, or with a checkpoint after each four. Seen to fail when a moment is dropped."""
+def test_the_last_checkpoint_holds_everything(data, tmp_path):
+    """The last checkpoint holds what was trained. Seen to fail when the optimisers are not saved."""
     whole = train(data, tmp_path / "whole")
     saved = Run(tmp_path / "whole").load()
     assert saved.facts["update"] == 12
@@ -112,7 +112,7 @@ def command(path: Path, *more: str) -> list[str]:
 
 @pytest.mark.parametrize("moment", [0.0, 0.37, 0.9])
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path, tmp_path_factory, moment):
-    """SIGKILL, whenever it strikes. Seen to fail when checkpoints are written in place."""
+    """SIGKILL, whenever it strikes. Seen to fail when windows are drawn anew after a resume."""
     undisturbed = tmp_path_factory.getbasetemp() / "undisturbed"
     if not undisturbed.exists():
         subprocess.run(command(undisturbed), check=True, capture_output=True)
