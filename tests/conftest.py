@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
-from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.batch import WindowBatch
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
@@ -60,11 +60,6 @@ def randomise(module: torch.nn.Module, *, seed: int = 0) -> None:
 def batch(data: RelabelledStore) -> WindowBatch:
     """Eight windows, some of them padded."""
     return WindowSampler(data, window=4).windows(torch.tensor([0, 5, 16, 17, 18, 19, 25, 39]))
-
-
-@pytest.fixture
-def dimensions() -> Dimensions:
-    return Dimensions(state=2, action=1, horizon=20)
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 
-READABLE = frozenset({"state", "action", "next_state", "reward"})
-
 
 @dataclass(frozen=True)
 class Step:

@@ -120,13 +120,29 @@ def test_a_policy_acts_without_dropout(data):
     assert torch.equal(actions[0], actions[1])
 
 
+def actor_parameters(agent: SaFormerAgent) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in agent.model.actor.named_parameters()}
+
+
 def test_a_loss_that_is_not_finite_stops_before_it_does_harm(data):
-    """Seen to fail when the check comes after the step."""
+    """Seen to fail when losses are not checked."""
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     trainer = Trainer(agent, WindowSampler(data, window=4), FULL_CONFIG, seed=0)
     with torch.no_grad():
         agent.model.critic.head.bias.fill_(math.nan)
-    before = {name: p.detach().clone() for name, p in agent.model.actor.named_parameters()}
+    before = actor_parameters(agent)
     with pytest.raises(NonFiniteLossError, match="update 0: critic/forecast_error"):
         trainer.step()
-    assert all(torch.equal(p, before[name]) for name, p in agent.model.actor.named_parameters())
+    assert all(torch.equal(value, before[name]) for name, value in actor_parameters(agent).items())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(data):
+    """The loss is finite, so the state that gets saved must be too. Seen to fail when gradients are not checked."""
+    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
+    trainer = Trainer(agent, WindowSampler(data, window=4), FULL_CONFIG, seed=0)
+    agent.model.critic.head.weight.register_hook(lambda gradient: gradient * math.inf)
+    before = actor_parameters(agent)
+    with pytest.raises(NonFiniteLossError, match="update 0: critic/gradient_norm"):
+        trainer.step()
+    assert all(torch.equal(value, before[name]) for name, value in actor_parameters(agent).items())
+    assert all(torch.isfinite(p).all() for p in agent.model.parameters())

@@ -26,7 +26,7 @@ def sees(output: torch.Tensor, inputs: dict[str, torch.Tensor], step: int) -> di
 
 @pytest.fixture
 def traced(agent: SaFormerAgent, batch: WindowBatch) -> tuple[WindowBatch, dict[str, torch.Tensor]]:
-    whole = batch.select(torch.tensor([0, 1]))
+    whole = WindowBatch(**{name: values[:2] for name, values in vars(batch).items()})
     inputs = {name: getattr(whole, name).clone().requires_grad_() for name in INPUTS}
     return WindowBatch(**inputs, timestep=whole.timestep, valid=whole.valid), inputs
 

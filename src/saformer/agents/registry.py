@@ -11,20 +11,18 @@ from torch import Tensor
 from saformer.agents.agent import Agent
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import Dimensions
-from saformer.core.execution import ExecutionOptions
 from saformer.data.relabel import RelabelledStore
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An agent class, its config and the options of its policy."""
+    """An agent class and its config."""
 
     agent: type[SaFormerAgent]
     config: type[SaFormerConfig]
-    options: type[ExecutionOptions]
 
 
-KINDS = {"saformer": Kind(SaFormerAgent, SaFormerConfig, ExecutionOptions)}
+KINDS = {"saformer": Kind(SaFormerAgent, SaFormerConfig)}
 
 
 def find_kind(name: str) -> Kind:

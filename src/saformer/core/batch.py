@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-import torch
 from torch import Tensor
 
 
@@ -66,14 +65,6 @@ class WindowBatch:
     def tokens(self, kinds: tuple[str, ...]) -> dict[str, Tensor]:
         """The values of these token kinds, each [B, K, _]; the limit is repeated at every step."""
         return {kind: self._limit_at_each_step() if kind == "limit" else getattr(self, kind) for kind in kinds}
-
-    def select(self, index: Tensor) -> WindowBatch:
-        """Only these rows."""
-        return WindowBatch(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
-
-    def to(self, device: torch.device | str) -> WindowBatch:
-        """The same windows on another device."""
-        return WindowBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
     def _limit_at_each_step(self) -> Tensor:
         return self.limit[:, None].expand(-1, self.valid.shape[1], -1)

@@ -27,10 +27,6 @@ class Layout:
         """Outputs at the tokens of one kind: [B, K * len, E] -> [B, K, E]."""
         return outputs[:, self.kinds.index(kind) :: len(self)]
 
-    def from_kind(self, kind: str) -> tuple[str, ...]:
-        """The kinds of a step from this one on."""
-        return self.kinds[self.kinds.index(kind) :]
-
     def before(self, kind: str) -> tuple[str, ...]:
         """The kinds of a step up to this one, without it."""
         return self.kinds[: self.kinds.index(kind)]

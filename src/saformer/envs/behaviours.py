@@ -20,7 +20,6 @@ from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 
 ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
-MIXTURES = ("medium", "medium-replay", "medium-expert")
 CHUNK_STEPS = 10_000
 LOG_DEVIATION_RANGE = (-10.0, 2.0)
 

@@ -26,8 +26,10 @@ class Task:
     criteria: tuple[CostCriterion, ...]
     steps: int
     """canonical size of the dataset"""
-    build: Callable[..., TrajectoryStore]
+    build: Callable[..., TrajectoryStore] | None = None
     """build(steps=..., seed=..., progress=...) -> the data"""
+    store: TrajectoryStore | None = None
+    """the data, where it is there already"""
 
 
 def task_names() -> list[str]:
@@ -53,7 +55,7 @@ def find_task(name: str) -> Task:
         return Task(name, (torque,), steps, build)
     if (Path(name) / MANIFEST).exists():
         store = TrajectoryStore.open(name)
-        return Task(name, (torque,), store.num_steps, lambda **_: store)
+        return Task(name, (torque,), store.num_steps, store=store)
     nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.3)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known are {', '.join(task_names())}"
     raise ValueError(f"unknown task {name!r}; {hint} A path to a trajectory store works too.")
@@ -63,8 +65,9 @@ def load_data(
     task: Task, *, steps: int | None = None, seed: int = 0, progress: Progress | None = None
 ) -> TrajectoryStore:
     """The task's data: built on first use and kept under `data_home()` from then on."""
-    if (Path(task.name) / MANIFEST).exists():
-        return TrajectoryStore.open(task.name)
+    if task.store is not None:
+        return task.store
+    assert task.build is not None, "a task has data or a way to build it"
     steps = steps or task.steps
     kept = data_home() / f"{task.name}-{steps}-seed{seed}"
     if kept.exists():

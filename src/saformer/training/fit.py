@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,11 +68,14 @@ class Trainer:
             terms = {name: term.mean() for name, term in phase.terms(batch).items()}
             losses.append((phase, torch.stack(list(terms.values())).sum()))
             metrics |= {f"{phase.name}/{name}": value.item() for name, value in terms.items()}
-        bad = [name for name, value in metrics.items() if not torch.isfinite(torch.tensor(value))]
-        if bad:
-            raise NonFiniteLossError(f"loss is not finite at update {self.update}: {', '.join(bad)}")
+        self._require_finite(metrics)
         for phase, loss in losses:
-            metrics[f"{phase.name}/gradient_norm"] = self._descend(phase, loss, learning_rate)
+            metrics[f"{phase.name}/gradient_norm"] = self._differentiate(phase, loss)
+        self._require_finite(metrics)
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            optimizer.step()
         self.update += 1
         return metrics
 
@@ -106,15 +110,16 @@ class Trainer:
             betas=(0.9, 0.999),
         )
 
-    def _descend(self, phase: Phase, loss: Tensor, learning_rate: float) -> float:
-        optimizer = self.optimizers[phase.name]
-        optimizer.zero_grad(set_to_none=True)
+    def _differentiate(self, phase: Phase, loss: Tensor) -> float:
+        """Leave the clipped gradient on the phase's parameters; answer its norm before clipping."""
+        self.optimizers[phase.name].zero_grad(set_to_none=True)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(phase.parameters, self.config.gradient_clip)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
-        optimizer.step()
-        return norm.item()
+        return torch.nn.utils.clip_grad_norm_(phase.parameters, self.config.gradient_clip).item()
+
+    def _require_finite(self, metrics: Metrics) -> None:
+        bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if bad:
+            raise NonFiniteLossError(f"training is not finite at update {self.update}: {', '.join(bad)}")
 
 
 def fit(
