@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
 from saformer.data.store import EnvironmentSpec
 
 
 class Costed(gymnasium.Wrapper):
-    """Adds `info["cost"]`, an array [C] with a cost per criterion, to every step. Actions are brought within bounds."""
+    """Adds `info["cost"]`, an array [C] with a cost per criterion, to every step. Actions are brought within bounds.
+
+    Criteria see a step as a trajectory would keep it (float32), and the numbers in the environment's info as columns.
+    A cost that the environment reports itself can be read as the column "cost"; in info, ours takes its place.
+    """
 
     def __init__(self, environment: gymnasium.Env, criteria: Sequence[CostCriterion]) -> None:
         super().__init__(environment)
+        self._name = environment.spec.id if environment.spec else type(environment.unwrapped).__name__
+        _require_flat_box(
+            environment.observation_space,
+            f"observations of {self._name!r}",
+            "gymnasium.wrappers.FlattenObservation makes one",
+        )
+        _require_flat_box(
+            environment.action_space, f"actions of {self._name!r}", "choose an environment with continuous actions"
+        )
         self._criteria = tuple(criteria)
-        self._state: np.ndarray | None = None
+        self._state: NDArray[Any] | None = None
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; nothing has been spent."""
@@ -30,10 +45,17 @@ class Costed(gymnasium.Wrapper):
         """Execute the action and cost it as it was executed."""
         action = np.clip(action, self.action_space.low, self.action_space.high)  # type: ignore[attr-defined]
         next_state, reward, terminated, truncated, info = self.env.step(action)
-        step = Step(action=action, state=self._state, next_state=next_state, reward=np.asarray(reward))
-        info["cost"] = np.array([criterion(step) for criterion in self._criteria], dtype=np.float64)
+        step = Step(
+            action=np.asarray(action, dtype=np.float32),
+            state=np.asarray(self._state, dtype=np.float32),
+            next_state=np.asarray(next_state, dtype=np.float32),
+            reward=np.asarray(reward, dtype=np.float32),
+            columns=_numbers(info),
+            origin=f"environment {self._name!r}, by its info,",
+        )
+        cost = np.array([criterion(step) for criterion in self._criteria], dtype=np.float64)
         self._state = next_state
-        return next_state, float(reward), terminated, truncated, info
+        return next_state, float(reward), terminated, truncated, {**info, "cost": cost}
 
 
 def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
@@ -41,7 +63,22 @@ def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
     if spec.identifier is None:
         raise ValueError("this data has no environment: it can be learnt from, but not rolled out")
     try:
-        environment = gymnasium.make(spec.identifier, disable_env_checker=True, **spec.arguments)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)  # as recorded
+            environment = gymnasium.make(spec.identifier, disable_env_checker=True, **spec.arguments)
     except gymnasium.error.Error as error:
         raise ValueError(f"environment {spec.identifier!r} cannot be made: {error}") from error
     return Costed(environment, criteria)
+
+
+def _numbers(info: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    """What of info criteria can read: numbers and arrays of them."""
+    plain = {
+        name: np.asarray(v) for name, v in info.items() if isinstance(v, bool | int | float | np.generic | np.ndarray)
+    }
+    return {name: array for name, array in plain.items() if array.dtype.kind in "biuf"}
+
+
+def _require_flat_box(space: gymnasium.Space, what: str, remedy: str) -> None:
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise ValueError(f"{what} are {space}, but a flat Box (a vector) is needed; {remedy}")

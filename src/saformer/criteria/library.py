@@ -1,0 +1,131 @@
+"""Criteria by name, and by the text that a user writes."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from saformer.criteria.expression import parse
+from saformer.criteria.language import spelt
+from saformer.criteria.step import PARTS, Array, CostCriterion, Step
+
+FUNCTION = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*):([A-Za-z_][A-Za-z0-9_]*)")
+
+
+def _sum_of_magnitudes(step: Step) -> Array:
+    magnitude: Array = np.abs(step.action).sum(-1)
+    return magnitude
+
+
+torque = CostCriterion("torque", _sum_of_magnitudes)
+"""The paper's cost, sum_i |a_i|: what the motors wear."""
+
+
+def _expression(text: str) -> CostCriterion:
+    """The cost that an expression gives, as in "abs(action).sum() + 0.1*(speed > 2)"."""
+    text = text.strip()
+    parsed = parse(text)
+    return CostCriterion(text, parsed, parsed.reads)
+
+
+energy = _expression("energy")
+"""sum_i a_i^2: what the motors draw."""
+
+
+def joint_torque(joint: int) -> CostCriterion:
+    """The torque of one joint alone, |a_i|: one constraint per joint."""
+    return _expression(f"torque[{joint}]")
+
+
+def above(quantity: str, bound: float) -> CostCriterion:
+    """By how much a quantity exceeds a bound: above("speed", 2.0), above("abs(state[3])", 0.5)."""
+    return _expression(f"above({_checked(quantity)}, {_number(bound)})")
+
+
+def outside_box(box: Mapping[str, tuple[float, float]]) -> CostCriterion:
+    """1 for each step with any quantity outside its bounds: outside_box({"state[0]": (-1, 1), "speed": (0, 2)})."""
+    if not box:
+        raise ValueError('the box is empty; name quantities and their bounds, as in {"state[0]": (-1, 1)}')
+    empty = next((quantity for quantity, (low, high) in box.items() if not low <= high), None)
+    if empty is not None:
+        raise ValueError(f"bounds of {empty!r} are {box[empty]}; give the lower one first")
+    sides = [f"outside({_checked(name)}, {_number(low)}, {_number(high)})" for name, (low, high) in box.items()]
+    return _expression(" or ".join(sides))
+
+
+def logged(column: str) -> CostCriterion:
+    """A cost that was recorded with the data, or that the environment reports: logged("cost")."""
+    return _expression(spelt(column))
+
+
+def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
+    """The criterion that a text describes.
+
+    That is "torque", "torque[0]", "energy", the name of a logged column, an expression over the step and its columns,
+    or "module:function" for a Python function Step -> cost. The last one runs code, so texts out of files that were
+    made elsewhere are to be read with `trusted=False`, which refuses it.
+    """
+    text = text.strip()
+    if text == torque.name:
+        return torque
+    function = FUNCTION.fullmatch(text)
+    if function is None:
+        return _expression(text)
+    if not trusted:
+        raise ValueError(
+            f"criterion {text!r} would run Python code that a file from elsewhere names; if you know the code, "
+            "pass the criterion yourself, on the command line or to the function you call"
+        )
+    return _of_function(text, *function.groups())
+
+
+def _of_function(text: str, module: str, name: str) -> CostCriterion:
+    try:
+        with _current_folder_importable():
+            found = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise ValueError(f"criterion {text!r}: {module!r} cannot be imported: {error}") from error
+    if isinstance(found, CostCriterion):
+        return replace(found, name=text)
+    if not callable(found):
+        given = "nothing" if found is None else type(found).__name__
+        raise ValueError(f"criterion {text!r}: {module} has {given} of that name; a function Step -> cost is expected")
+    return CostCriterion(text, found, _declared_reads(text, found))
+
+
+def _declared_reads(text: str, function: Any) -> frozenset[str]:
+    reads = getattr(function, "reads", PARTS)
+    if isinstance(reads, str) or not all(isinstance(name, str) for name in reads):
+        raise ValueError(f'criterion {text!r}: reads is {reads!r}; a set of names is expected, as in {{"state"}}')
+    return frozenset(reads)
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """As `python -m` has it."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _checked(quantity: str) -> str:
+    """The text, if it is an expression by itself: so that a constructor's brackets hold what they seem to hold."""
+    return parse(quantity.strip()).text
+
+
+def _number(bound: float) -> str:
+    if not math.isfinite(bound):
+        raise ValueError(f"a bound must be finite, got {bound}")
+    return repr(float(bound))
