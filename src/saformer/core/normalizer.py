@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -56,11 +56,13 @@ class Normalizer(nn.Module):
         return replace(batch, **{kind: self.normalize(kind, getattr(batch, kind)) for kind in KINDS})
 
 
-def mean_and_deviation(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Centre and scale that standardise [n, d] values; a constant column keeps scale 1."""
-    values = values.double()
-    centre, deviation = values.mean(0), values.std(0, correction=0)
-    constant = deviation <= 1e-6 * values.abs().amax(0).clamp(min=1e-30)
+def mean_and_deviation(blocks: Callable[[], Iterable[Tensor]]) -> tuple[Tensor, Tensor]:
+    """Centre and scale that standardise values given as blocks [n, d], twice; a constant column keeps scale 1."""
+    counts, sums, largest = zip(*((len(b), b.double().sum(0), b.double().abs().amax(0)) for b in blocks()), strict=True)
+    centre = torch.stack(sums).sum(0) / sum(counts)
+    squares = torch.stack([((block.double() - centre) ** 2).sum(0) for block in blocks()]).sum(0)
+    deviation = (squares / sum(counts)).sqrt()
+    constant = deviation <= 1e-6 * torch.stack(largest).amax(0).clamp(min=1e-30)
     return centre.float(), torch.where(constant, 1.0, deviation).float()
 
 

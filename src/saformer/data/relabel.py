@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
-from saformer.data.store import EPISODE_COLUMNS, STEP_COLUMNS, TrajectoryStore
+from saformer.data.store import TrajectoryStore
+from saformer.data.trajectory import Floats
 
 Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class RelabelledStore:
-    """Finished trajectories with their costs, ready to learn from. Costs carry a constraint axis."""
+    """Finished trajectories with their costs, ready to learn from. Costs carry a constraint axis.
+
+    Step arrays hold the trajectories of `store` laid end to end. They are float32, but summed in float64.
+    """
 
     store: TrajectoryStore
     criteria: tuple[CostCriterion, ...]
     cost_discount: float
-    cost: Doubles
+    cost: Floats
     """[steps, C] of each step, undiscounted"""
-    cost_to_go: Doubles
+    cost_to_go: Floats
     """[steps, C] still to come, this step included, counted from the start of the episode"""
-    return_to_go: Doubles
+    return_to_go: Floats
     """[steps] reward still to come, this step included"""
+    episode_cost: Doubles
+    """[N, C] what each trajectory cost: the limit token D it is trained with"""
+    episode_return: Doubles
+    """[N] what each trajectory earned, undiscounted"""
     num_left_out: int
     """unfinished trajectories that were left out: what was still to come is unknown"""
-
-    @property
-    def episode_cost(self) -> Doubles:
-        """[N, C] what each trajectory cost: the limit token D it is trained with."""
-        return self.cost_to_go[self.store.starts]
-
-    @property
-    def episode_return(self) -> Doubles:
-        """[N] what each trajectory earned, undiscounted."""
-        return self.return_to_go[self.store.starts]
 
 
 def relabel(
@@ -53,17 +52,35 @@ def relabel(
     if not 0 < cost_discount <= 1:
         raise ValueError(f"cost_discount must lie in (0, 1], got {cost_discount}")
     num_left_out = int((~store.finished).sum())
+    if num_left_out == len(store):
+        raise ValueError("no trajectory is finished (terminated or truncated), so no cost-to-go is known")
     if num_left_out:
-        store = _only(store, store.finished)
-    cost = np.stack([_costs(store, criterion) for criterion in criteria], axis=-1)
-    counted = cost * cost_discount ** timesteps(store)[:, None]
+        store = store.filter(store.finished)
+    num_steps, num_constraints = store.num_steps, len(criteria)
+    cost = np.empty((num_steps, num_constraints), dtype=np.float32)
+    cost_to_go, return_to_go = np.empty_like(cost), np.empty(num_steps, dtype=np.float32)
+    episode_cost = np.empty((len(store), num_constraints))
+    episode_return = np.empty(len(store))
+    begun = 0
+    for first, stop in store.blocks():  # so that what is not kept never needs memory for more than a block
+        lengths = store.lengths[first:stop]
+        here = slice(begun, begun + int(lengths.sum()))
+        costs = np.stack([_costs(store, criterion, first, stop) for criterion in criteria], axis=-1)
+        costs_to_go = to_go(costs * cost_discount ** _timesteps(lengths)[:, None], lengths)
+        returns_to_go = to_go(store.gather("reward", first, stop), lengths)
+        starts = np.cumsum(lengths) - lengths
+        cost[here], cost_to_go[here], return_to_go[here] = costs, costs_to_go, returns_to_go
+        episode_cost[first:stop], episode_return[first:stop] = costs_to_go[starts], returns_to_go[starts]
+        begun = here.stop
     return RelabelledStore(
         store=store,
         criteria=tuple(criteria),
         cost_discount=cost_discount,
         cost=cost,
-        cost_to_go=to_go(counted, store.columns["length"]),
-        return_to_go=to_go(store.columns["reward"], store.columns["length"]),
+        cost_to_go=cost_to_go,
+        return_to_go=return_to_go,
+        episode_cost=episode_cost,
+        episode_return=episode_return,
         num_left_out=num_left_out,
     )
 
@@ -79,37 +96,43 @@ def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
     return sums
 
 
-def timesteps(store: TrajectoryStore) -> NDArray[np.int64]:
-    """[steps] how far into its episode each step lies."""
-    counted: NDArray[np.int64] = np.arange(store.num_steps) - np.repeat(store.starts, store.columns["length"])
+def _timesteps(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    counted: NDArray[np.int64] = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return counted
 
 
-def _costs(store: TrajectoryStore, criterion: CostCriterion) -> Doubles:
+def _costs(store: TrajectoryStore, criterion: CostCriterion, first: int, stop: int) -> Doubles:
+    """[steps] of trajectories `first` to `stop`."""
     low, high = store.environment.action_low, store.environment.action_high
-    action = np.clip(store.columns["action"], low, high, dtype=np.float32)
     step = Step(
-        action=action,
-        state=store.columns["state"],
-        next_state=_next_states(store) if "next_state" in criterion.reads else None,
-        reward=store.columns["reward"],
+        action=np.clip(store.gather("action", first, stop), low, high, dtype=np.float32),
+        state=store.gather("state", first, stop) if "state" in criterion.reads else None,
+        next_state=_next_states(store, first, stop) if "next_state" in criterion.reads else None,
+        reward=store.gather("reward", first, stop) if "reward" in criterion.reads else None,
+        columns=_Columns(store, first, stop),
     )
-    cost = criterion(step)
-    if cost.shape != (store.num_steps,):
-        raise ValueError(f"criterion {criterion.name!r} gave shape {cost.shape}, expected one cost per step")
-    return cost.astype(np.float64)
+    return criterion(step)
 
 
-def _next_states(store: TrajectoryStore) -> NDArray[np.float32]:
-    following = np.roll(store.columns["state"], -1, axis=0)
-    following[store.starts + store.columns["length"] - 1] = store.columns["final_state"]
+class _Columns(Mapping[str, NDArray[Any]]):
+    """The named columns of trajectories `first` to `stop`, gathered when they are asked for."""
+
+    def __init__(self, store: TrajectoryStore, first: int, stop: int) -> None:
+        self._store, self._range = store, (first, stop)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._store.column_names:
+            raise KeyError(name)
+        return self._store.gather(name, *self._range)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.column_names)
+
+    def __len__(self) -> int:
+        return len(self._store.column_names)
+
+
+def _next_states(store: TrajectoryStore, first: int, stop: int) -> Floats:
+    following: Floats = np.roll(store.gather("state", first, stop), -1, axis=0)
+    following[np.cumsum(store.lengths[first:stop]) - 1] = store.episodes["final_state"][first:stop]
     return following
-
-
-def _only(store: TrajectoryStore, keep: NDArray[np.bool_]) -> TrajectoryStore:
-    if not keep.any():
-        raise ValueError("no trajectory is finished (terminated or truncated), so no cost-to-go is known")
-    of_step = np.repeat(keep, store.columns["length"])
-    columns = {name: store.columns[name][of_step] for name in STEP_COLUMNS}
-    columns |= {name: store.columns[name][keep] for name in EPISODE_COLUMNS}
-    return replace(store, columns=columns, known_fingerprint=None)

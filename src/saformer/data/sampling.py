@@ -2,74 +2,109 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.normalizer import centre_and_half_range, mean_and_deviation
-from saformer.data.relabel import RelabelledStore, timesteps
+from saformer.data.relabel import RelabelledStore
+
+BLOCK_ROWS = 200_000
 
 
 def dimensions_of(data: RelabelledStore) -> Dimensions:
     """The sizes that this data imposes on the networks."""
     return Dimensions(
-        state=data.store.columns["state"].shape[1],
-        action=data.store.columns["action"].shape[1],
+        state=data.store.steps["state"].shape[1],
+        action=data.store.steps["action"].shape[1],
         constraints=data.cost.shape[1],
-        horizon=max(data.store.environment.horizon, int(data.store.columns["length"].max())),
+        horizon=max(data.store.environment.horizon, int(data.store.lengths.max())),
     )
 
 
 def statistics_of(data: RelabelledStore) -> dict[str, tuple[Tensor, Tensor]]:
     """Centre and scale of every kind of token, for the normaliser."""
-    environment = data.store.environment
+    store = data.store
+
+    def states() -> Iterator[Tensor]:
+        return (_shared(store.gather("state", first, stop)) for first, stop in store.blocks())
+
+    low, high = (torch.tensor(bound) for bound in (store.environment.action_low, store.environment.action_high))
     return {
-        "limit": mean_and_deviation(torch.from_numpy(data.episode_cost)),
-        "cost_to_go": mean_and_deviation(torch.from_numpy(data.cost_to_go)),
-        "return_to_go": mean_and_deviation(torch.from_numpy(data.return_to_go)[:, None]),
-        "state": mean_and_deviation(_tensor(data.store.columns["state"])),
-        "action": centre_and_half_range(torch.tensor(environment.action_low), torch.tensor(environment.action_high)),
+        "limit": mean_and_deviation(_blocks_of(data.episode_cost)),
+        "cost_to_go": mean_and_deviation(_blocks_of(data.cost_to_go)),
+        "return_to_go": mean_and_deviation(_blocks_of(data.return_to_go[:, None])),
+        "state": mean_and_deviation(states),
+        "action": centre_and_half_range(low, high),
     }
 
 
 class WindowSampler:
-    """Draws windows of K steps that begin at any step with equal chance and are padded at their end."""
+    """Draws windows of K steps that begin at any step with equal chance and are padded at their end.
+
+    On a CPU, states and actions stay where the store has them, on disk if need be; on other devices they are copied.
+    """
 
     def __init__(self, data: RelabelledStore, *, window: int, device: torch.device | str = "cpu") -> None:
         if window < 1:
             raise ValueError(f"a window needs at least 1 step, got {window}")
-        store, lengths = data.store, data.store.columns["length"]
-        low, high = store.environment.action_low, store.environment.action_high
+        store, device = data.store, torch.device(device)
+        in_place = device.type == "cpu"
+        place = store.episodes["start"] if in_place else store.starts
+        self._num_steps = store.num_steps
         self._offsets = torch.arange(window, device=device)
-        self._state = _tensor(store.columns["state"], device)
-        self._action = _tensor(np.clip(store.columns["action"], low, high), device)
-        self._cost_to_go = _tensor(data.cost_to_go, device)
-        self._return_to_go = _tensor(data.return_to_go, device)[:, None]
-        self._limit = _tensor(np.repeat(data.episode_cost, lengths, axis=0), device)
-        self._timestep = torch.from_numpy(timesteps(store)).to(device)
-        self._last = torch.from_numpy(np.repeat(store.starts + lengths - 1, lengths)).to(device)
+        self._state, self._action = (
+            _shared(store.steps[name]) if in_place else _shared(store.gather(name)).to(device)
+            for name in ("state", "action")
+        )
+        environment = store.environment
+        self._low, self._high = (
+            torch.tensor(bound, device=device) for bound in (environment.action_low, environment.action_high)
+        )
+        self._cost_to_go = _shared(data.cost_to_go).to(device)
+        self._return_to_go = _shared(data.return_to_go).to(device)[:, None]
+        # one row per trajectory
+        self._limit = torch.from_numpy(data.episode_cost.astype(np.float32)).to(device)
+        self._start = torch.from_numpy(store.starts).to(device)
+        self._last = torch.from_numpy(store.starts + store.lengths - 1).to(device)
+        self._shift = torch.from_numpy(np.asarray(place) - store.starts).to(device)
 
     def sample(self, batch_size: int, generator: torch.Generator) -> WindowBatch:
         """A batch of windows, with replacement."""
-        starts = torch.randint(len(self._last), (batch_size,), generator=generator, device=self._last.device)
-        return self.windows(starts)
+        return self.windows(
+            torch.randint(self._num_steps, (batch_size,), generator=generator, device=self._start.device)
+        )
 
     def windows(self, starts: Tensor) -> WindowBatch:
-        """The windows that begin at these steps [B]."""
+        """The windows that begin at these steps [B], counted over all trajectories laid end to end."""
+        trajectory = torch.searchsorted(self._start, starts, right=True) - 1
         steps = starts[:, None] + self._offsets
-        last = self._last[starts][:, None]
+        last = self._last[trajectory][:, None]
         within = torch.minimum(steps, last)
+        stored = within + self._shift[trajectory][:, None]
         return WindowBatch(
-            limit=self._limit[starts],
+            limit=self._limit[trajectory],
             cost_to_go=self._cost_to_go[within],
             return_to_go=self._return_to_go[within],
-            state=self._state[within],
-            action=self._action[within],
-            timestep=self._timestep[within],
+            state=self._state[stored],
+            action=self._action[stored].clamp(self._low, self._high),
+            timestep=within - self._start[trajectory][:, None],
             valid=steps <= last,
         )
 
 
-def _tensor(values: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
-    return torch.from_numpy(np.array(values, dtype=np.float32)).to(device)
+def _blocks_of(values: NDArray[Any]) -> Callable[[], tuple[Tensor, ...]]:
+    return lambda: _shared(values).split(BLOCK_ROWS)
+
+
+def _shared(values: NDArray[Any]) -> Tensor:
+    """A tensor over the same memory."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # it is only ever read
+        return torch.from_numpy(np.asarray(values))

@@ -1,27 +1,21 @@
-"""Trajectories in columns: in memory, or on disk and memory-mapped."""
+"""Trajectories in columns, in memory or memory-mapped, and views of them."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.data.trajectory import Trajectory
+from saformer.data import folder
+from saformer.data.folder import MANIFEST
+from saformer.data.trajectory import RESERVED, Trajectory
 
-FORMAT = 1
-MANIFEST = "manifest.json"
-STEP_COLUMNS = ("state", "action", "reward")
-EPISODE_COLUMNS = ("length", "final_state", "terminated", "truncated")
-COLUMNS = STEP_COLUMNS + EPISODE_COLUMNS
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -42,150 +36,195 @@ class EnvironmentSpec:
             raise ValueError(f"{len(self.action_low)} lower and {len(self.action_high)} upper action bounds")
         if any(low >= high for low, high in zip(self.action_low, self.action_high, strict=True)):
             raise ValueError(f"action bounds are empty: {self.action_low} to {self.action_high}")
+        if self.horizon < 1:
+            raise ValueError(f"the horizon must be at least 1 step, got {self.horizon}")
 
 
 @dataclass(frozen=True)
 class TrajectoryStore:
-    """N trajectories, laid end to end: step columns are [steps, ...], episode columns [N, ...]."""
+    """N trajectories. Views of a store share its step columns; a store only ever grows."""
 
-    columns: dict[str, NDArray[Any]]
+    steps: Mapping[str, Array]
+    """[steps, ...] of all trajectories that lie there, whether this view shows them or not: state, action, reward, and
+    whatever else was recorded, by name"""
+    episodes: Mapping[str, Array]
+    """[N, ...] of the trajectories in this view: start, length, final_state, terminated, truncated, digest"""
     environment: EnvironmentSpec
-    provenance: dict[str, Any] = field(default_factory=dict)
+    criteria: tuple[str, ...] = ("torque",)
+    """names of the criteria that this data is judged by, unless others are asked for"""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     """how the data came about: source, seeds, versions"""
-    known_fingerprint: str | None = None
+    path: Path | None = None
+    """the folder that the columns lie in, if they are on disk"""
 
     @classmethod
     def of(
         cls,
         trajectories: Iterable[Trajectory],
         environment: EnvironmentSpec,
-        provenance: dict[str, Any] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        *,
+        criteria: Iterable[str] = ("torque",),
     ) -> TrajectoryStore:
         """Gather trajectories in memory."""
         parts = list(trajectories)
         if not parts:
             raise ValueError("the dataset is empty: at least one trajectory is needed")
-        for name, size in (("state", parts[0].state.shape[1]), ("action", len(environment.action_low))):
-            odd = next((i for i, part in enumerate(parts) if getattr(part, name).shape[1] != size), None)
-            if odd is not None:
-                found = getattr(parts[odd], name).shape[1]
-                raise ValueError(f"trajectory {odd} has {found} {name} columns, expected {size}")
-        columns: dict[str, NDArray[Any]] = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in STEP_COLUMNS
-        }
-        columns["length"] = np.array([len(part) for part in parts], dtype=np.int64)
-        columns["final_state"] = np.stack([part.final_state for part in parts])
-        columns["terminated"] = np.array([part.terminated for part in parts])
-        columns["truncated"] = np.array([part.truncated for part in parts])
-        return cls(columns, environment, provenance or {})
+        layout = folder.Layout.of(parts[0])
+        for index, part in enumerate(parts):
+            layout.check(index, part)
+        _check_actions(layout.steps["action"].shape[0], environment)
+        steps = {name: np.concatenate([part.step_columns()[name] for part in parts]) for name in layout.steps}
+        rows = [folder.episode_row(part) for part in parts]
+        episodes = {name: np.stack([row[name] for row in rows]) for name in layout.episodes}
+        episodes["start"] = _starts(episodes["length"])
+        return cls(steps, episodes, environment, tuple(criteria), dict(provenance or {}))
 
     @classmethod
     def open(cls, path: str | Path) -> TrajectoryStore:
         """Open a saved store without reading its columns."""
         path = Path(path)
-        manifest = _read_manifest(path)
-        columns = {name: _open_column(path, name, spec) for name, spec in manifest["columns"].items()}
-        environment = manifest["environment"]
-        for bound in ("action_low", "action_high"):
-            environment[bound] = tuple(environment[bound])
-        return cls(columns, EnvironmentSpec(**environment), manifest["provenance"], manifest["fingerprint"])
+        manifest = folder.read_manifest(path)
+        steps, episodes = folder.open_columns(path, manifest)
+        try:
+            known = dict(manifest["environment"])
+            bounds = {name: tuple(known[name]) for name in ("action_low", "action_high")}
+            environment = EnvironmentSpec(**{**known, **bounds})
+            criteria, provenance = tuple(manifest["criteria"]), manifest["provenance"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path / MANIFEST} is damaged ({error!r}); build or import the data again") from None
+        return cls(
+            steps,
+            {**episodes, "start": _starts(episodes["length"])},
+            environment,
+            criteria,
+            provenance,
+            path.resolve(),
+        )
 
     def save(self, path: str | Path) -> TrajectoryStore:
-        """Write to a new folder, all of it or nothing, and open it from there."""
-        path = Path(path)
-        if path.exists():
-            raise FileExistsError(f"{path} exists; stores are never overwritten: choose another name or remove it")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        try:
-            for name, values in self.columns.items():
-                np.save(unfinished / f"{name}.npy", values, allow_pickle=False)
-            (unfinished / MANIFEST).write_text(json.dumps(self._manifest(), indent=2))
-            os.rename(unfinished, path)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+        """Write this view's trajectories to a new folder, all of it or nothing, and open it from there."""
+        with folder.StoreWriter(path) as writer:
+            for trajectory in self:
+                writer.add(trajectory)
+            writer.finish(self.environment, criteria=self.criteria, provenance=self.provenance)
         return TrajectoryStore.open(path)
 
+    def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> TrajectoryStore:
+        """A view of the trajectories where `keep` [N] is True, or of those with these numbers. Nothing is copied."""
+        episodes = {name: np.asarray(values)[keep] for name, values in self.episodes.items()}
+        if not len(episodes["length"]):
+            raise ValueError(f"no trajectory is left of {len(self)}: at least one must be kept")
+        return replace(self, episodes=episodes)
+
+    def split(self, share: float, *, seed: int = 0) -> tuple[TrajectoryStore, TrajectoryStore]:
+        """Two views: most trajectories, and a random `share` of them (at least one) that is held out."""
+        num_held_out = max(1, round(share * len(self)))
+        if not 0 < share < 1 or num_held_out >= len(self):
+            raise ValueError(f"cannot hold out a share of {share:g} of {len(self)} trajectories and keep some")
+        held_out = np.zeros(len(self), dtype=bool)
+        held_out[np.random.default_rng(seed).permutation(len(self))[:num_held_out]] = True
+        return self.filter(~held_out), self.filter(held_out)
+
+    def extend(self, trajectories: Iterable[Trajectory]) -> TrajectoryStore:
+        """This view and new trajectories after it. A store on disk has them on disk when this returns.
+
+        What was there is never rewritten, and earlier views go on showing what they showed.
+        """
+        parts = list(trajectories)
+        if not parts:
+            return self
+        if self.path is None:
+            added = TrajectoryStore.of(parts, self.environment)
+            folder.Layout.of(self[0]).check(len(self), parts[0])
+            steps = {name: np.concatenate([values, added.steps[name]]) for name, values in self.steps.items()}
+            shift = len(self.steps["reward"])
+        else:
+            num_before = folder.append(self.path, parts)
+            whole = TrajectoryStore.open(self.path)
+            steps, added, shift = dict(whole.steps), whole.filter(np.arange(num_before, len(whole))), 0
+        new = {**added.episodes, "start": added.episodes["start"] + shift}
+        episodes = {name: np.concatenate([values, new[name]]) for name, values in self.episodes.items()}
+        return replace(self, steps=steps, episodes=episodes)
+
     def __len__(self) -> int:
-        return len(self.columns["length"])
+        return len(self.episodes["length"])
 
     def __getitem__(self, index: int) -> Trajectory:
-        start, stop = self.starts[index], self.starts[index] + self.columns["length"][index]
-        state, action, reward = (np.asarray(self.columns[name][start:stop]) for name in STEP_COLUMNS)
+        start = int(self.episodes["start"][index])
+        stop = start + int(self.lengths[index])
+        rows = {name: np.asarray(values[start:stop]) for name, values in self.steps.items()}
         return Trajectory(
-            state,
-            action,
-            reward,
-            final_state=self.columns["final_state"][index],
-            terminated=bool(self.columns["terminated"][index]),
-            truncated=bool(self.columns["truncated"][index]),
+            rows["state"],
+            rows["action"],
+            rows["reward"],
+            final_state=np.asarray(self.episodes["final_state"][index]),
+            terminated=bool(self.episodes["terminated"][index]),
+            truncated=bool(self.episodes["truncated"][index]),
+            columns={name: rows[name] for name in self.column_names},
         )
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self[index] for index in range(len(self)))
 
     @property
-    def num_steps(self) -> int:
-        """Environment steps in all trajectories together."""
-        return len(self.columns["reward"])
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] steps of each trajectory."""
+        return self.episodes["length"]
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """[N] where each trajectory begins in the step columns."""
-        length = self.columns["length"]
-        starts: NDArray[np.int64] = np.cumsum(length) - length
-        return starts
+        """[N] where each trajectory begins when they are laid end to end."""
+        return _starts(self.lengths)
+
+    @property
+    def num_steps(self) -> int:
+        """Environment steps in all trajectories together."""
+        return int(self.lengths.sum())
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """What was recorded at each step beside state, action and reward."""
+        return tuple(name for name in self.steps if name not in RESERVED)
 
     @property
     def finished(self) -> NDArray[np.bool_]:
         """[N] whether the episode was recorded to its end."""
-        finished: NDArray[np.bool_] = self.columns["terminated"] | self.columns["truncated"]
+        finished: NDArray[np.bool_] = self.episodes["terminated"] | self.episodes["truncated"]
         return finished
 
     @property
     def fingerprint(self) -> str:
-        """A digest of every value: two stores with the same fingerprint hold the same data."""
-        return self.known_fingerprint or _digest(self.columns)
+        """A digest of every value: two stores with the same fingerprint hold the same data, in the same order."""
+        return hashlib.blake2b(np.ascontiguousarray(self.episodes["digest"]).data, digest_size=8).hexdigest()
 
-    def _manifest(self) -> dict[str, Any]:
-        described = {name: {"dtype": str(v.dtype), "shape": list(v.shape)} for name, v in self.columns.items()}
-        return {
-            "format": FORMAT,
-            "columns": described,
-            "environment": asdict(self.environment),
-            "provenance": self.provenance,
-            "fingerprint": self.fingerprint,
-        }
+    def gather(self, name: str, first: int = 0, stop: int | None = None) -> Array:
+        """A step column of trajectories `first` to `stop`, laid end to end; a slice where they lie so already."""
+        starts, lengths = self.episodes["start"][first:stop], self.lengths[first:stop]
+        stops, values = starts + lengths, self.steps[name]
+        if (starts[1:] == stops[:-1]).all():
+            return values[starts[0] : stops[-1]]
+        return np.concatenate([values[start:end] for start, end in zip(starts, stops, strict=True)])
 
+    def blocks(self, max_steps: int = 200_000) -> Iterator[tuple[int, int]]:
+        """Ranges (first, stop) of trajectories, each of at most `max_steps` steps unless one trajectory has more."""
+        first, ends = 0, np.cumsum(self.lengths)
+        while first < len(self):
+            begun = ends[first] - self.lengths[first]
+            stop = max(first + 1, int(np.searchsorted(ends, begun + max_steps, side="right")))
+            yield first, stop
+            first = stop
 
-def _digest(columns: dict[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(columns):
-        values = np.ascontiguousarray(columns[name])
-        digest.update(f"{name} {values.dtype} {values.shape}".encode())
-        digest.update(values.data)
-    return digest.hexdigest()[:16]
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(f"{path} is not a trajectory store: it has no {MANIFEST}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path / MANIFEST} is damaged ({error}); build or import the data again") from None
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"{path} has store format {manifest.get('format')}, this version reads {FORMAT}")
-    return manifest
+    def damaged(self) -> list[int]:
+        """Numbers of the trajectories whose content is not what it was when it was stored. Reads everything."""
+        return [i for i, part in enumerate(self) if not np.array_equal(part.digest(), self.episodes["digest"][i])]
 
 
-def _open_column(path: Path, name: str, described: dict[str, Any]) -> NDArray[Any]:
-    file = path / f"{name}.npy"
-    try:
-        values: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is missing or damaged ({error}); build or import the data again") from None
-    if list(values.shape) != described["shape"] or str(values.dtype) != described["dtype"]:
-        raise ValueError(f"{file} holds {values.dtype} {values.shape}, its manifest says {described}")
-    return values
+def _starts(lengths: Array) -> NDArray[np.int64]:
+    starts: NDArray[np.int64] = np.cumsum(lengths) - lengths
+    return starts
+
+
+def _check_actions(found: int, environment: EnvironmentSpec) -> None:
+    if found != len(environment.action_low):
+        raise ValueError(f"trajectories have {found} action columns, expected {len(environment.action_low)} (bounds)")
