@@ -1,0 +1,1 @@
+"""Trajectories that other people's tools recorded."""

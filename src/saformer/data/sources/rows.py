@@ -1,0 +1,112 @@
+"""Recordings in rows, one step each, cut into trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saformer.data.trajectory import Trajectory
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive steps of a recording; episodes may begin and end anywhere among them."""
+
+    state: Array
+    """[n, S]"""
+    action: Array
+    """[n, A]"""
+    reward: Array
+    """[n]"""
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    begins: NDArray[np.bool_]
+    """[n] where another episode begins, whether or not the one before was marked as ended"""
+    next_state: Array | None = None
+    """[n, S] where it was recorded"""
+    columns: Mapping[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Rows:
+        return Rows(
+            self.state[part],
+            self.action[part],
+            self.reward[part],
+            self.terminated[part],
+            self.truncated[part],
+            self.begins[part],
+            None if self.next_state is None else self.next_state[part],
+            {name: values[part] for name, values in self.columns.items()},
+        )
+
+    def pieces(self) -> Iterator[Rows]:
+        """Parts that belong to one episode each."""
+        ends = self.terminated | self.truncated
+        ends[:-1] |= self.begins[1:]
+        stops = np.flatnonzero(ends) + 1
+        start = 0
+        for stop in (*stops.tolist(), len(self)):
+            if stop > start:
+                yield self[start:stop]
+            start = stop
+
+
+@dataclass
+class Cutter:
+    """Cuts rows into trajectories: after a row marked as the last, before a row that begins an episode."""
+
+    horizon: int | None = None
+    """an episode that was not marked as ended after this many steps was ended by the clock"""
+    ends_are_complete: bool = False
+    """an episode without any mark at its end was recorded whole (truncated), not broken off"""
+    num_cut_at_horizon: int = 0
+    """episodes that had no mark where the horizon ended them"""
+
+    def cut(self, blocks: Iterable[Rows]) -> Iterator[Trajectory]:
+        """The trajectories in these rows, in their order. The last one is unfinished unless it is marked."""
+        pending: list[Rows] = []
+        for block in blocks:
+            for piece in block.pieces():
+                if pending and piece.begins[0]:
+                    yield _join(pending, truncated=self.ends_are_complete)
+                    pending = []
+                yield from self._grow(pending, piece)
+        if pending:
+            yield _join(pending, truncated=self.ends_are_complete)
+
+    def _grow(self, pending: list[Rows], piece: Rows) -> Iterator[Trajectory]:
+        """Add a piece to the open trajectory and yield what it completes."""
+        while len(piece):
+            room = len(piece) if self.horizon is None else min(len(piece), self.horizon - sum(map(len, pending)))
+            pending.append(piece[:room])
+            marked = bool(pending[-1].terminated[-1] or pending[-1].truncated[-1])
+            full = self.horizon is not None and sum(map(len, pending)) == self.horizon
+            if marked or full:
+                self.num_cut_at_horizon += not marked
+                yield _join(pending, truncated=not marked)
+                pending.clear()
+            piece = piece[room:]
+
+
+def _join(pieces: list[Rows], *, truncated: bool) -> Trajectory:
+    """One trajectory; `truncated` says how it ended if its last row does not."""
+    last = pieces[-1]
+    marked = bool(last.terminated[-1] or last.truncated[-1])
+    return Trajectory.of(
+        np.concatenate([piece.state for piece in pieces]),
+        np.concatenate([piece.action for piece in pieces]),
+        np.concatenate([piece.reward for piece in pieces]),
+        # where the state after the last action was not recorded, the one before it stands in
+        last.state[-1] if last.next_state is None else last.next_state[-1],
+        terminated=bool(last.terminated[-1]),
+        truncated=bool(last.truncated[-1]) if marked else truncated,
+        columns={name: np.concatenate([piece.columns[name] for piece in pieces]) for name in last.columns},
+    )
