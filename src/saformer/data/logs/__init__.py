@@ -1,0 +1,1 @@
+"""People's own logs: CSV and Parquet files with one row per step."""

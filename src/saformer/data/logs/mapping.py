@@ -1,0 +1,179 @@
+"""Which columns of a log are what."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+SEVERAL = ("state", "action", "next_state", "columns")
+ONE = ("reward", "cost", "episode", "time", "terminated", "truncated")
+USUAL = {"cost": "cost", "episode": "episode", "terminated": "terminated", "truncated": "truncated"}
+"""Optional columns that are taken for what they are called when nothing is said of them."""
+
+
+@dataclass(frozen=True)
+class LogMapping:
+    """What each part of a step is called in the files. Names may hold *, as in "joint_*"."""
+
+    state: tuple[str, ...] = ("state*", "obs*")
+    """columns that make up the state, in this order"""
+    action: tuple[str, ...] = ("action*",)
+    """columns that make up the action, in this order"""
+    reward: str = "reward"
+    """column of the reward"""
+    cost: str | None = None
+    """column that was recorded as a cost; it becomes the store's criterion"""
+    episode: str | None = None
+    """column that changes when another episode begins"""
+    time: str | None = None
+    """column with the time of each step: seconds, or dates"""
+    gap: float | None = None
+    """another episode begins after a pause of more than this many seconds (needs a time column)"""
+    terminated: str | None = None
+    """column that is true where the machine ended the episode"""
+    truncated: str | None = None
+    """column that is true where the clock ended the episode"""
+    next_state: tuple[str, ...] = ()
+    """columns that make up the state after the step, where they were recorded"""
+    columns: tuple[str, ...] = ()
+    """further columns to keep, for criteria to read"""
+    episodes_per_file: bool = False
+    """episode numbers begin anew in each file"""
+    delimiter: str = ","
+    """what separates the columns of a CSV file"""
+    action_low: tuple[float, ...] | None = None
+    """least possible action, one number per column (or one for all)"""
+    action_high: tuple[float, ...] | None = None
+    """greatest possible action"""
+    horizon: int | None = None
+    """longest possible episode in steps"""
+    environment: str | None = None
+    """Gymnasium id of a simulator of this machine, if there is one"""
+
+    def __post_init__(self) -> None:
+        if self.gap is not None and self.time is None:
+            raise ValueError("episodes can only be told apart by gaps in time if a time column is named")
+        if self.gap is not None and not self.gap > 0:
+            raise ValueError(f"the gap between episodes must be above 0 seconds, got {self.gap}")
+        if len(self.delimiter) != 1:
+            raise ValueError(f"the delimiter must be one character, got {self.delimiter!r}")
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> LogMapping:
+        """Read a mapping such as
+
+        state = ["height", "speed"]
+        action = ["torque_*"]
+        reward = "progress"
+        episode = "run"
+        """
+        try:
+            values = tomllib.loads(Path(path).read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not a TOML file: {error}") from None
+        known = {field.name for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}"
+                raise ValueError(f"{path}: unknown entry {name!r}; {hint}")
+        return cls(**{name: _typed(str(path), name, value) for name, value in values.items()})
+
+    def resolve(self, header: Sequence[str]) -> LogMapping:
+        """The same mapping with names that are in the header: patterns replaced, usual names found."""
+        found: dict[str, Any] = {name: _expand(name, getattr(self, name), header) for name in SEVERAL}
+        if self.state == LogMapping.state:  # either of the usual patterns will do
+            found["state"] = tuple(name for name in header if name.startswith(("state", "obs")))
+        for name in ("state", "action"):
+            if not found[name]:
+                raise ValueError(
+                    f"no column is named as {name}: the header is {', '.join(header)}; say which with --{name} or in a "
+                    "mapping file"
+                )
+        for name in ONE:
+            asked = getattr(self, name)
+            if asked is not None and asked not in header:
+                raise ValueError(f"there is no column {asked!r} for {name}; {_nearest(asked, header)}")
+            if asked is None and USUAL.get(name) in header:
+                found[name] = USUAL[name]
+        if found["next_state"] and len(found["next_state"]) != len(found["state"]):
+            raise ValueError(f"{len(found['next_state'])} next_state columns for {len(found['state'])} state columns")
+        return replace(self, **found)
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """Columns that must hold numbers, each once (a resolved mapping's)."""
+        cost = (self.cost,) if self.cost else ()
+        return tuple(dict.fromkeys((*self.state, *self.action, self.reward, *self.next_state, *cost, *self.columns)))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Numeric columns without which a step cannot be used; in others a value may be missing."""
+        cost = (self.cost,) if self.cost else ()
+        return tuple(dict.fromkeys((*self.state, *self.action, self.reward, *self.next_state, *cost)))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Named columns of the store."""
+        return tuple(dict.fromkeys((*((self.cost,) if self.cost else ()), *self.columns)))
+
+    @property
+    def marks_ends(self) -> bool:
+        """Whether the log says where episodes ended."""
+        return self.terminated is not None or self.truncated is not None
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Every column that is read from the files."""
+        others = (self.episode, self.time, self.terminated, self.truncated)
+        return tuple(dict.fromkeys((*self.numeric, *(name for name in others if name is not None))))
+
+
+def _typed(path: str, name: str, value: Any) -> Any:
+    """A TOML value as the mapping wants it."""
+    if name in SEVERAL:
+        value = (value,) if isinstance(value, str) else value
+        expected, right = (
+            "a list of column names",
+            isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value),
+        )
+    elif name in ("action_low", "action_high"):
+        value = (value,) if isinstance(value, int | float) else value
+        expected, right = (
+            "a list of numbers",
+            isinstance(value, list | tuple)
+            and all(isinstance(entry, int | float) and not isinstance(entry, bool) for entry in value),
+        )
+    elif name in ("gap", "horizon"):
+        expected, right = "a number", isinstance(value, int | float) and not isinstance(value, bool)
+    elif name == "episodes_per_file":
+        expected, right = "true or false", isinstance(value, bool)
+    else:
+        expected, right = "a text", isinstance(value, str)
+    if not right:
+        raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _expand(part: str, names: Sequence[str], header: Sequence[str]) -> tuple[str, ...]:
+    """Names with their patterns replaced by the columns they match, in the header's order."""
+    usual = names == getattr(LogMapping, part)
+    found: list[str] = []
+    for name in names:
+        matches = [column for column in header if fnmatchcase(column, name)] if "*" in name else []
+        if "*" not in name and name not in header:
+            raise ValueError(f"there is no column {name!r} for {part}; {_nearest(name, header)}")
+        if "*" in name and not matches and not usual:
+            raise ValueError(f"no column matches {name!r} for {part}; the header is {', '.join(header)}")
+        found += matches if "*" in name else [name]
+    return tuple(dict.fromkeys(found))
+
+
+def _nearest(name: str, header: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(name, header, n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"the header is {', '.join(header)}"
