@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from saformer.core.policy import Policy
-from saformer.data.limits import Limit, frontier
+from saformer.data.limits import Frontier, Limit, frontier
 from saformer.data.relabel import RelabelledStore
+from saformer.data.statistics import rank_correlation
 from saformer.envs.costed import make
 from saformer.envs.rollout import Episode, rollout
 from saformer.evaluation.trace import DecisionTrace, cost_paths
-from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge, rank_correlation
+from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge
 
 FIRST_SEED = 1_000_000
 """Evaluation episodes start from seeds that no dataset uses."""
@@ -66,11 +67,13 @@ def evaluate(
     *,
     episodes: int = 20,
     seed: int = 0,
+    frontiers: Sequence[Frontier] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Every limit and episode in one batched rollout. All limits face the same initial states.
 
-    The environment, its costs and what counts as possible within a limit come from `data`.
+    The environment and its costs come from `data`, and so does what counts as possible within each limit, unless
+    `frontiers` says it.
     """
     if episodes < 1 or not limits:
         raise ValueError(f"at least one episode and one limit are needed, got {episodes} and {len(limits)}")
@@ -90,8 +93,10 @@ def evaluate(
     )
     seconds = time.perf_counter() - began
     rows = tuple(_row(e, limit, data.cost_discount) for e, limit in zip(played, lane_limits, strict=True))
+    frontiers = frontiers or [frontier(data, limit) for limit in limits]
     verdicts = tuple(
-        judge(rows[i * episodes : (i + 1) * episodes], limit, frontier(data, limit)) for i, limit in enumerate(limits)
+        judge(rows[i * episodes : (i + 1) * episodes], limit, possible)
+        for i, (limit, possible) in enumerate(zip(limits, frontiers, strict=True))
     )
     decisions = [{"limit_name": lane_limits[lane].name, **kept} for lane, kept in sorted(trace.kept.items())]
     return Evaluation(

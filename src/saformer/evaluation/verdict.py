@@ -109,16 +109,3 @@ def wilson_interval(successes: int, trials: int, *, z: float = 1.959963984540054
     centre = (share + z**2 / (2 * trials)) / shrink
     margin = z * math.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / shrink
     return max(0.0, centre - margin), min(1.0, centre + margin)
-
-
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's: the correlation of ranks, where equal values share their mean rank. NaN if one never changes."""
-    ranks = np.array([_ranks(first), _ranks(second)])
-    if (ranks.std(1) == 0).any():
-        return float("nan")
-    return float(np.corrcoef(ranks)[0, 1])
-
-
-def _ranks(values: Sequence[float]) -> np.ndarray:
-    _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
-ACCEPTED, REJECTED, DATA = "#2a7f4f", "#b5342d", "#c4c8cf"
+from saformer.report.table import percent
+
+ACCEPTED, REJECTED, DATA, POINTS = "#2a7f4f", "#b5342d", "#c4c8cf", "#8a93a0"
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "saformer",
@@ -126,6 +130,123 @@ def decision(moment: dict[str, Any]) -> str:
             ylabel="return asked for",
         )
         axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return _svg(figure)
+
+
+def pair_plot(inspection: dict[str, Any], index: int) -> str:
+    """Return against the cost of one constraint, with the spread of each, the limits and the frontier."""
+    constraint, sample = inspection["constraints"][index], inspection["sample"]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.0, 5.2), layout="constrained")
+        grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
+        axis = figure.add_subplot(grid[1, 0])
+        above, beside = figure.add_subplot(grid[0, 0], sharex=axis), figure.add_subplot(grid[1, 1], sharey=axis)
+        costs = [cost[index] for cost in sample["episode_cost"]]
+        axis.scatter(costs, sample["episode_return"], s=8, c=POINTS, linewidths=0, label="trajectories")
+        curve = constraint["frontier"]
+        last = max(curve["cost"][-1], constraint["thresholds"]["max"])
+        axis.step(
+            [*curve["cost"], last], [*curve["best"], curve["best"][-1]], "k-", where="post", lw=1.2, label="frontier"
+        )
+        axis.set(xlabel=f"episode cost ({constraint['criterion']})", ylabel="episode return")
+        _bars(above, constraint["cost"])
+        _bars(beside, inspection["episode_return"], orientation="horizontal")
+        _limit_lines((axis, above), inspection["limits"], index)
+        for margin in (above, beside):
+            margin.label_outer(remove_inner_ticks=True)
+        above.set_ylabel("number")
+        beside.set_xlabel("number")
+        corner = figure.add_subplot(grid[0, 1], frame_on=False, xticks=[], yticks=[])
+        corner.legend(*axis.get_legend_handles_labels(), loc="upper left", ncols=2, borderpad=0, columnspacing=1)
+        return _svg(figure)
+
+
+def cost_distribution(inspection: dict[str, Any], index: int) -> str:
+    """How many trajectories cost how much, and the share of them within each limit."""
+    constraint = inspection["constraints"][index]
+    percentiles = constraint["cost"]["percentiles"]
+    with matplotlib.rc_context(STYLE):
+        figure, (number, share) = _canvas(2)
+        _bars(number, constraint["cost"])
+        number.set(title="trajectories of each cost", ylabel="number")
+        share.plot(list(percentiles.values()), [float(name[1:]) / 100 for name in percentiles], "k-", lw=1.2)
+        share.yaxis.set_major_formatter(PercentFormatter(1.0))
+        share.set(title="trajectories within a limit", ylabel="share", ylim=(0, 1.02))
+        _limit_lines((number, share), inspection["limits"], index)
+        for axis in (number, share):
+            axis.set_xlabel(f"episode cost ({constraint['criterion']})")
+        return _svg(figure)
+
+
+def _bars(axis: Axes, spread: dict[str, Any], **options: Any) -> None:
+    axis.stairs(spread["counts"], spread["edges"], fill=True, color=DATA, **options)
+
+
+def _limit_lines(axes: Sequence[Axes], limits: list[dict[str, Any]], index: int) -> None:
+    for limit, colour in zip(limits, _colours(len(limits)), strict=True):
+        for axis in axes:
+            axis.axvline(limit["values"][index], color=colour, lw=0.9, ls="--", label=limit["name"])
+
+
+def calibration(offline: dict[str, Any]) -> str:
+    """Forecast against logged cost-to-go, one panel per constraint."""
+    forecasts, logged = np.array(offline["calibration"]["forecast"]), np.array(offline["calibration"]["logged"])
+    names = offline["criteria"]
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _canvas(len(names))
+        for name, axis, expected, found in zip(names, axes, forecasts.T, logged.T, strict=True):
+            low = expected < found
+            axis.scatter(found[~low], expected[~low], s=5, c=ACCEPTED, alpha=0.5, linewidths=0, label="too high")
+            axis.scatter(found[low], expected[low], s=5, c=REJECTED, alpha=0.5, linewidths=0, label="too low")
+            ends = [min(found.min(), expected.min()), max(found.max(), expected.max())]
+            axis.plot(ends, ends, "k--", lw=1, label="exact")
+            axis.set(title=name, xlabel="logged cost-to-go", ylabel="forecast cost-to-go")
+            axis.legend(markerscale=2)
+        return _svg(figure)
+
+
+def error_by_progress(offline: dict[str, Any]) -> str:
+    """The critic's error over the course of a trajectory, one panel per constraint."""
+    names, stretches = offline["criteria"], offline["by_progress"]
+    course = [100 * stretch["progress"] for stretch in stretches]
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _canvas(len(names))
+        for place, (name, axis) in enumerate(zip(names, axes, strict=True)):
+            absolute = [stretch["mean_absolute"][place] for stretch in stretches]
+            bias = [stretch["bias"][place] for stretch in stretches]
+            axis.axhline(0, color="k", lw=0.8)
+            axis.plot(course, absolute, ".-", lw=1, color="k", label="mean absolute error")
+            axis.plot(course, bias, ".-", lw=1, color=REJECTED, label="bias (below 0: forecast too low)")
+            axis.set(title=name, xlabel="percent of the trajectory gone", ylabel="cost", xlim=(0, 100))
+            axis.legend()
+        return _svg(figure)
+
+
+def limits_offline(offline: dict[str, Any]) -> str:
+    """What supports each limit, and how often the critic's word on it was wrong."""
+    names = [evidence["limit"]["name"] for evidence in offline["limits"]]
+    places = np.arange(len(names))
+    with matplotlib.rc_context(STYLE):
+        figure, (supported, wrong) = _canvas(2)
+        shares = [100 * evidence["support"]["share"] for evidence in offline["limits"]]
+        bars = supported.bar(places, shares, width=0.6, color=DATA)
+        supported.bar_label(bars, [evidence["support"]["num_within"] for evidence in offline["limits"]], fontsize=8)
+        supported.set(title="training trajectories within the limit", ylabel="percent (above: how many)")
+        kinds = (("missed_before", REJECTED, "missed overruns"), ("false_alarms", DATA, "false alarms"))
+        for offset, (key, colour, label) in zip((-0.2, 0.2), kinds, strict=True):
+            found = [evidence["verification"][key] for evidence in offline["limits"]]
+            bars = wrong.bar(places + offset, [100 * (share or 0) for share in found], 0.38, color=colour, label=label)
+            wrong.bar_label(bars, [percent(share) for share in found], fontsize=8)
+        wrong.set(
+            title="the critic's word on logged actions",
+            ylabel="percent of steps",
+            ylim=(0, 125),
+            yticks=range(0, 101, 20),
+        )
+        wrong.legend(loc="upper right", ncols=2)
+        for axis in (supported, wrong):
+            axis.set_xticks(places, names)
+            axis.set_xlabel("limit")
         return _svg(figure)
 
 

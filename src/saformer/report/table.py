@@ -1,16 +1,22 @@
-"""The verdicts as a table for the terminal or for a page."""
+"""Tables for the terminal or for a page, and the verdicts as one."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 HEADINGS = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share", "redrawn", "fallback")
 MARKED = {1, 2}
 """Columns that say whether the limit was met."""
+TERMINAL_STYLES = {"met": "green", "missed": "red", "": ""}
+
+Cell = tuple[str, str]
+"""A text and its mark: "met", "missed" or none."""
 
 
 def summary(evaluation: dict[str, Any]) -> str:
@@ -26,45 +32,75 @@ def summary(evaluation: dict[str, Any]) -> str:
 
 def verdict_table(evaluation: dict[str, Any]) -> Table:
     """For the terminal."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption=summary(evaluation), caption_justify="left")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "limit" else "right", no_wrap=True)
-    for verdict in evaluation["verdicts"]:
-        style = "green" if verdict["met"] else "red"
-        cells = enumerate(_cells(verdict))
-        table.add_row(*(Text(cell, style=style if place in MARKED else "") for place, cell in cells))
-    return table
+    return terminal_table(HEADINGS, _rows(evaluation), caption=summary(evaluation))
 
 
 def verdict_html(evaluation: dict[str, Any]) -> str:
     """For a page: limits met in green and missed in red, as in the paper."""
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in HEADINGS)
-    body = "".join(_html_row(verdict) for verdict in evaluation["verdicts"])
+    return html_table(HEADINGS, _rows(evaluation))
+
+
+def terminal_table(
+    headings: Sequence[str], rows: Sequence[Sequence[Cell]], *, caption: str = "", title: str | None = None
+) -> Table:
+    """Rows of cells, the first column to the left."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table.caption = escape(caption) or None
+    table.title, table.title_justify = title, "left"
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(text, style=TERMINAL_STYLES[mark]) for text, mark in row))
+    return table
+
+
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """The same for a page."""
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(_html_cell(cell) for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _html_row(verdict: dict[str, Any]) -> str:
-    kind = "met" if verdict["met"] else "missed"
-    tags = (f'<td class="{kind}">' if place in MARKED else "<td>" for place in range(len(HEADINGS)))
-    cells = (html.escape(cell) for cell in _cells(verdict))
-    return "<tr>" + "".join(f"{tag}{cell}</td>" for tag, cell in zip(tags, cells, strict=True)) + "</tr>"
+def numbers(values: Iterable[float | None], *, sign: bool = False) -> str:
+    """Three digits of each, whole numbers where they are large, "-" for what is not known."""
+    return ", ".join(_number(value, "+" if sign else "") for value in values)
+
+
+def percent(share: float | None) -> str:
+    """A share, or "-" if it is not known."""
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _html_cell(cell: Cell) -> str:
+    text, mark = cell
+    return (f'<td class="{mark}">' if mark else "<td>") + f"{html.escape(text)}</td>"
+
+
+def _number(value: float | None, sign: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:{sign}.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"
+
+
+def _rows(evaluation: dict[str, Any]) -> list[list[Cell]]:
+    rows = []
+    for verdict in evaluation["verdicts"]:
+        mark = "met" if verdict["met"] else "missed"
+        rows.append([(text, mark if place in MARKED else "") for place, text in enumerate(_cells(verdict))])
+    return rows
 
 
 def _cells(verdict: dict[str, Any]) -> list[str]:
     low, high = verdict["within_interval"]
     return [
-        f"{verdict['limit']['name']} = {_numbers(verdict['limit']['values'])}",
+        f"{verdict['limit']['name']} = {numbers(verdict['limit']['values'])}",
         "yes" if verdict["met"] else "no",
-        _numbers(verdict["mean_cost"]),
-        _numbers(verdict["worst_cost"]),
+        numbers(verdict["mean_cost"]),
+        numbers(verdict["worst_cost"]),
         f"{verdict['within']:.0%} ({100 * low:.0f}-{100 * high:.0f})",
-        _numbers([verdict["mean_return"]]),
-        _numbers([verdict["frontier"]]),
+        numbers([verdict["mean_return"]]),
+        numbers([verdict["frontier"]]),
         f"{verdict['frontier_share']:.2f}",
         f"{verdict['resampled']:.0%}",
         f"{verdict['fell_back']:.0%}",
     ]
-
-
-def _numbers(values: list[float]) -> str:
-    return ", ".join(f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}" for value in values)

@@ -1,0 +1,103 @@
+"""Frozen facts of the canonical builds: the frontier that policies are judged by, whoever built the data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from saformer.data.limits import FrontierCurve, thresholds
+from saformer.data.relabel import RelabelledStore
+from saformer.data.statistics import correlation, without_nan
+
+PERCENTILES = tuple(range(5, 100, 5))
+ASSET = ("assets", "frontiers.json")
+
+
+@dataclass(frozen=True)
+class CanonicalBuild:
+    """What one canonical build holds, under the paper's cost: torque, undiscounted."""
+
+    fingerprint: str
+    versions: dict[str, str]
+    """of the simulator that made it: another one makes other trajectories"""
+    num_trajectories: int
+    num_steps: int
+    thresholds: dict[str, float]
+    """min, p10, p20, p30, p50 and max of the episode cost"""
+    percentiles: dict[str, float]
+    """p5, p10, ..., p95 of the episode cost"""
+    return_min: float
+    return_mean: float
+    return_max: float
+    correlation: float
+    """of return and cost; NaN if one never changes"""
+    frontier: FrontierCurve
+
+    @classmethod
+    def of(cls, data: RelabelledStore) -> CanonicalBuild:
+        """Gather the facts."""
+        names = [criterion.name for criterion in data.criteria]
+        if names != ["torque"] or data.cost_discount != 1:
+            raise ValueError(
+                f"frontiers are frozen for torque, undiscounted, got {names} discounted by {data.cost_discount}; "
+                "relabel the store with [torque] alone"
+            )
+        costs, returns = data.episode_cost[:, 0], data.episode_return
+        values = np.percentile(costs, PERCENTILES).tolist()
+        return cls(
+            fingerprint=data.store.fingerprint,
+            versions=dict(data.store.provenance.get("versions", {})),
+            num_trajectories=len(data.store),
+            num_steps=data.store.num_steps,
+            thresholds=thresholds(data)[0],
+            percentiles={f"p{percent}": value for percent, value in zip(PERCENTILES, values, strict=True)},
+            return_min=float(returns.min()),
+            return_mean=float(returns.mean()),
+            return_max=float(returns.max()),
+            correlation=correlation(returns, costs),
+            frontier=FrontierCurve.of(data),
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        plain: dict[str, Any] = without_nan(asdict(self))
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> CanonicalBuild:
+        """As JSON kept it."""
+        known = float("nan") if plain["correlation"] is None else plain["correlation"]
+        return cls(**{**plain, "correlation": known, "frontier": FrontierCurve.from_plain(plain["frontier"])})
+
+
+def canonical(task_name: str) -> CanonicalBuild | None:
+    """The frozen facts of a task's canonical build, or None where none are frozen."""
+    return _frozen().get(task_name)
+
+
+def parse_builds(text: str) -> dict[str, CanonicalBuild]:
+    """Builds by task name, from the text of the JSON that keeps them."""
+    return {name: CanonicalBuild.from_plain(plain) for name, plain in json.loads(text).items()}
+
+
+def freeze(
+    frozen: Mapping[str, CanonicalBuild], name: str, found: CanonicalBuild, *, overwrite: bool
+) -> dict[str, CanonicalBuild]:
+    """`frozen` with one more build. What is frozen changes only on purpose."""
+    if name in frozen and frozen[name].plain() != found.plain() and not overwrite:
+        raise ValueError(
+            f"{name} is frozen as {frozen[name].fingerprint} and was found to be {found.fingerprint}: "
+            "every score against it would move; pass --overwrite if that is meant"
+        )
+    return {**frozen, name: found}
+
+
+@cache
+def _frozen() -> dict[str, CanonicalBuild]:
+    return parse_builds(resources.files("saformer").joinpath(*ASSET).read_text())

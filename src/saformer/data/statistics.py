@@ -1,0 +1,51 @@
+"""Correlations, and numbers as strict JSON keeps them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saformer.data.relabel import Doubles
+
+ROUNDING = 1e-9
+"""Relative difference below which sums of float32 values count as the same."""
+
+
+def correlation(first: ArrayLike, second: ArrayLike) -> float:
+    """Pearson's. NaN if one never changes."""
+    pair = np.array([first, second], dtype=np.float64)
+    if any(is_constant(values) for values in pair):
+        return float("nan")
+    matrix: Doubles = np.atleast_2d(np.corrcoef(pair))
+    return float(matrix[0, 1])
+
+
+def rank_correlation(first: ArrayLike, second: ArrayLike) -> float:
+    """Spearman's: the correlation of ranks, where equal values share their mean rank. NaN if one never changes."""
+    if is_constant(first) or is_constant(second):
+        return float("nan")
+    return correlation(_ranks(first), _ranks(second))
+
+
+def is_constant(values: ArrayLike) -> bool:
+    """Whether all values are the same, but for rounding."""
+    array = np.asarray(values, dtype=np.float64)
+    return bool(np.ptp(array) <= ROUNDING * np.abs(array).max())
+
+
+def without_nan(plain: Any) -> Any:
+    """The same, with None wherever a number is not finite: strict JSON knows no NaN."""
+    if isinstance(plain, dict):
+        return {key: without_nan(value) for key, value in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [without_nan(value) for value in plain]
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+
+
+def _ranks(values: ArrayLike) -> Doubles:
+    _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    ranks: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return ranks

@@ -1,0 +1,251 @@
+"""Judge a model on held-out logs alone: no simulator, no rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from saformer.core.model import SaFormer
+from saformer.data.limits import Limit
+from saformer.data.relabel import RelabelledStore
+from saformer.data.statistics import without_nan
+from saformer.evaluation.evidence import (
+    FEW,
+    NEAREST,
+    ActionFit,
+    Errors,
+    LimitEvidence,
+    action_fit,
+    critic_errors,
+    errors,
+    near,
+    nearest,
+    support,
+    verification_record,
+)
+from saformer.evaluation.held_out import (
+    HeldOutReader,
+    JudgedSteps,
+    Windows,
+    blind_baseline,
+    evenly,
+    every_step_once,
+    without_dropout,
+)
+
+NO_ROLLOUT = (
+    "no rollout: judged on held-out logs alone; nothing here says what the policy would do once its own actions "
+    "decide what it sees"
+)
+MAX_WINDOWS = 10_000
+MAX_POINTS = 2_000
+NUM_STRETCHES = 20
+LARGE_BIAS = 0.1
+"""A critic that is off by more than this share of a limit cannot guard it."""
+MANY_MISSED = 0.5
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class OfflineEvaluation:
+    """A model judged on held-out logs: no rollout took place."""
+
+    criteria: tuple[str, ...]
+    cost_discount: float
+    window: int
+    num_training: int
+    """trajectories that the model was trained on"""
+    num_held_out: int
+    """trajectories that it was not"""
+    num_steps: int
+    """held-out steps"""
+    num_judged: int
+    """how many of them were judged: all, or an even subsample"""
+    num_windows: int
+    """windows that it takes to judge every step once"""
+    num_windows_judged: int
+    critic: tuple[Errors, ...]
+    """of the cost-to-go, per constraint"""
+    return_to_go: Errors
+    """of what the actor expects, told the limit and the cost-to-go of hindsight"""
+    action: ActionFit
+    limits: tuple[LimitEvidence, ...]
+    calibration: dict[str, Any]
+    """forecast and logged cost-to-go of some steps, to draw"""
+    by_progress: tuple[dict[str, Any], ...]
+    """the critic's errors over the course of a trajectory, to draw"""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What these figures do not support, for a person to read."""
+        return tuple(_warnings(self))
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON keeps it; what is not a number is null."""
+        whole: dict[str, Any] = {
+            "label": NO_ROLLOUT,
+            **asdict(self),
+            "action": self.action.plain(),
+            "limits": [evidence.plain() for evidence in self.limits],
+            "warnings": self.warnings,
+        }
+        plain: dict[str, Any] = without_nan(whole)
+        return plain
+
+
+def evaluate_offline(
+    model: SaFormer,
+    training: RelabelledStore,
+    held_out: RelabelledStore,
+    limits: Sequence[Limit],
+    *,
+    window: int,
+    batch_size: int = 256,
+    max_windows: int = MAX_WINDOWS,
+    progress: Progress | None = None,
+) -> OfflineEvaluation:
+    """Hold a model against trajectories that it was not trained on, on the device that it is on.
+
+    Every step is judged once, with the K - 1 steps of past that the policy would have. More than `max_windows` windows
+    are subsampled evenly; near each limit, at most a tenth of that is read. `progress` hears (windows read, in all).
+    """
+    _check(model, training, held_out, limits, max_windows=max_windows)
+    windows = every_step_once(np.asarray(held_out.store.lengths), window)
+    chosen = windows.only(evenly(len(windows), max_windows))
+    episode_cost = np.asarray(held_out.episode_cost)
+    scale = model.normalizer.scale("limit").double().cpu().numpy()
+    near_limit = [nearest(episode_cost, limit, scale) for limit in limits]
+    near_windows = [_of(windows, trajectories, max_windows) for trajectories in near_limit]
+    heard = _counter(len(chosen) + 2 * sum(len(part) for part in near_windows), progress)
+    with without_dropout(model):
+        baseline = blind_baseline(model, training)
+        reader = HeldOutReader(model, held_out, baseline=baseline, window=window, batch_size=batch_size)
+        judged = reader.read(chosen, heard=heard)
+        asked = [
+            reader.read(part, limit=limit.values, heard=heard) for limit, part in zip(limits, near_windows, strict=True)
+        ]
+        hindsight = [reader.read(part, heard=heard) for part in near_windows]
+    return OfflineEvaluation(
+        criteria=tuple(criterion.name for criterion in held_out.criteria),
+        cost_discount=held_out.cost_discount,
+        window=window,
+        num_training=len(training.store),
+        num_held_out=len(held_out.store),
+        num_steps=held_out.store.num_steps,
+        num_judged=len(judged.step),
+        num_windows=len(windows),
+        num_windows_judged=len(chosen),
+        critic=critic_errors(judged),
+        return_to_go=errors(judged.expected_return, judged.return_to_go),
+        action=action_fit(judged),
+        limits=tuple(
+            LimitEvidence(
+                limit,
+                support(training, limit),
+                near(episode_cost[near_limit[i]], asked[i], hindsight[i]),
+                verification_record(judged, limit),
+            )
+            for i, limit in enumerate(limits)
+        ),
+        calibration=_calibration(judged),
+        by_progress=tuple(_by_progress(judged)),
+    )
+
+
+def _check(
+    model: SaFormer,
+    training: RelabelledStore,
+    held_out: RelabelledStore,
+    limits: Sequence[Limit],
+    *,
+    max_windows: int,
+) -> None:
+    num_constraints = model.dimensions.constraints
+    names = [[criterion.name for criterion in data.criteria] for data in (training, held_out)]
+    if names[0] != names[1] or training.cost_discount != held_out.cost_discount:
+        raise ValueError(
+            f"training data costs {names[0]} at discount {training.cost_discount}, held-out data {names[1]} at "
+            f"{held_out.cost_discount}; relabel both with the same criteria and discount"
+        )
+    if len(names[0]) != num_constraints:
+        raise ValueError(f"the data has {len(names[0])} constraints, the model was made for {num_constraints}")
+    if len(held_out.store) == 0:
+        raise ValueError("no trajectory was held out; keep some out of training, or there is nothing to judge by")
+    if not limits or max_windows < 1:
+        raise ValueError(f"at least one limit and one window are needed, got {len(limits)} and {max_windows}")
+    for limit in limits:
+        if len(limit.values) != num_constraints:
+            raise ValueError(f"limit {limit.name!r} has {len(limit.values)} values for {num_constraints} constraints")
+
+
+def _of(windows: Windows, trajectories: np.ndarray, max_windows: int) -> Windows:
+    """The windows of these trajectories, or an even subsample of at most a tenth of `max_windows`."""
+    theirs = windows.only(np.isin(windows.trajectory, trajectories))
+    return theirs.only(evenly(len(theirs), max(1, round(NEAREST * max_windows))))
+
+
+def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:
+    read = 0
+
+    def heard(num_windows: int) -> None:
+        nonlocal read
+        read += num_windows
+        if progress is not None:
+            progress(read, total)
+
+    return heard
+
+
+def _calibration(steps: JudgedSteps) -> dict[str, Any]:
+    shown = evenly(len(steps.step), MAX_POINTS)
+    return {"forecast": _brief(steps.forecast[shown]), "logged": _brief(steps.cost_to_go[shown])}
+
+
+def _by_progress(steps: JudgedSteps) -> Iterator[dict[str, Any]]:
+    """The critic's errors in each of twenty stretches of the trajectories' course."""
+    stretch = (NUM_STRETCHES * steps.progress).astype(int)
+    error = steps.forecast - steps.cost_to_go
+    for place in np.unique(stretch):
+        found = error[stretch == place]
+        yield {
+            "progress": float(place + 0.5) / NUM_STRETCHES,
+            "num_steps": len(found),
+            "mean_absolute": _brief(np.abs(found).mean(0)),
+            "bias": _brief(found.mean(0)),
+        }
+
+
+def _brief(values: np.ndarray) -> Any:
+    """Nested lists of six significant digits: enough to draw."""
+    return [_brief(row) for row in values] if values.ndim > 1 else [float(f"{value:.6g}") for value in values]
+
+
+def _warnings(found: OfflineEvaluation) -> Iterator[str]:
+    if found.num_held_out < FEW:
+        yield f"only {found.num_held_out} held-out trajectories: no figure here carries weight"
+    if not found.action.gain > 0:
+        yield "the actor predicts logged actions no better than one Gaussian that is blind to state and limit"
+    for name, critic in zip(found.criteria, found.critic, strict=True):
+        if not critic.explained > 0:
+            yield f"the critic forecasts {name} no better than a constant would"
+    for evidence in found.limits:
+        yield from (f"limit {evidence.limit.name}: {text}" for text in _limit_warnings(evidence, found.criteria))
+
+
+def _limit_warnings(evidence: LimitEvidence, criteria: tuple[str, ...]) -> Iterator[str]:
+    record, num_within = evidence.verification, evidence.support.num_within
+    if num_within < FEW:
+        yield f"few training trajectories lie within it ({num_within}): little can have been learnt of keeping it"
+    if record.num_trajectories_within < FEW:
+        yield f"few held-out trajectories stay within it ({record.num_trajectories_within}): false alarms are uncertain"
+    if record.num_trajectories_over < FEW:
+        yield f"few held-out trajectories go over it ({record.num_trajectories_over}): missed overruns are uncertain"
+    for name, value, critic in zip(criteria, evidence.limit.values, evidence.near.critic, strict=True):
+        if abs(critic.bias) > LARGE_BIAS * value:
+            yield f"near it, forecasts of {name} are off by {critic.bias:+.3g}, more than a tenth of the limit"
+    if record.missed_before > MANY_MISSED:
+        yield f"the critic accepted {record.missed_before:.0%} of the steps that led to an overrun"
