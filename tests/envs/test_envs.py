@@ -1,4 +1,4 @@
-"""Allowance, costs in environments, bundled behaviours and rollouts."""
+"""Allowance, costs in environments, tasks and rollouts."""
 
 import gymnasium
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from saformer.criteria import torque
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec
-from saformer.envs import allowance, behaviours
+from saformer.envs import allowance
 from saformer.envs.costed import Costed, make
 from saformer.envs.rollout import rollout
 from saformer.envs.tasks import find_task, load_data, task_names
@@ -62,45 +62,6 @@ def test_costs_are_of_the_action_as_executed():
 def test_data_without_an_environment_cannot_be_rolled_out():
     with pytest.raises(ValueError, match="no environment"):
         make(EnvironmentSpec(action_low=(-1.0,), action_high=(1.0,), horizon=5), [torque])
-
-
-@pytest.mark.parametrize("robot", ["hopper", "walker2d", "halfcheetah"])
-def test_bundled_behaviours_reproduce_their_environment(robot):
-    """A stored trajectory, replayed, gives the stored rewards. Seen to fail when states are shifted by one."""
-    store = behaviours.build(robot, "medium-expert", steps=300, seed=3, workers=1)
-    assert len(store) >= 2
-    trajectory = store[0]
-    assert trajectory.terminated != trajectory.truncated
-    low, high = store.environment.action_low, store.environment.action_high
-    assert ((trajectory.action >= low) & (trajectory.action <= high)).all()
-    environment = gymnasium.make(behaviours.ENVIRONMENTS[robot])
-    positions = environment.unwrapped
-    environment.reset(seed=0)
-    # hidden coordinates (the horizontal position) do not matter to the reward, which counts velocity
-    qpos = np.concatenate([[0.0], trajectory.state[0, : positions.model.nq - 1]])
-    positions.set_state(qpos, trajectory.state[0, positions.model.nq - 1 :])
-    for step in range(3):
-        state, reward, *_ = environment.step(trajectory.action[step])
-        assert reward == pytest.approx(trajectory.reward[step], abs=5e-2)
-        assert np.allclose(state, trajectory.state[step + 1], atol=5e-2)
-
-
-def test_a_build_does_not_depend_on_the_number_of_workers():
-    """Seen to fail when workers share a random stream."""
-    alone = behaviours.build("hopper", "medium-replay", steps=2400, seed=0, workers=1)
-    together = behaviours.build("hopper", "medium-replay", steps=2400, seed=0, workers=2)
-    assert alone.fingerprint == together.fingerprint
-    assert behaviours.build("hopper", "medium-replay", steps=2400, seed=1, workers=2).fingerprint != alone.fingerprint
-
-
-def test_every_snapshot_of_a_mixture_owes_the_same_number_of_steps():
-    chunks = behaviours._plan("hopper", "medium-replay", 30_000, 0)
-    owed: dict[int, int] = {}
-    for chunk in chunks:
-        owed[chunk.snapshot] = owed.get(chunk.snapshot, 0) + chunk.steps
-    assert set(owed.values()) == {2500}
-    assert len(owed) == 12
-    assert behaviours.snapshots("hopper", "medium") == [11]
 
 
 def test_unknown_tasks_name_the_nearest():

@@ -1,4 +1,4 @@
-"""Datasets without a download: bundled behaviour policies, rolled out on this machine."""
+"""Datasets without a download: behaviour policies, rolled out on this machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -18,44 +17,26 @@ from numpy.typing import NDArray
 
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
+from saformer.envs.bundle import Behaviour, Bundle, open_bundle
 
-ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 CHUNK_STEPS = 10_000
-LOG_DEVIATION_RANGE = (-10.0, 2.0)
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Behaviour:
-    """One snapshot of a soft actor-critic: two hidden layers and a tanh-squashed Gaussian."""
-
-    weights: tuple[NDArray[np.float32], ...]
-    biases: tuple[NDArray[np.float32], ...]
-
-    def act(self, state: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float32]:
-        """Sample an action for one state."""
-        hidden = state.astype(np.float32)
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            hidden = np.maximum(hidden @ weight + bias, 0)
-        mean, log_deviation = np.split(hidden @ self.weights[-1] + self.biases[-1], 2)
-        noise = rng.standard_normal(mean.shape, dtype=np.float32)
-        action: NDArray[np.float32] = np.tanh(mean + np.exp(np.clip(log_deviation, *LOG_DEVIATION_RANGE)) * noise)
-        return action
 
 
 @dataclass(frozen=True)
 class _Chunk:
     """A piece of a build. It has its own seed, so that the result does not depend on who makes it, or when."""
 
-    robot: str
+    environment: str
     snapshot: int
+    behaviour: Behaviour
     steps: int
     seed: tuple[int, ...]
 
 
 def build(
-    robot: str,
+    robot: str | Path,
     mixture: str,
     *,
     steps: int,
@@ -65,49 +46,103 @@ def build(
 ) -> TrajectoryStore:
     """Roll out the snapshots of a mixture until there are `steps` steps; every episode is run to its end.
 
-    medium: the medium snapshot. medium-replay: equal steps of every snapshot up to it. medium-expert: equal steps of
-    the medium and the expert snapshot.
+    The robot is hopper, walker2d, halfcheetah or the path of a bundle (.npz; see `saformer.envs.bundle`).
+    medium: the medium snapshot. medium-replay: equal steps of every replay snapshot. medium-expert: equal steps of the
+    medium and the expert snapshot.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    chunks = _plan(robot, mixture, steps, seed)
+    bundle = open_bundle(robot)
+    chunks = _plan(bundle, mixture, steps, seed)
+    with make_environment(bundle.environment) as environment:
+        _check_fit(bundle, environment)
+        spec = _spec(bundle.environment, environment)
     trajectories = [trajectory for part in _collect(chunks, workers, progress) for trajectory in part]
     provenance: dict[str, Any] = {
-        "source": f"bundled behaviours of {robot}, {mixture}",
+        "source": f"bundled behaviours of {Path(robot).name}, {mixture}",
+        "bundle": bundle.fingerprint,
         "steps": steps,
         "seed": seed,
-        "versions": {name: version(name) for name in ("gymnasium", "mujoco", "numpy")},
+        "versions": _versions("gymnasium", "mujoco", "numpy"),
     }
-    return TrajectoryStore.of(trajectories, _environment_spec(robot), provenance)
+    return TrajectoryStore.of(trajectories, spec, provenance)
 
 
-def snapshots(robot: str, mixture: str) -> list[int]:
-    """Which bundled snapshots a mixture is made of."""
-    with _bundle(robot) as bundle:
-        members = {
-            "medium": [bundle["medium"]],
-            "medium-replay": list(bundle["replay"]),
-            "medium-expert": [bundle["medium"], bundle["expert"]],
-        }
-        return [int(index) for index in members[mixture]]
+def make_environment(identifier: str) -> gymnasium.Env:
+    """The environment of this Gymnasium id, if behaviours can act in it and its episodes have an end.
+
+    An id may name the module that registers it, as in "my_robots:Arm-v0"; other processes import it then.
+    """
+    try:
+        environment = gymnasium.make(identifier, disable_env_checker=True)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
+    for role, space in (("observations", environment.observation_space), ("actions", environment.action_space)):
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            raise ValueError(f"{identifier}: {role} must be vectors of numbers (a Box of one dimension), got {space}")
+    if not environment.action_space.is_bounded():  # type: ignore[attr-defined]
+        raise ValueError(f"{identifier}: actions must have finite bounds, got {environment.action_space}")
+    if environment.spec is None or environment.spec.max_episode_steps is None:
+        raise ValueError(
+            f"{identifier} has no max_episode_steps: its episodes may never end, so they cannot be run to their end; "
+            "register it with max_episode_steps=..."
+        )
+    return environment
 
 
-@cache
-def behaviour(robot: str, snapshot: int) -> Behaviour:
-    """A bundled snapshot."""
-    with _bundle(robot) as bundle:
-        weights = tuple(bundle[f"w{layer}"][snapshot].astype(np.float32) for layer in range(3))
-        biases = tuple(bundle[f"b{layer}"][snapshot].astype(np.float32) for layer in range(3))
-    return Behaviour(weights, biases)
+def run_episode(
+    environment: gymnasium.Env, behaviour: Behaviour, state: NDArray[Any], rng: np.random.Generator
+) -> Trajectory:
+    """Act with sampled actions from a state that `environment.reset` gave to the end of the episode."""
+    states, actions, rewards = [], [], []
+    terminated = truncated = False
+    while not (terminated or truncated):
+        action = behaviour.act(state, rng)
+        states.append(state)
+        actions.append(action)
+        state, reward, terminated, truncated, _ = environment.step(action)
+        rewards.append(float(reward))
+    return Trajectory.of(states, actions, rewards, state, terminated=terminated, truncated=truncated)
 
 
-def _plan(robot: str, mixture: str, steps: int, seed: int) -> list[_Chunk]:
-    members = snapshots(robot, mixture)
+def _spec(identifier: str, environment: gymnasium.Env) -> EnvironmentSpec:
+    bounds = environment.action_space
+    return EnvironmentSpec(
+        action_low=tuple(bounds.low.tolist()),  # type: ignore[attr-defined]
+        action_high=tuple(bounds.high.tolist()),  # type: ignore[attr-defined]
+        horizon=environment.spec.max_episode_steps,  # type: ignore[union-attr, arg-type]
+        identifier=identifier,
+    )
+
+
+def _check_fit(bundle: Bundle, environment: gymnasium.Env) -> None:
+    """The snapshots were made for this environment, as far as can be seen."""
+    (num_observations,) = environment.observation_space.shape  # type: ignore[misc]
+    if bundle.num_observations != num_observations:
+        raise ValueError(
+            f"{bundle.source} reads {bundle.num_observations} observations, {bundle.environment} gives "
+            f"{num_observations}: it was made for another environment or version"
+        )
+    for name in ("low", "high"):
+        made_for, has = getattr(bundle, f"action_{name}"), getattr(environment.action_space, name).astype(np.float32)
+        if not np.array_equal(made_for, has):
+            raise ValueError(
+                f"{bundle.source} has action_{name} {made_for.tolist()}, {bundle.environment} has {has.tolist()}; "
+                "a bundle must say its environment's own bounds (-1 and 1 where it says none)"
+            )
+
+
+def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
+    members = bundle.snapshots(mixture)
     chunks = []
     for place, snapshot in enumerate(members):
+        behaviour = bundle.behaviour(snapshot)
         owed = steps * (place + 1) // len(members) - steps * place // len(members)
         sizes = [min(CHUNK_STEPS, owed - begun) for begun in range(0, owed, CHUNK_STEPS)]
-        chunks += [_Chunk(robot, snapshot, size, (seed, place, part)) for part, size in enumerate(sizes)]
+        chunks += [
+            _Chunk(bundle.environment, snapshot, behaviour, size, (seed, place, part))
+            for part, size in enumerate(sizes)
+        ]
     return chunks
 
 
@@ -139,43 +174,21 @@ def _collect(chunks: list[_Chunk], workers: int | None, progress: Progress | Non
 
 def _run(chunk: _Chunk) -> list[Trajectory]:
     rng = np.random.default_rng(np.random.SeedSequence(chunk.seed))
-    environment = gymnasium.make(ENVIRONMENTS[chunk.robot], disable_env_checker=True)
-    policy = behaviour(chunk.robot, chunk.snapshot)
     trajectories: list[Trajectory] = []
-    state, _ = environment.reset(seed=int(rng.integers(2**31)))
-    while sum(map(len, trajectories)) < chunk.steps:
-        trajectories.append(_episode(environment, policy, state, rng))
-        state, _ = environment.reset()
-    environment.close()
+    with make_environment(chunk.environment) as environment:
+        state, _ = environment.reset(seed=int(rng.integers(2**31)))
+        while sum(map(len, trajectories)) < chunk.steps:
+            trajectories.append(run_episode(environment, chunk.behaviour, state, rng))
+            state, _ = environment.reset()
     return trajectories
 
 
-def _episode(
-    environment: gymnasium.Env, policy: Behaviour, state: NDArray[Any], rng: np.random.Generator
-) -> Trajectory:
-    states, actions, rewards = [], [], []
-    terminated = truncated = False
-    while not (terminated or truncated):
-        action = policy.act(state, rng)
-        states.append(state)
-        actions.append(action)
-        state, reward, terminated, truncated, _ = environment.step(action)
-        rewards.append(float(reward))
-    return Trajectory.of(states, actions, rewards, state, terminated=terminated, truncated=truncated)
-
-
-def _environment_spec(robot: str) -> EnvironmentSpec:
-    environment = gymnasium.make(ENVIRONMENTS[robot], disable_env_checker=True)
-    bounds = environment.action_space
-    spec = EnvironmentSpec(
-        action_low=tuple(bounds.low.tolist()),  # type: ignore[attr-defined]
-        action_high=tuple(bounds.high.tolist()),  # type: ignore[attr-defined]
-        horizon=environment.spec.max_episode_steps,  # type: ignore[union-attr, arg-type]
-        identifier=ENVIRONMENTS[robot],
-    )
-    environment.close()
-    return spec
-
-
-def _bundle(robot: str) -> Any:
-    return np.load(str(resources.files("saformer") / "assets" / "behaviours" / f"{robot}.npz"), allow_pickle=False)
+def _versions(*packages: str) -> dict[str, str]:
+    """Those that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,256 @@
+"""Bundles: snapshots of a behaviour policy in one .npz file, packaged or of the user's making.
+
+A bundle holds S snapshots of one soft actor-critic run, in float16 to be small:
+
+    w0 [S, obs, h0]  b0 [S, h0]  w1 [S, h0, h1]  b1 [S, h1]  w2 [S, h1, 2*act]  b2 [S, 2*act]   (mean | log-deviation)
+    steps [S]      environment steps at which each snapshot was taken
+    replay         indices of the snapshots that make up "medium-replay"
+    medium         index of the "medium" snapshot         expert   index of the "expert" snapshot
+    environment    Gymnasium id, a string; the packaged bundles do without
+    action_low, action_high [act]   the environment's bounds; -1 and 1 where absent
+
+    action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled from [-1, 1] to the bounds
+    observations are fed raw
+
+`scripts/train_behaviours.py` makes such a file for any Gymnasium task with bounded actions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
+LOG_DEVIATION_RANGE = (-10.0, 2.0)
+LAYERS = 3
+SUFFIX = ".npz"
+ROLES = ("replay", "medium", "expert")
+REQUIRED = (*(f"{kind}{layer}" for layer in range(LAYERS) for kind in "wb"), "steps", *ROLES, "environment")
+OPTIONAL = ("action_low", "action_high")
+HINT = "scripts/train_behaviours.py makes such files"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """One snapshot of a soft actor-critic: two hidden layers and a tanh-squashed Gaussian."""
+
+    weights: tuple[NDArray[np.float32], ...]
+    biases: tuple[NDArray[np.float32], ...]
+    action_low: NDArray[np.float32]
+    action_high: NDArray[np.float32]
+
+    def act(self, state: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float32]:
+        """Sample an action for one state."""
+        mean, log_deviation = self.gaussian(state)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        return self.squash(mean + np.exp(log_deviation) * noise)
+
+    def gaussian(self, state: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """[A] mean and [A] log-deviation for one state, before squashing."""
+        hidden = state.astype(np.float32)
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            hidden = np.maximum(hidden @ weight + bias, 0)
+        mean, log_deviation = np.split(hidden @ self.weights[-1] + self.biases[-1], 2)
+        return mean, np.clip(log_deviation, *LOG_DEVIATION_RANGE)
+
+    def squash(self, drawn: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Bring what was drawn from the Gaussian within the bounds. For -1 and 1 this is tanh, to the bit."""
+        centre, reach = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
+        # float32 may round a sum past the bound
+        action: NDArray[np.float32] = np.clip(centre + reach * np.tanh(drawn), self.action_low, self.action_high)
+        return action
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The snapshots of one run, and which of them make up which mixture."""
+
+    source: str
+    """robot or file that it was read from"""
+    environment: str
+    """Gymnasium id"""
+    weights: tuple[NDArray[np.floating], ...]
+    """three, [S, inputs, outputs]"""
+    biases: tuple[NDArray[np.floating], ...]
+    """three, [S, outputs]"""
+    steps: NDArray[np.integer]
+    """[S] environment steps at which each snapshot was taken"""
+    replay: tuple[int, ...]
+    medium: int
+    expert: int
+    action_low: NDArray[np.float32]
+    action_high: NDArray[np.float32]
+
+    @property
+    def num_observations(self) -> int:
+        """How long a state is."""
+        return int(self.weights[0].shape[1])
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all snapshots."""
+        digest = hashlib.sha256()
+        for values in self.weights + self.biases:
+            digest.update(np.ascontiguousarray(values).data)
+        return digest.hexdigest()[:16]
+
+    def behaviour(self, snapshot: int) -> Behaviour:
+        """One snapshot, ready to act."""
+        weights = tuple(layer[snapshot].astype(np.float32) for layer in self.weights)
+        biases = tuple(layer[snapshot].astype(np.float32) for layer in self.biases)
+        return Behaviour(weights, biases, self.action_low, self.action_high)
+
+    def snapshots(self, mixture: str) -> list[int]:
+        """Which snapshots a mixture is made of."""
+        members = {
+            "medium": [self.medium],
+            "medium-replay": list(self.replay),
+            "medium-expert": [self.medium, self.expert],
+        }
+        if mixture not in members:
+            raise ValueError(f"unknown mixture {mixture!r}; there are {', '.join(members)}")
+        return members[mixture]
+
+
+def open_bundle(robot: str | Path) -> Bundle:
+    """The packaged bundle of a robot, or the one in a file of the user's."""
+    if str(robot).endswith(SUFFIX):
+        return bundle_of(_read(Path(robot)), str(robot))
+    if robot not in ENVIRONMENTS:
+        known = ", ".join(ENVIRONMENTS)
+        raise ValueError(f"unknown robot {str(robot)!r}; there are {known}, or give the path of a {SUFFIX} bundle")
+    packaged = _read(Path(str(resources.files("saformer") / "assets" / "behaviours" / f"{robot}{SUFFIX}")))
+    return bundle_of({"environment": np.array(ENVIRONMENTS[str(robot)]), **packaged}, str(robot))
+
+
+def save_bundle(arrays: Arrays, path: str | Path) -> Bundle:
+    """Check a bundle and write it to a new file, all of it or nothing."""
+    path = Path(path)
+    check_destination(path)
+    bundle = bundle_of(arrays, str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept: dict[str, Any] = {name: arrays[name] for name in REQUIRED + OPTIONAL if name in arrays}
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, **kept)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return bundle
+
+
+def check_destination(path: Path) -> None:
+    """Refuse a name that a bundle cannot have, or that something has already."""
+    if path.suffix != SUFFIX:
+        raise ValueError(f"a bundle's name must end in {SUFFIX}, got {path}")
+    if path.exists():
+        raise FileExistsError(f"{path} exists; bundles are never overwritten: choose another name or remove it")
+
+
+def bundle_of(arrays: Arrays, source: str) -> Bundle:
+    """Check arrays that came from outside and make a bundle of them."""
+    missing = [name for name in REQUIRED if name not in arrays]
+    if missing:
+        raise ValueError(f"{source} is not a complete bundle: it has no {', '.join(missing)}; {HINT}")
+    _check_layers(arrays, source)
+    snapshots, num_actions = len(arrays["w0"]), arrays["w2"].shape[2] // 2
+    _check_steps(arrays["steps"], snapshots, source)
+    low, high = _bounds(arrays, num_actions, source)
+    return Bundle(
+        source=source,
+        environment=_environment(arrays["environment"], source),
+        weights=tuple(arrays[f"w{layer}"] for layer in range(LAYERS)),
+        biases=tuple(arrays[f"b{layer}"] for layer in range(LAYERS)),
+        steps=arrays["steps"],
+        replay=_indices("replay", arrays["replay"], 1, snapshots, source),
+        medium=_indices("medium", arrays["medium"], 0, snapshots, source)[0],
+        expert=_indices("expert", arrays["expert"], 0, snapshots, source)[0],
+        action_low=low,
+        action_high=high,
+    )
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    """Every array of the file. Nothing is unpickled: an array of objects is refused."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no bundle at {path}; {HINT}")
+    try:
+        if not zipfile.is_zipfile(path):
+            raise zipfile.BadZipFile("not an archive of arrays")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a bundle or is damaged ({error}); {HINT}") from None
+
+
+def _check_layers(arrays: Arrays, source: str) -> None:
+    """Three layers that fit onto each other, in every snapshot."""
+    for layer in range(LAYERS):
+        for name, dimensions in ((f"w{layer}", 3), (f"b{layer}", 2)):
+            values = arrays[name]
+            if values.ndim != dimensions or values.dtype.kind != "f" or values.size == 0:
+                axes = "[snapshots, inputs, outputs]" if dimensions == 3 else "[snapshots, outputs]"
+                raise ValueError(f"{source}: {name} is {values.dtype} {values.shape}, expected floats {axes}")
+            if not np.isfinite(values).all():
+                raise ValueError(f"{source}: {name} holds NaN or infinite values; train again")
+    snapshots, inputs = arrays["w0"].shape[:2]
+    for layer in range(LAYERS):
+        outputs = arrays[f"w{layer}"].shape[2]
+        for name, expected in ((f"w{layer}", (snapshots, inputs, outputs)), (f"b{layer}", (snapshots, outputs))):
+            if arrays[name].shape != expected:
+                raise ValueError(f"{source}: {name} has shape {arrays[name].shape}, expected {expected}")
+        inputs = outputs
+    if inputs % 2:
+        raise ValueError(f"{source}: w2 has {inputs} outputs, expected a mean and a log-deviation for each action")
+
+
+def _check_steps(steps: NDArray[Any], snapshots: int, source: str) -> None:
+    if steps.dtype.kind not in "iu" or steps.shape != (snapshots,):
+        raise ValueError(f"{source}: steps is {steps.dtype} {steps.shape}, expected {snapshots} integers")
+
+
+def _indices(name: str, values: NDArray[Any], dimensions: int, snapshots: int, source: str) -> tuple[int, ...]:
+    if values.dtype.kind not in "iu" or values.ndim != dimensions or values.size == 0:
+        expected = "a list of indices" if dimensions else "one index"
+        raise ValueError(f"{source}: {name} is {values.dtype} {values.shape}, expected {expected} of snapshots")
+    found = tuple(int(index) for index in values.reshape(-1))
+    odd = next((index for index in found if not 0 <= index < snapshots), None)
+    if odd is not None:
+        raise ValueError(f"{source}: {name} names snapshot {odd}, but there are {snapshots} (0 to {snapshots - 1})")
+    return found
+
+
+def _environment(values: NDArray[Any], source: str) -> str:
+    if values.dtype.kind != "U" or values.ndim != 0 or not str(values):
+        raise ValueError(f"{source}: environment is {values.dtype} {values.shape}, expected a Gymnasium id as a string")
+    return str(values)
+
+
+def _bounds(arrays: Arrays, num_actions: int, source: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    if ("action_low" in arrays) != ("action_high" in arrays):
+        raise ValueError(f"{source} has one of action_low and action_high, expected both or neither")
+    found = []
+    for name, default in (("action_low", -1.0), ("action_high", 1.0)):
+        values = np.asarray(arrays.get(name, np.full(num_actions, default, np.float32)))
+        if values.dtype.kind not in "fiu" or values.shape != (num_actions,):
+            raise ValueError(f"{source}: {name} is {values.dtype} {values.shape}, expected {num_actions} numbers")
+        found.append(values.astype(np.float32))
+    low, high = found
+    if not (np.isfinite(found).all() and (low < high).all()):
+        raise ValueError(f"{source}: actions must lie between finite bounds, got {low.tolist()} to {high.tolist()}")
+    return low, high
