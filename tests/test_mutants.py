@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package and its tests, to be spoilt."""
     root = tmp_path_factory.mktemp("mutants")
-    shutil.copytree(ROOT / "src", root / "src")
-    shutil.copytree(ROOT / "tests", root / "tests")
+    for name in ("src", "tests", "scripts"):
+        shutil.copytree(ROOT / name, root / name)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, root)
     return root

@@ -19,14 +19,35 @@ except PackageNotFoundError:
     __version__ = "unknown"
 
 if TYPE_CHECKING:
-    from saformer.api import demo, evaluate, load, train
+    from saformer.api import (
+        build_data,
+        demo,
+        evaluate,
+        evaluate_offline,
+        export_data,
+        import_data,
+        inspect_data,
+        load,
+        train,
+    )
 
-__all__ = ["__version__", "demo", "evaluate", "load", "train"]
+__all__ = [
+    "__version__",
+    "build_data",
+    "demo",
+    "evaluate",
+    "evaluate_offline",
+    "export_data",
+    "import_data",
+    "inspect_data",
+    "load",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
     # Found on first use, so that `import saformer.core` needs torch and nothing else.
-    if name in {"demo", "evaluate", "load", "train"}:
+    if name in __all__ and name != "__version__":
         from saformer import api
 
         return getattr(api, name)

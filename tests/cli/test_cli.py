@@ -30,14 +30,14 @@ def test_flags_are_frozen(capsys):
     # fmt: off
     assert flags(train.parse, capsys) == {
         "--action-noise", "--batch-size", "--candidates", "--checkpoint-every", "--cost-discount",
-        "--data-seed", "--data-steps", "--device", "--dropout", "--evaluate-every", "--gradient-clip",
-        "--heads", "--layers", "--learning-rate", "--out", "--past-return", "--penalty", "--preset",
+        "--criteria", "--data-seed", "--data-steps", "--device", "--dropout", "--evaluate-every", "--gradient-clip",
+        "--heads", "--held-out", "--layers", "--learning-rate", "--out", "--past-return", "--penalty", "--preset",
         "--report-every", "--resume", "--seed", "--temperature", "--tensorboard", "--updates",
         "--warmup-updates", "--weight-decay", "--width", "--window",
     }
     assert flags(evaluate.parse, capsys) == {
-        "--action-noise", "--candidates", "--device", "--episodes", "--fallback", "--json", "--limits",
-        "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification",
+        "--action-noise", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json", "--limits",
+        "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification",
     }
     # fmt: on
     assert flags(demo.parse, capsys) == {"--device", "--out", "--scale", "--seed"}
@@ -167,9 +167,11 @@ def test_training_and_doctor_need_no_simulator(tmp_path):
         "brief = '--updates 4 --batch-size 4 --evaluate-every 2'.split()\n"
         f"assert main(['train', {str(tmp_path / 'logs')!r}, '--out', {str(tmp_path / 'run')!r}, *brief]) == 0\n"
         "assert main(['doctor']) == 0\n"
-        f"assert main(['evaluate', {str(tmp_path / 'run')!r}]) == 1\n"
+        "assert main(['evaluate', " + repr(str(tmp_path / "run")) + "]) == 0\n"
+        f"assert main(['train', 'allowance', '--out', {str(tmp_path / 'other')!r}, *brief]) == 1\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "no rollout" in done.stdout
     assert "gymnasium is not installed" in done.stderr
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saformer.cli import evaluate, train
+from saformer.cli import data, evaluate, train
 from saformer.cli.main import main
 from saformer.training.presets import PRESETS
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
+DATA = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 BLOCKS = dict(enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
 
 
@@ -20,7 +21,9 @@ BLOCKS = dict(enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make demo` does, with next to no data and training."""
     out = tmp_path_factory.mktemp("demo")
-    assert main(["demo", "--scale", "smoke", "--out", str(out)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SAFORMER_HOME", str(tmp_path_factory.getbasetemp() / "home"))
+        assert main(["demo", "--scale", "smoke", "--out", str(out)]) == 0
     return out
 
 
@@ -37,13 +40,18 @@ def test_the_demo_can_be_run_again(smoke, capsys):
     assert "already finished" in capsys.readouterr().err
 
 
-def test_commands_parse():
-    """Every `saformer` line of the README is understood. Seen to fail when a flag is renamed."""
-    lines = re.findall(r"^saformer (.*?)(?:\s+#.*)?$", README, re.MULTILINE)
-    assert len(lines) >= 3
+def test_commands_parse(tmp_path, monkeypatch):
+    """Every `saformer` line of the README and of docs/data.md is understood. Seen to fail when a flag is renamed."""
+    monkeypatch.chdir(tmp_path)
+    Path("mapping.toml").write_text(re.search(r"```toml\n(.*?)```", DATA, re.DOTALL)[1])
+    lines = re.findall(r"^saformer (.*?)(?:\s+#.*)?$", README + DATA, re.MULTILINE)
+    assert len(lines) >= 15
     for line in lines:
         verb, *rest = shlex.split(line)
-        {"train": train.parse, "evaluate": evaluate.parse, "doctor": lambda _: None}[verb](rest)
+        if verb == "data":
+            data.parse(rest[0], rest[1:])
+        else:
+            {"train": train.parse, "evaluate": evaluate.parse, "doctor": lambda _: None}[verb](rest)
 
 
 class Machine:
@@ -90,6 +98,24 @@ def test_own_trajectories(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "my-logs" / "manifest.json").exists()
     brief = ["--updates", "2", "--batch-size", "4", "--evaluate-every", "0", "--out", "run"]
     assert main(["train", "my-logs", *brief]) == 0
+
+
+def test_logs_and_no_simulator(tmp_path, monkeypatch):
+    """The README's four commands, on a small log and with few updates."""
+    monkeypatch.chdir(tmp_path)
+    Path("logs").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(2):
+        rows = ["run,level,pressure,valve,profit,speed"]
+        for run in range(12):
+            rows += [f"{number}-{run}," + ",".join(f"{value:.3f}" for value in rng.uniform(0, 3, 5)) for _ in range(8)]
+        Path(f"logs/{number}.csv").write_text("\n".join(rows))
+    block = re.search(r"no simulator at all:\n\n```console\n(.*?)```", README, re.DOTALL)[1]
+    for line in block.splitlines():
+        words = shlex.split(line)[1:]
+        more = "--updates 3 --batch-size 4 --width 16 --layers 1".split() if words[0] == "train" else []  # noqa: SIM905
+        assert main([*words, *more]) == 0, line
+    assert "<svg" in Path("plant.html").read_text()
 
 
 def test_linked_documents_exist(project):

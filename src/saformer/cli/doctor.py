@@ -14,13 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from saformer import __version__
-from saformer.envs.tasks import data_home
+from saformer.data.home import data_home
 
 CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
 EXTRAS = {
     "mujoco": (("gymnasium", "mujoco", "imageio"), "the nine tasks, rollouts, the demo"),
-    "minari": (("minari", "h5py"), "Minari datasets"),
-    "logs": (("pyarrow",), "Parquet logs"),
+    "hdf5": (("h5py",), "D4RL and DSRL files"),
+    "minari": (("minari",), "Minari datasets"),
+    "logs": (("pyarrow",), "CSV and Parquet logs"),
+    "behaviours": (("stable-baselines3",), "training behaviour policies"),
     "ray": (("ray",), "experiments on a cluster"),
     "track": (("tensorboard",), "TensorBoard metrics"),
 }

@@ -15,6 +15,7 @@ from saformer import __version__
 
 VERBS = {
     "demo": "data, training, evaluation and a report in a few minutes",
+    "data": "build, import, inspect and export trajectories",
     "train": "learn one policy for all limits from a task's data",
     "evaluate": "roll a trained policy out under several limits",
     "doctor": "what is installed, what is missing and how to get it",

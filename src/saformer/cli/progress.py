@@ -64,6 +64,7 @@ def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listen
         yield Listener(
             say=bars.say,
             building=lambda done, total: bars.advance("data", done, total),
+            surveying=lambda done, total: bars.advance("survey", done, total),
             training=lambda update, total, metrics: bars.advance("training", update, total, _losses(metrics)),
             row=row,
             evaluating=lambda done, total: bars.advance("evaluation", done, total),

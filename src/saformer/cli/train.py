@@ -29,9 +29,13 @@ class TrainCommand:
     """
 
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
-    """allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or a trajectory store's path."""
+    """allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, a trajectory store's path, d4rl:NAME or minari:NAME."""  # noqa: E501
     preset: Literal["small", "paper"] = "small"
     """small: minutes on two CPU cores. paper: the paper's sizes, 100,000 updates, wants a GPU. The defaults below are the preset's."""  # noqa: E501
+    criteria: tuple[str, ...] = ()
+    """Criteria, one per constraint: torque, energy, a column's name, an expression such as "abs(action).sum()", module:function; by default those of the data."""  # noqa: E501
+    held_out: float | None = None
+    """Share of trajectories to keep for an offline evaluation; by default 0.1 where there is no simulator, else 0."""
     seed: int = 0
     """Decides initial weights, windows and dropout."""
     data_steps: int | None = None
@@ -68,6 +72,8 @@ def main(arguments: Sequence[str], console: Console) -> int:
             run = train(
                 command.task,
                 preset=Preset(command.agent, command.fit),
+                criteria=command.criteria,
+                held_out=command.held_out,
                 seed=command.seed,
                 data_steps=command.data_steps,
                 data_seed=command.data_seed,

@@ -1,15 +1,20 @@
-"""Tasks by name: where their data comes from and what it costs."""
+"""Tasks by name: where their data comes from."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from saformer.criteria import CostCriterion, torque
-from saformer.data.store import MANIFEST, TrajectoryStore
+from saformer.data.folder import MANIFEST
+from saformer.data.home import data_home
+from saformer.data.sources.names import is_hosted, open_source
+from saformer.data.sources.source import import_source
+from saformer.data.store import TrajectoryStore
 
 Progress = Callable[[int, int], None]
 REPLAY_STEPS, MIXTURE_STEPS = 300_000, 1_000_000
@@ -18,18 +23,24 @@ ROBOTS = ("hopper", "walker2d", "halfcheetah")
 MIXTURES = ("medium", "medium-replay", "medium-expert")
 
 
+class Make(Protocol):
+    """Makes a task's data and keeps it at `path`."""
+
+    def __call__(
+        self, path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None
+    ) -> TrajectoryStore:
+        """The data, opened from there."""
+
+
 @dataclass(frozen=True)
 class Task:
-    """A named dataset and the costs that its episodes are judged by."""
+    """A dataset by name: one that is there already, or one that can be made."""
 
     name: str
-    criteria: tuple[CostCriterion, ...]
-    steps: int
-    """canonical size of the dataset"""
-    build: Callable[..., TrajectoryStore] | None = None
-    """build(steps=..., seed=..., progress=...) -> the data"""
+    steps: int | None = None
+    """canonical size of the dataset; None if it has the size it has"""
+    make: Make | None = None
     store: TrajectoryStore | None = None
-    """the data, where it is there already"""
 
 
 def task_names() -> list[str]:
@@ -38,55 +49,102 @@ def task_names() -> list[str]:
 
 
 def find_task(name: str) -> Task:
-    """The task of this name, or of the trajectory store at this path."""
+    """The task of this name, the hosted dataset of this name, or the trajectory store at this path."""
     if name == "allowance":
         from saformer.envs.allowance import HORIZON
 
-        return Task(name, (torque,), ALLOWANCE_EPISODES * HORIZON, _build_allowance)
+        return Task(name, ALLOWANCE_EPISODES * HORIZON, _make_allowance)
     if name in task_names():
         robot, mixture = name.split("-", 1)
-        steps = REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS
+        return Task(name, canonical_steps(mixture), make_from_behaviours(robot, mixture))
+    if is_hosted(name):
+        return Task(name, None, _importer(name))
+    if is_store(name):
+        return Task(name, store=TrajectoryStore.open(name))
+    raise ValueError(_unknown(name))
 
-        def build(*, steps: int, seed: int, progress: Progress | None) -> TrajectoryStore:
-            from saformer.envs import behaviours
 
-            return behaviours.build(robot, mixture, steps=steps, seed=seed, progress=progress)
+def is_store(path: str | Path) -> bool:
+    """Whether there is a trajectory store at this path."""
+    return (Path(path) / MANIFEST).exists()
 
-        return Task(name, (torque,), steps, build)
-    if (Path(name) / MANIFEST).exists():
-        store = TrajectoryStore.open(name)
-        return Task(name, (torque,), store.num_steps, store=store)
-    nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.3)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known are {', '.join(task_names())}"
-    raise ValueError(f"unknown task {name!r}; {hint} A path to a trajectory store works too.")
+
+def canonical_steps(mixture: str) -> int:
+    """How much data a mixture has unless told otherwise."""
+    return REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS
 
 
 def load_data(
     task: Task, *, steps: int | None = None, seed: int = 0, progress: Progress | None = None
 ) -> TrajectoryStore:
-    """The task's data: built on first use and kept under `data_home()` from then on."""
+    """The task's data: made on first use and kept under `data_home()` from then on."""
     if task.store is not None:
         return task.store
-    assert task.build is not None, "a task has data or a way to build it"
-    steps = steps or task.steps
-    kept = data_home() / f"{task.name}-{steps}-seed{seed}"
+    kept = kept_at(task, steps=steps, seed=seed)
     if kept.exists():
         return TrajectoryStore.open(kept)
-    built = task.build(steps=steps, seed=seed, progress=progress)
     try:
-        return built.save(kept)
-    except OSError:
-        if kept.exists():  # somebody else was faster
-            return TrajectoryStore.open(kept)
-        raise
+        return make_data(task, kept, steps=steps, seed=seed, progress=progress)
+    except FileExistsError:  # somebody else was faster
+        return TrajectoryStore.open(kept)
 
 
-def data_home() -> Path:
-    """Where built datasets are kept: $SAFORMER_HOME, or .cache/saformer in the user's home."""
-    return Path(os.environ.get("SAFORMER_HOME") or Path.home() / ".cache" / "saformer") / "data"
+def kept_at(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
+    """Where the data of a task is kept once it was made."""
+    if task.steps is None:
+        return data_home() / task.name.replace(":", "-").replace("/", "-")
+    return data_home() / f"{task.name}-{steps or task.steps}-seed{seed}"
 
 
-def _build_allowance(*, steps: int, seed: int, progress: Progress | None) -> TrajectoryStore:
+def make_data(
+    task: Task,
+    path: Path,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> TrajectoryStore:
+    """Make the task's data at this path; `workers` processes, by default one per core."""
+    assert task.make is not None, "a task has data or a way to make it"
+    return task.make(path, steps=steps or task.steps or 0, seed=seed, workers=workers, progress=progress)
+
+
+def make_from_behaviours(robot: str, mixture: str) -> Make:
+    """Roll out behaviour policies: those of a bundled robot, or of a bundle's file."""
+
+    def make(path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None) -> TrajectoryStore:
+        from saformer.envs import behaviours
+
+        built = behaviours.build(robot, mixture, steps=steps, seed=seed, workers=workers, progress=progress)
+        return built.save(path)
+
+    return make
+
+
+def _make_allowance(
+    path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None
+) -> TrajectoryStore:
     from saformer.envs import allowance
 
-    return allowance.dataset(episodes=max(1, steps // allowance.HORIZON), seed=seed)
+    return allowance.dataset(episodes=max(1, steps // allowance.HORIZON), seed=seed).save(path)
+
+
+def _importer(name: str) -> Make:
+    def make(path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None) -> TrajectoryStore:
+        found = import_source(open_source(name, progress=progress), path, progress=progress)
+        for note in found.notes:
+            warnings.warn(f"{name}: {note}", stacklevel=2)
+        return found.store
+
+    return make
+
+
+def _unknown(name: str) -> str:
+    if Path(name).is_file():
+        return f"{name} is a file, not a trajectory store: import it first with `saformer data import {name}`"
+    if Path(name).is_absolute() or os.sep in name:
+        return f"there is no trajectory store at {name}; if a run's data was moved, say where it is now with --data"
+    nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.3)
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known are {', '.join(task_names())}."
+    return f"unknown task {name!r}; {hint} A path to a trajectory store works too, and d4rl:NAME or minari:NAME."

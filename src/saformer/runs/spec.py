@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from saformer.core.batch import Dimensions
@@ -24,6 +25,8 @@ class RunSpec:
     data_seed: int
     data_fingerprint: str
     dimensions: Dimensions
+    held_out: float = 0.0
+    """share of the trajectories that training never saw"""
 
     @property
     def digest(self) -> str:
@@ -31,9 +34,14 @@ class RunSpec:
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
     @property
+    def task_name(self) -> str:
+        """What people call the task: a store goes by the name of its folder."""
+        return Path(self.task).name if Path(self.task).is_absolute() else self.task
+
+    @property
     def name(self) -> str:
         """The directory that a run of this kind is kept in, unless told otherwise."""
-        task = self.task.strip("/").replace("/", "-")
+        task = self.task_name.replace("/", "-").replace(":", "-")
         return f"{task}-{self.agent}-seed{self.seed}-{self.digest}"
 
     def plain(self) -> dict[str, Any]:

@@ -1,0 +1,23 @@
+"""The Python interface. The command line is a thin layer over these functions."""
+
+from saformer.api.datasets import build_data, export_data, import_data, inspect_data
+from saformer.api.demonstration import demo
+from saformer.api.listener import Listener
+from saformer.api.runs import DEFAULT_LIMITS, data_of, evaluate, evaluate_offline, load, train
+from saformer.data.limits import Limit
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "Limit",
+    "Listener",
+    "build_data",
+    "data_of",
+    "demo",
+    "evaluate",
+    "evaluate_offline",
+    "export_data",
+    "import_data",
+    "inspect_data",
+    "load",
+    "train",
+]

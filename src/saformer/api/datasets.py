@@ -1,0 +1,152 @@
+"""Make, import, inspect and export data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from saformer.api.listener import Listener
+from saformer.api.runs import relabelled
+from saformer.criteria import criterion
+from saformer.data.inspection import Inspection, inspect
+from saformer.data.limits import parse_limit
+from saformer.data.logs.logs import Logs, is_log, open_logs
+from saformer.data.logs.mapping import LogMapping
+from saformer.data.sources.minari import write_minari
+from saformer.data.sources.names import open_source
+from saformer.data.sources.source import EnvironmentHints, Imported, import_source, merged
+from saformer.data.store import TrajectoryStore
+from saformer.envs.tasks import (
+    MIXTURES,
+    Task,
+    canonical_steps,
+    find_task,
+    kept_at,
+    load_data,
+    make_data,
+    make_from_behaviours,
+)
+
+
+def build_data(
+    task: str,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    mixture: str = "medium",
+    workers: int | None = None,
+    out: str | Path | None = None,
+    listener: Listener | None = None,
+) -> Path:
+    """Make the data of a named task, or of a bundle of behaviour policies (.npz). Returns where it is kept.
+
+    Without `out` it is kept where `train` looks for it, and not made twice.
+    """
+    listener = listener or Listener()
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    made = _task(task, mixture)
+    if made.make is None:
+        raise ValueError(f"{task} is a store already: there is nothing to build")
+    path = Path(out) if out else kept_at(made, steps=steps, seed=seed)
+    if out and path.exists():
+        raise FileExistsError(f"{path} exists; stores are never overwritten: choose another name or remove it")
+    if path.exists():
+        listener.say(f"already built: {path}")
+        TrajectoryStore.open(path)
+        return path
+    store = make_data(made, path, steps=steps, seed=seed, workers=workers, progress=listener.building)
+    listener.say(f"{len(store)} trajectories, {store.num_steps} steps; fingerprint {store.fingerprint}")
+    return path
+
+
+def import_data(
+    sources: Sequence[str | Path],
+    out: str | Path,
+    *,
+    mapping: LogMapping | None = None,
+    known: EnvironmentHints | None = None,
+    criteria: Sequence[str] = (),
+    drop_faulty: bool = False,
+    listener: Listener | None = None,
+) -> Imported:
+    """Turn logs (CSV, Parquet), HDF5, NPZ or Minari data, or several of a kind, into a store at `out`."""
+    listener = listener or Listener()
+    if Path(out).exists():
+        raise FileExistsError(f"{out} exists; stores are never overwritten: choose another name or remove it")
+    for name in criteria:
+        criterion(name)  # a wrong one is refused before anything is read
+    names = [str(source) for source in sources]
+    if all(is_log(name) or (Path(name).is_dir() and not _is_minari(name)) for name in names):
+        source = survey_logs(names, mapping, listener=listener).source(drop_faulty=drop_faulty)
+    else:
+        source = merged([open_source(name, known, progress=listener.building) for name in names])
+    found = import_source(source, out, criteria=criteria or None, progress=listener.building)
+    for note in found.notes:
+        listener.say(f"note: {note}")
+    listener.say(f"imported {found.summary()} to {out}; fingerprint {found.store.fingerprint}")
+    return found
+
+
+def survey_logs(names: Sequence[str], mapping: LogMapping | None = None, *, listener: Listener | None = None) -> Logs:
+    """Read logs once to see what is wrong with them; nothing is written."""
+    return open_logs(names, mapping, progress=listener.surveying if listener else None)
+
+
+def inspect_data(
+    source: str,
+    *,
+    criteria: Sequence[str] = (),
+    cost_discount: float = 1.0,
+    limits: Sequence[str] = (),
+    steps: int | None = None,
+    seed: int = 0,
+    mapping: LogMapping | None = None,
+    listener: Listener | None = None,
+) -> Inspection:
+    """Which limits can this data support? `source` is a task, a store, a hosted name or a file."""
+    listener = listener or Listener()
+    with open_data(source, steps=steps, seed=seed, mapping=mapping, listener=listener) as store:
+        data = relabelled(store, criteria, cost_discount)
+        return inspect(data, [parse_limit(limit, data) for limit in limits] or None)
+
+
+def export_data(source: str, dataset_id: str, *, listener: Listener | None = None) -> Path:
+    """Write a task's data or a store as a Minari dataset of this id. Returns its folder."""
+    listener = listener or Listener()
+    with open_data(source, listener=listener) as store:
+        path = write_minari(store, dataset_id)
+    listener.say(f"exported to {path}; load it with minari.load_dataset({dataset_id!r})")
+    return path
+
+
+@contextmanager
+def open_data(
+    source: str,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    mapping: LogMapping | None = None,
+    listener: Listener | None = None,
+) -> Iterator[TrajectoryStore]:
+    """The data of a task, a store or a hosted name; a file is imported for as long as it is looked at."""
+    listener = listener or Listener()
+    if not (is_log(source) or Path(source).is_file() or _is_minari(source)):
+        yield load_data(find_task(source), steps=steps, seed=seed, progress=listener.building)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield import_data([source], Path(folder) / "store", mapping=mapping, listener=listener).store
+
+
+def _task(name: str, mixture: str) -> Task:
+    if not name.endswith(".npz"):
+        return find_task(name)
+    if mixture not in MIXTURES:
+        raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(MIXTURES)}")
+    return Task(f"{Path(name).stem}-{mixture}", canonical_steps(mixture), make_from_behaviours(name, mixture))
+
+
+def _is_minari(name: str) -> bool:
+    return any((Path(name) / part).exists() for part in ("metadata.json", "data/metadata.json"))

@@ -1,0 +1,257 @@
+"""`saformer data`: what the user types, from logs to a verdict."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from saformer.cli import data
+from saformer.cli.main import main
+from saformer.data.store import TrajectoryStore
+from saformer.envs import allowance
+from tests.data.test_store import files_may_hold
+
+BRIEF = "--updates 4 --batch-size 4 --evaluate-every 0 --width 16 --layers 1 --candidates 4".split()  # noqa: SIM905
+COLUMNS = "--state time_left price --action valve --reward profit --episode run --cost flow".split()  # noqa: SIM905
+
+
+def write_log(path: Path, *, episodes: int = 30) -> Path:
+    """Allowance as a plant's logger might have written it."""
+    lines = ["run,time_left,price,valve,profit,flow"]
+    for number, part in enumerate(allowance.dataset(episodes=episodes)):
+        for state, action, reward in zip(part.state, part.action[:, 0], part.reward, strict=True):
+            lines.append(f"{number},{state[0]},{state[1]},{action},{reward},{abs(action)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def flags(verb: str, capsys) -> set[str]:
+    with pytest.raises(SystemExit):
+        data.parse(verb, ["--help"])
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
+
+
+def test_flags_are_frozen(capsys):
+    """A flag that changes its name breaks somebody's script: change these on purpose only."""
+    # fmt: off
+    assert flags("build", capsys) == {"--mixture", "--out", "--seed", "--steps", "--workers"}
+    assert flags("import", capsys) == {
+        "--action", "--action-high", "--action-low", "--check", "--columns", "--cost", "--criteria", "--delimiter",
+        "--drop-faulty", "--environment", "--episode", "--episodes-per-file", "--gap", "--horizon", "--json",
+        "--mapping", "--next-state", "--out", "--reward", "--state", "--terminated", "--time", "--truncated",
+    }
+    assert flags("inspect", capsys) == {
+        "--cost-discount", "--criteria", "--json", "--limits", "--mapping", "--report", "--seed", "--steps",
+    }
+    # fmt: on
+    assert flags("export", capsys) == set()
+
+
+def test_build_is_kept_and_not_made_twice(capsys, tmp_path):
+    """Seen to fail when a build is made anew each time."""
+    arguments = ["data", "build", "hopper-medium", "--steps", "300", "--seed", "3", "--workers", "1"]
+    assert main(arguments) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert TrajectoryStore.open(path).environment.identifier == "Hopper-v5"
+    assert set(TrajectoryStore.open(path).provenance["versions"]) >= {"gymnasium", "mujoco"}
+    assert main(arguments) == 0
+    assert "already built" in capsys.readouterr().err
+    elsewhere = [*arguments, "--out", str(tmp_path / "mine")]
+    assert main(elsewhere) == 0
+    assert TrajectoryStore.open(tmp_path / "mine").fingerprint == TrajectoryStore.open(path).fingerprint
+    assert main(elsewhere) == 1
+    assert "never overwritten" in capsys.readouterr().err
+    assert main(["data", "list"]) == 0
+    assert "hopper-medium-300-seed3" in capsys.readouterr().out
+
+
+def test_an_interrupted_build_leaves_nothing(tmp_path):
+    """Ctrl-C while workers run. Seen to fail when workers are not stopped: the command would go on to the end."""
+    command = [sys.executable, "-m", "saformer.cli.main", "data", "build", "walker2d-medium", "--steps", "2000000"]
+    environment = {**os.environ, "SAFORMER_HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        [*command, "--workers", "2"], env=environment, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        time.sleep(6)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 130, said
+    assert b"interrupted" in said
+    assert b"Traceback" not in said
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_from_a_log_to_a_verdict_without_a_simulator(tmp_path):
+    """With neither gymnasium nor mujoco: import, inspect, train, evaluate the store.
+
+    Seen to fail when the API imports rollouts at its top.
+    """
+    log, store = write_log(tmp_path / "plant.csv"), tmp_path / "plant"
+    code = (
+        "import sys\n"
+        "sys.modules['gymnasium'] = sys.modules['mujoco'] = None\n"
+        "from saformer.cli.main import main\n"
+        f"assert main(['data', 'import', {str(log)!r}, '--out', {str(store)!r}, *{COLUMNS!r}]) == 0\n"
+        f"assert main(['data', 'inspect', {str(store)!r}]) == 0\n"
+        f"assert main(['train', {str(store)!r}, *{BRIEF!r}]) == 0\n"
+        f"assert main(['evaluate', {str(store)!r}, '--limits', 'p20', '8']) == 0\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    found = json.loads((run / "offline.json").read_text())
+    assert found["num_held_out"] == 3
+    assert [limit["limit"]["name"] for limit in found["limits"]] == ["p20", "8"]
+    assert "no rollout" in done.stdout
+    assert "no rollout" in (run / "report.html").read_text()
+    spec = json.loads((run / "run.json").read_text())
+    assert spec["criteria"] == ["flow"]
+    assert spec["held_out"] == 0.1
+    assert spec["task"] == str(store.resolve()), "found again from any folder"
+
+
+def test_a_store_that_was_moved_is_found_again_on_request(tmp_path, capsys):
+    recorded = allowance.dataset(episodes=20)
+    store = replace(recorded, environment=replace(recorded.environment, identifier=None)).save(tmp_path / "old")
+    assert main(["train", str(tmp_path / "old"), *BRIEF, "--out", str(tmp_path / "run")]) == 0
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert main(["evaluate", str(tmp_path / "run")]) == 1
+    assert "say where it is now with --data" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "new"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_held_out"] == 2
+    assert len(store) == 20
+
+
+def test_criteria_are_kept_with_the_run(tmp_path, capsys):
+    """Two constraints by expression, rolled out with the same costs. Seen to fail when only the first is used."""
+    criteria = ["abs(action).sum()", "0.5 * (state[1] > 1)"]
+    arguments = ["train", "allowance", "--data-steps", "400", *BRIEF, "--criteria", *criteria]
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["criteria"] == criteria
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--limits", "p50,4.5", "--episodes", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["episodes"][0]["cost"]) == 2
+    dear = 0.5 * sum(allowance.PRICES > 1)
+    assert found["episodes"][0]["cost"][1] == pytest.approx(dear)
+
+
+def test_inspect_prints_tables_json_and_a_page(tmp_path, capsys):
+    log = write_log(tmp_path / "plant.csv", episodes=60)
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text(
+        'state = ["time_left", "price"]\naction = "valve"\nreward = "profit"\nepisode = "run"\ncolumns = ["flow"]\n'
+    )
+    common = ["data", "inspect", str(log), "--mapping", str(mapping), "--criteria", "flow"]
+    assert main([*common, "--report", str(tmp_path / "page.html")]) == 0
+    shown = capsys.readouterr().out
+    assert "Thresholds" in shown
+    assert "60 trajectories" in shown
+    assert "<svg" in (tmp_path / "page.html").read_text()
+    assert main([*common, "--limits", "p10", "9", "--json"]) == 0
+    assert [limit["name"] for limit in json.loads(capsys.readouterr().out)["limits"]] == ["p10", "9"]
+
+
+def test_check_reports_and_writes_nothing(tmp_path, capsys):
+    """Seen to fail when a log with problems passes."""
+    log = write_log(tmp_path / "plant.csv")
+    assert main(["data", "import", str(log), "--check", *COLUMNS]) == 0
+    assert "nothing stands in the way" in capsys.readouterr().out
+    log.write_text(log.read_text() + "7,0.5,1,0.1,0.1,\n")
+    assert main(["data", "import", str(log), "--check", "--json", *COLUMNS]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["problems"]) == 2, "a missing value, and rows of an episode that lie apart"
+    assert list(tmp_path.iterdir()) == [log]
+
+
+def test_export_and_import_again(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    allowance.dataset(episodes=3).save(tmp_path / "store")
+    assert main(["data", "export", str(tmp_path / "store"), "tests/allowance-v0"]) == 0
+    assert main(["data", "import", "minari:tests/allowance-v0", "--out", str(tmp_path / "again")]) == 0
+    again = TrajectoryStore.open(tmp_path / "again")
+    assert again.fingerprint == TrajectoryStore.open(tmp_path / "store").fingerprint
+
+
+def test_several_files_of_arrays_become_one_store(tmp_path):
+    for name, steps in (("medium", 4), ("expert", 6)):
+        ends = np.arange(steps) == steps - 1
+        np.savez(
+            tmp_path / f"{name}.npz",
+            states=np.ones((steps, 2)),
+            actions=np.ones((steps, 1)),
+            rewards=ends,
+            timeouts=ends,
+        )
+    sources = [str(tmp_path / f"{name}.npz") for name in ("medium", "expert")]
+    bounds = ["--action-low", "-2", "--action-high", "2"]
+    assert main(["data", "import", *sources, "--out", str(tmp_path / "both"), *bounds]) == 0
+    store = TrajectoryStore.open(tmp_path / "both")
+    assert store.lengths.tolist() == [4, 6]
+    assert store.environment.action_high == (2.0,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fly"], "unknown command 'fly'"),
+        (["build", "hoper-medium"], "did you mean hopper-medium"),
+        (["build", "hopper-medium", "--steps", "0"], "at least 1"),
+        (["import"], "what is to be imported?"),
+        (["import", "OUT/none.csv"], "there is no log"),
+        (["import", "OUT/plant.csv"], "no column is named as state: the header is run, time_left"),
+        (["import", "OUT/plant.csv", "--mapping", "OUT/none.toml"], "No such file"),
+        (["import", "OUT/plant.csv", *COLUMNS, "--criteria", "__import__('os')"], "__import__"),
+        (["import", "OUT/plant.csv", *COLUMNS, "--out", "OUT/exists"], "never overwritten"),
+        (["import", "OUT/plant.csv", *COLUMNS, "--action-low", "1", "2"], "2 action bounds for 1 action columns"),
+        (["inspect", "OUT/exists", "--criteria", "flov"], "reads 'flov', which the data does not offer"),
+        (["inspect", "OUT/exists", "--criteria", "action"], "values per step"),
+        (["inspect", "OUT/exists", "--cost-discount", "2"], "cost_discount must lie in"),
+        (["inspect", "OUT/plant.csv.gz"], "there is no trajectory store at"),
+        (["export", "OUT/exists", "not an id"], "Malformed dataset ID"),
+    ],
+)
+def test_mistakes_are_explained_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    write_log(tmp_path / "plant.csv", episodes=3)
+    allowance.dataset(episodes=3).save(tmp_path / "exists")
+    monkeypatch.chdir(tmp_path)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    code = main(["data", *(argument.replace("OUT", str(tmp_path)) for argument in arguments)])
+    said = capsys.readouterr().err
+    assert code in {1, 2}
+    assert message in said.replace("\n", " "), said
+    assert "Traceback" not in said
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept, "nothing half-written"
+
+
+def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path, capsys):
+    """Seen to fail when the unfinished folder is not removed."""
+    log = write_log(tmp_path / "plant.csv", episodes=200)
+    with files_may_hold(5000):
+        assert main(["data", "import", str(log), "--out", str(tmp_path / "store"), *COLUMNS]) == 1
+    assert "File too large" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [log]
+
+
+def test_code_named_by_a_store_is_not_run(tmp_path, capsys):
+    """A store may come from anywhere. Seen to fail when its criteria are trusted."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('run')")
+    hostile = replace(allowance.dataset(episodes=3), criteria=("evil:cost",))
+    hostile.save(tmp_path / "store")
+    assert main(["data", "inspect", str(tmp_path / "store")]) == 1
+    assert "would run Python code" in capsys.readouterr().err
