@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo test test-long lint format types clean
+.PHONY: setup demo test test-long benchmark lint format types clean
 
 setup: $(VENV)/.ready  ## create the environment
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,track,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,track,dev]'
 	touch $@
 
 demo: setup  ## data, training, evaluation and a report, in a few minutes
@@ -20,6 +20,9 @@ test: setup lint types  ## what CI runs
 
 test-long: setup  ## learning results that take longer than CI should
 	$(BIN)/python -m pytest -m long
+
+benchmark: setup  ## the speeds that docs/performance.md shows
+	$(BIN)/python -m benchmarks.data
 
 lint: setup
 	$(BIN)/ruff check .
