@@ -180,4 +180,4 @@ def test_options_are_checked_before_anything_is_trained(script, tmp_path, argume
 def test_what_is_missing_is_named(script, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     assert script.main([*SMALL, "300", "--out", str(tmp_path / "new.npz")]) == 1
-    assert "pip install stable-baselines3" in capsys.readouterr().out
+    assert "pip install 'saformer[behaviours]'" in capsys.readouterr().out
