@@ -487,4 +487,6 @@ MUTANTS = (
            "tests/cli/test_data.py::test_code_named_by_a_store_is_not_run"),
     Mutant("own data is the yardstick", "api/runs.py", "if build is None or", "if True or",
            "tests/data/test_canonical.py::test_policies_of_the_nine_are_held_against_the_canonical_build"),
+    Mutant("held out of what has grown", "api/runs.py", "return store.as_of(run.spec.data_fingerprint) or store", "return store",
+           "tests/cli/test_data.py::test_a_store_that_grew_is_judged_as_it_was_trained_on"),
 )  # fmt: skip

@@ -134,6 +134,22 @@ def test_a_store_that_was_moved_is_found_again_on_request(tmp_path, capsys):
     assert len(store) == 20
 
 
+def test_a_store_that_grew_is_judged_as_it_was_trained_on(tmp_path, capsys):
+    """Seen to fail when trajectories are held out of the grown store: most of them would have been trained on."""
+    recorded = allowance.dataset(episodes=20)
+    store = replace(recorded, environment=replace(recorded.environment, identifier=None)).save(tmp_path / "store")
+    assert main(["train", str(tmp_path / "store"), *BRIEF, "--out", str(tmp_path / "run")]) == 0
+    arguments = ["evaluate", str(tmp_path / "run"), "--json", "--limits", "8"]
+    assert main(arguments) == 0
+    before = capsys.readouterr().out
+    store.extend(list(allowance.dataset(episodes=40, seed=1)))
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == before
+    other = replace(allowance.dataset(episodes=20, seed=2), environment=store.environment).save(tmp_path / "other")
+    assert main([*arguments, "--data", str(other.path)]) == 1
+    assert "nobody knows what it never saw" in capsys.readouterr().err
+
+
 def test_criteria_are_kept_with_the_run(tmp_path, capsys):
     """Two constraints by expression, rolled out with the same costs. Seen to fail when only the first is used."""
     criteria = ["abs(action).sum()", "0.5 * (state[1] > 1)"]

@@ -161,8 +161,13 @@ def evaluate_offline(
     if not spec.held_out:
         raise ValueError(f"{path} held no trajectories out: train with held_out=0.1 (--held-out 0.1) to judge offline")
     agent = load(path, device=device)
-    store = _open(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed)
-    _check_fingerprint(run, store)
+    store = _as_trained(run, _open(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
+    if store.fingerprint != spec.data_fingerprint:
+        raise ValueError(
+            f"the data of {spec.task} is not what {run.path} was trained on ({store.fingerprint} against "
+            f"{spec.data_fingerprint}), so nobody knows what it never saw: say where that data is now with data "
+            "(--data), or train again"
+        )
     discount = spec.agent_config["cost_discount"]
     training = _relabelled(_training_part(store, spec.held_out), spec.criteria, discount, listener)
     held_out = _relabelled(_held_out_part(store, spec.held_out), spec.criteria, discount, Listener())
@@ -181,7 +186,7 @@ def evaluate_offline(
 def data_of(run: Run, listener: Listener | None = None, *, data: str | Path | None = None) -> RelabelledStore:
     """The data that a run was trained on, relabelled as it was."""
     spec, listener = run.spec, listener or Listener()
-    store = _open(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed)
+    store = _as_trained(run, _open(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
     _check_fingerprint(run, store)
     training = _training_part(store, spec.held_out)
     return _relabelled(training, spec.criteria, spec.agent_config["cost_discount"], listener)
@@ -236,6 +241,11 @@ def _training_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
 
 def _held_out_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
     return store.split(held_out)[1]
+
+
+def _as_trained(run: Run, store: TrajectoryStore) -> TrajectoryStore:
+    """What the store held when the run was trained, if it has only grown since: else what was held out would change."""
+    return store.as_of(run.spec.data_fingerprint) or store
 
 
 def _check_fingerprint(run: Run, store: TrajectoryStore) -> None:

@@ -198,6 +198,15 @@ class TrajectoryStore:
         """A digest of every value: two stores with the same fingerprint hold the same data, in the same order."""
         return hashlib.blake2b(np.ascontiguousarray(self.episodes["digest"]).data, digest_size=8).hexdigest()
 
+    def as_of(self, fingerprint: str) -> TrajectoryStore | None:
+        """A view of what this store held when it had this fingerprint, if all that happened since is that it grew."""
+        digest = hashlib.blake2b(digest_size=8)
+        for count, of_one in enumerate(np.ascontiguousarray(self.episodes["digest"]), start=1):
+            digest.update(of_one.data)
+            if digest.hexdigest() == fingerprint:
+                return self.filter(np.arange(count))
+        return None
+
     def gather(self, name: str, first: int = 0, stop: int | None = None) -> Array:
         """A step column of trajectories `first` to `stop`, laid end to end; a slice where they lie so already."""
         starts, lengths = self.episodes["start"][first:stop], self.lengths[first:stop]
