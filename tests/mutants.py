@@ -489,4 +489,6 @@ MUTANTS = (
            "tests/data/test_canonical.py::test_policies_of_the_nine_are_held_against_the_canonical_build"),
     Mutant("held out of what has grown", "api/runs.py", "return store.as_of(run.spec.data_fingerprint) or store", "return store",
            "tests/cli/test_data.py::test_a_store_that_grew_is_judged_as_it_was_trained_on"),
+    Mutant("unfinished held out", "data/store.py", "finished = np.flatnonzero(self.finished)", "finished = np.arange(len(self))",
+           "tests/data/test_store.py::test_only_finished_trajectories_are_held_out"),
 )  # fmt: skip

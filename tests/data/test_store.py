@@ -109,6 +109,18 @@ def test_split_holds_out_a_share_and_loses_none():
             store.split(share)
 
 
+def test_only_finished_trajectories_are_held_out():
+    """Seen to fail when any may be: with nothing but unfinished ones held out, no model can be judged."""
+    parts = [trajectory(reward=np.full(3, float(i)), terminated=i % 5 == 0) for i in range(20)]
+    for seed in range(10):
+        rest, held_out = TrajectoryStore.of(parts, BOX).split(0.5, seed=seed)
+        assert held_out.finished.tolist() == [True, True]
+        assert rest.finished.sum() == 2
+        assert len(rest) == 18
+    with pytest.raises(ValueError, match="of 1 finished trajectories and keep some; 0 holds none out"):
+        TrajectoryStore.of(parts[:5], BOX).split(0.5)
+
+
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_extend_adds_behind_and_rewrites_nothing(saved, on_disk):
     """Seen to fail when an append begins anew at the start of a column."""

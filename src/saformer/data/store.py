@@ -118,12 +118,19 @@ class TrajectoryStore:
         return replace(self, episodes=episodes)
 
     def split(self, share: float, *, seed: int = 0) -> tuple[TrajectoryStore, TrajectoryStore]:
-        """Two views: most trajectories, and a random `share` of them (at least one) that is held out."""
-        num_held_out = max(1, round(share * len(self)))
-        if not 0 < share < 1 or num_held_out >= len(self):
-            raise ValueError(f"cannot hold out a share of {share:g} of {len(self)} trajectories and keep some")
+        """Two views: most trajectories, and a random `share` of the finished ones (at least one) that is held out.
+
+        By an unfinished one nothing could be judged.
+        """
+        finished = np.flatnonzero(self.finished)
+        num_held_out = max(1, round(share * len(finished))) if 0 < share < 1 else 0
+        if not 0 < num_held_out < len(finished):
+            raise ValueError(
+                f"cannot hold out a share of {share:g} of {len(finished)} finished trajectories and keep some; "
+                "0 holds none out"
+            )
         held_out = np.zeros(len(self), dtype=bool)
-        held_out[np.random.default_rng(seed).permutation(len(self))[:num_held_out]] = True
+        held_out[np.random.default_rng(seed).permutation(finished)[:num_held_out]] = True
         return self.filter(~held_out), self.filter(held_out)
 
     def extend(self, trajectories: Iterable[Trajectory]) -> TrajectoryStore:
