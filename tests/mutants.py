@@ -491,4 +491,6 @@ MUTANTS = (
            "tests/cli/test_data.py::test_a_store_that_grew_is_judged_as_it_was_trained_on"),
     Mutant("unfinished held out", "data/store.py", "finished = np.flatnonzero(self.finished)", "finished = np.arange(len(self))",
            "tests/data/test_store.py::test_only_finished_trajectories_are_held_out"),
+    Mutant("another writer's trajectories", "data/store.py", "num_before + np.arange(len(parts))", "np.arange(num_before, len(whole))",
+           "tests/data/test_store.py::test_what_another_writer_adds_at_the_same_time_is_not_ours"),
 )  # fmt: skip

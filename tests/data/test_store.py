@@ -144,6 +144,21 @@ def test_extend_adds_behind_and_rewrites_nothing(saved, on_disk):
     assert store.extend([]) is store
 
 
+def test_what_another_writer_adds_at_the_same_time_is_not_ours(saved, monkeypatch):
+    """Seen to fail when all that lies behind counts as added by this call."""
+    append, theirs = folder.append, trajectory(2, columns={"speed": np.zeros(2)})
+
+    def then_another(path, parts):
+        num_before = append(path, parts)
+        append(path, [theirs])
+        return num_before
+
+    monkeypatch.setattr(folder, "append", then_another)
+    longer = saved.extend([trajectory(1, columns={"speed": np.ones(1)})])
+    assert longer.lengths.tolist() == [3, 1, 4, 1]
+    assert TrajectoryStore.open(saved.path).lengths.tolist() == [3, 1, 4, 1, 2]
+
+
 def test_extending_with_other_columns_is_refused(saved):
     before = contents(saved.path)
     with pytest.raises(ValueError, match="trajectory 3 has no speed columns, expected float64"):

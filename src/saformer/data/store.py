@@ -149,7 +149,7 @@ class TrajectoryStore:
         else:
             num_before = folder.append(self.path, parts)
             whole = TrajectoryStore.open(self.path)
-            steps, added, shift = dict(whole.steps), whole.filter(np.arange(num_before, len(whole))), 0
+            steps, added, shift = dict(whole.steps), whole.filter(num_before + np.arange(len(parts))), 0
         new = {**added.episodes, "start": added.episodes["start"] + shift}
         episodes = {name: np.concatenate([values, new[name]]) for name, values in self.episodes.items()}
         return replace(self, steps=steps, episodes=episodes)
