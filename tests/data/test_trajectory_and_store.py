@@ -30,6 +30,9 @@ def trajectory(steps: int = 3, **changes) -> Trajectory:
         ({"reward": np.zeros(4)}, r"reward has shape \(4,\), expected \(3,\)"),
         ({"final_state": np.zeros(3)}, r"final_state has shape \(3,\)"),
         ({"state": np.zeros(3)}, "must be"),
+        ({"state": np.zeros((3, 0)), "final_state": []}, r"state has shape \(3, 0\): at least one column is needed"),
+        ({"action": np.zeros((3, 0))}, r"action has shape \(3, 0\): at least one column"),
+        ({"columns": {"speed": np.zeros((3, 0))}}, r"column 'speed' has shape \(3, 0\), expected"),
     ],
 )
 def test_bad_trajectories_are_refused(changes, message):

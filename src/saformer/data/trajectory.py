@@ -80,6 +80,8 @@ def _matrix(name: str, values: ArrayLike) -> Floats:
     array = np.asarray(values, dtype=np.float32)
     if array.ndim != 2:
         raise ValueError(f"{name} must be [steps, columns], got shape {array.shape}")
+    if array.shape[1] == 0:
+        raise ValueError(f"{name} has shape {array.shape}: at least one column is needed")
     return array
 
 
@@ -89,7 +91,7 @@ def _named(name: str, values: ArrayLike, steps: int) -> NDArray[Any]:
         raise ValueError(f"a column may not be called {name!r}: choose a name other than {', '.join(sorted(RESERVED))}")
     if array.dtype.kind not in "fiub":
         raise ValueError(f"column {name!r} holds {array.dtype}, expected numbers")
-    if array.ndim not in (1, 2) or len(array) != steps:
+    if array.ndim not in (1, 2) or len(array) != steps or 0 in array.shape[1:]:
         raise ValueError(f"column {name!r} has shape {array.shape}, expected ({steps},) or ({steps}, k)")
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
