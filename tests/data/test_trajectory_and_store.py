@@ -61,6 +61,9 @@ def test_trajectories_must_agree():
 def test_action_bounds_are_checked():
     with pytest.raises(ValueError, match="empty"):
         EnvironmentSpec(action_low=(1.0,), action_high=(1.0,), horizon=5)
+    for low in (-np.inf, np.nan):
+        with pytest.raises(ValueError, match="action bounds must be finite, got"):
+            EnvironmentSpec(action_low=(low,), action_high=(1.0,), horizon=5)
     with pytest.raises(ValueError, match="1 lower and 2 upper"):
         EnvironmentSpec(action_low=(1.0,), action_high=(1.0, 2.0), horizon=5)
 

@@ -34,6 +34,10 @@ class EnvironmentSpec:
     def __post_init__(self) -> None:
         if len(self.action_low) != len(self.action_high):
             raise ValueError(f"{len(self.action_low)} lower and {len(self.action_high)} upper action bounds")
+        if not np.isfinite([*self.action_low, *self.action_high]).all():
+            raise ValueError(
+                f"action bounds must be finite, got {self.action_low} to {self.action_high}: actions are scaled by them"
+            )
         if any(low >= high for low, high in zip(self.action_low, self.action_high, strict=True)):
             raise ValueError(f"action bounds are empty: {self.action_low} to {self.action_high}")
         if self.horizon < 1:
