@@ -259,6 +259,11 @@ def _edit(path: Path, **changes: object) -> None:
     (path / "manifest.json").write_text(json.dumps({**manifest, **changes}))
 
 
+def _replace_manifest_by_a_folder(path: Path) -> None:
+    (path / "manifest.json").unlink()
+    (path / "manifest.json").mkdir()
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -269,6 +274,10 @@ def _edit(path: Path, **changes: object) -> None:
         (lambda path: _edit(path, format=1), "store format 1, this version reads 2: remove it and build"),
         (lambda path: _edit(path, columns={}), "damaged"),
         (lambda path: _edit(path, environment={"bounds": 1}), "damaged"),
+        (lambda path: _edit(path, steps=-3), "damaged.*-3 steps"),
+        (lambda path: _edit(path, trajectories=0), "damaged.*0 trajectories"),
+        (lambda path: _edit(path, steps=7), "damaged: its trajectories have 8 steps, its manifest says 7"),
+        (_replace_manifest_by_a_folder, "damaged"),
         (lambda path: (path / "steps" / "reward.bin").write_bytes(b"12"), "holds 2 bytes, its manifest says 32"),
         (lambda path: (path / "steps" / "state.bin").unlink(), "missing or damaged"),
         (lambda path: (path / "episodes" / "length.bin").unlink(), "missing or damaged"),

@@ -240,7 +240,7 @@ def _list(arguments: Sequence[str], console: Console) -> int:
         try:
             store = TrajectoryStore.open(path)
         except ValueError:
-            table.add_row(path.name, "-", "-", "[yellow]of an older version: remove it[/yellow]")
+            table.add_row(path.name, "-", "-", "[yellow]damaged or of another version[/yellow]")
             continue
         table.add_row(path.name, str(len(store)), str(store.num_steps), store.fingerprint)
     out.print(table if kept else f"nothing is kept in {data_home()} yet")

@@ -199,7 +199,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{path} is not a trajectory store: it has no {MANIFEST}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise ValueError(f"{path / MANIFEST} is damaged ({error}); build or import the data again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else "nothing"
@@ -224,6 +224,12 @@ def open_columns(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, Arr
             rows, size = sizes[_file_of(kind, name)]
             found[name] = _map(path / _file_of(kind, name), column, rows, size)
         opened.append(found)
+    found_steps = int(opened[1]["length"].sum())
+    if found_steps != int(manifest["steps"]):
+        raise ValueError(
+            f"{path} is damaged: its trajectories have {found_steps} steps, its manifest says {manifest['steps']}; "
+            "build or import the data again"
+        )
     return opened[0], opened[1]
 
 
@@ -256,6 +262,8 @@ def _layout_of(manifest: Mapping[str, Any]) -> Layout:
     plain = {"float32", "float64", "int64", "bool", "uint8"}
     if not {c.dtype for c in (*layout.steps.values(), *layout.episodes.values())} <= plain:
         raise ValueError("a column has an unknown type")
+    if any(size < 1 for c in layout.steps.values() for size in c.shape):
+        raise ValueError("a column has no entries")
     if layout.episodes["digest"] != Column("uint8", (DIGEST_BYTES,)) or not {"state", "action", "reward"} <= set(
         layout.steps
     ):
@@ -274,6 +282,8 @@ def _file_of(kind: str, name: str) -> str:
 def _sizes(manifest: Mapping[str, Any], layout: Layout) -> dict[str, tuple[int, int]]:
     """{file: (rows, bytes)} that count."""
     rows, episodes = int(manifest["steps"]), int(manifest["trajectories"])
+    if rows < 1 or episodes < 1:
+        raise ValueError(f"{rows} steps of {episodes} trajectories")
     sizes = {_file_of("steps", name): (rows, rows * c.row_bytes) for name, c in layout.steps.items()}
     return sizes | {_file_of("episodes", n): (episodes, episodes * c.row_bytes) for n, c in layout.episodes.items()}
 
