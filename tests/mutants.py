@@ -493,4 +493,6 @@ MUTANTS = (
            "tests/data/test_store.py::test_only_finished_trajectories_are_held_out"),
     Mutant("another writer's trajectories", "data/store.py", "num_before + np.arange(len(parts))", "np.arange(num_before, len(whole))",
            "tests/data/test_store.py::test_what_another_writer_adds_at_the_same_time_is_not_ours"),
+    Mutant("time may be missing", "data/logs/survey.py", "        self._find_missing_time(block, number)\n", "",
+           "tests/data/test_logs.py::test_a_missing_time_hides_no_pause"),
 )  # fmt: skip

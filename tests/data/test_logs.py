@@ -160,6 +160,7 @@ def test_columns_that_are_not_there(tmp_path, mapping, message):
         ("1.1,0.2", "nan,0.2", "column 'height' lacks 1 values"),
         ("a,0.1,", "a,0.0,", "1 steps are recorded twice"),
         ("a,0.2,", "a,0.05,", "time runs backwards at 1 steps"),
+        ("a,0.1,", "a,,", r"time column 't' lacks 1 values, the first in .*log.csv, row 2"),
         ("b,0.1,", "a,0.3,", "rows of 1 episodes lie apart, those of 'a' for example"),
         ("b,0.1,", ",0.1,", "the episode column 'run' is empty in 1 places"),
         ("0.5,2,0.5,0", "0.5,2,0.5,1", "1 episodes go on after they are marked as ended"),
@@ -178,6 +179,17 @@ def test_problems_are_found_before_anything_is_written(tmp_path, old, new, messa
     assert found.store[len(found.store) - 1].reward.tolist() == [9, 9], "the last episode is a good one"
     assert len(found.store) == len(logs.survey.lengths) - len(logs.survey.faulty)
     assert json.dumps(logs.survey.plain(), allow_nan=False)
+
+
+def test_a_missing_time_hides_no_pause(tmp_path):
+    """Seen to fail when time may be missing: no gap is seen beside it, and two episodes would become one."""
+    text = "t,state,action,reward\n0,1,1,1\n1,2,1,1\n,3,1,1\n500,4,1,1\n501,5,1,1\n"
+    found = open_logs([write(tmp_path, text)], LogMapping(time="t", gap=60)).survey
+    assert any("time column 't' lacks 1 values" in problem for problem in found.problems)
+    restarted = open_logs([write(tmp_path, text.replace("\n,", "\n0.5,"))], LogMapping(time="t", gap=60)).survey
+    assert restarted.problems == []
+    assert restarted.lengths == [2, 1, 2]
+    assert any("time runs backwards 1 times: each time another episode" in note for note in restarted.warnings)
 
 
 def test_what_may_be_lived_with_is_reported(tmp_path):

@@ -46,6 +46,9 @@ class LogSurvey:
     num_duplicates: int = 0
     num_pauses: int = 0
     num_backward: int = 0
+    num_restarts: int = 0
+    """times that a clock which runs backwards began another episode"""
+    time: ColumnSurvey = field(default_factory=ColumnSurvey)
     num_unmarked: int = 0
     """episodes without a mark at their end, where other ends are marked"""
     num_unnamed: int = 0
@@ -65,6 +68,11 @@ class LogSurvey:
             for name, column in self.columns.items()
             if column.num_missing and name in self.mapping.needed
         ]
+        if self.time.num_missing:
+            found.append(
+                f"time column {self.mapping.time!r} lacks {self.time.num_missing} values, the first in "
+                f"{self.time.first_missing}"
+            )
         if self.num_duplicates:
             found.append(f"{self.num_duplicates} steps are recorded twice")
         if self.num_backward:
@@ -98,6 +106,8 @@ class LogSurvey:
                 f"{self.num_pauses} steps took more than {LONG_PAUSE:g} times the usual {self.usual_step:.4g} s: rows "
                 "may be missing there"
             )
+        if self.num_restarts:
+            found.append(f"time runs backwards {self.num_restarts} times: each time another episode is taken to begin")
         short = sum(length == 1 for length in self.lengths)
         if short:
             found.append(f"{short} of {len(self.lengths)} episodes have a single step")
@@ -163,6 +173,7 @@ class _Surveyor:
         number = self._segmenter.num_episodes - int(begins.sum()) - 1 + np.cumsum(begins)  # [n] of each row's episode
         self._count(begins, number)
         self._find_missing(block, number)
+        self._find_missing_time(block, number)
         self._find_duplicates(block, begins, number)
         self._find_bad_ends(block, begins, number)
         self._find_repeated(block, begins, number)
@@ -194,12 +205,26 @@ class _Surveyor:
                 if name in needed:
                     self._blame(number[places], f"{name} is missing")
 
+    def _find_missing_time(self, block: LogBlock, number: NDArray[np.int64]) -> None:
+        """Without it, neither pauses nor steps recorded twice can be seen."""
+        if block.time is None:
+            return
+        places = np.flatnonzero(~np.isfinite(block.time))
+        if len(places):
+            self.found.time.num_missing += len(places)
+            first = f"{block.file}, row {block.first_row + places[0]}"
+            self.found.time.first_missing = self.found.time.first_missing or first
+            self._blame(number[places], "its time is missing")
+
     def _find_duplicates(self, block: LogBlock, begins: NDArray[np.bool_], number: NDArray[np.int64]) -> None:
         """By the clock where there is one, else rows that repeat the row before in every column."""
         within = ~begins
         if block.time is not None:
             last = np.nan if self._last is None or self._last.time is None else self._last.time[-1]
-            passed = np.where(within, np.diff(block.time, prepend=last), np.nan)
+            since_last = np.diff(block.time, prepend=last)
+            if self.found.mapping.gap is not None and block.episode is None:
+                self.found.num_restarts += int((since_last < 0).sum())
+            passed = np.where(within, since_last, np.nan)
             self._find_pauses(passed)
             backward = passed < 0
             self.found.num_backward += int(backward.sum())
