@@ -495,4 +495,8 @@ MUTANTS = (
            "tests/data/test_store.py::test_what_another_writer_adds_at_the_same_time_is_not_ours"),
     Mutant("time may be missing", "data/logs/survey.py", "        self._find_missing_time(block, number)\n", "",
            "tests/data/test_logs.py::test_a_missing_time_hides_no_pause"),
+    Mutant("no time zones", "data/logs/files.py", '"UTC" if ZONE.search(text) else None', "None",
+           "tests/data/test_logs.py::test_dates_as_loggers_write_them"),
+    Mutant("nothing finer than microseconds", "data/logs/files.py", 'pyarrow.timestamp("us"), safe=False)', 'pyarrow.timestamp("us"))',
+           "tests/data/test_logs.py::test_dates_as_loggers_write_them"),
 )  # fmt: skip

@@ -90,6 +90,18 @@ def test_the_same_by_gaps_in_time_by_files_and_by_dates(tmp_path):
         assert store.fingerprint == expected.fingerprint
 
 
+@pytest.mark.parametrize("zone", ["", "Z", "+01:00", "-0530"])
+@pytest.mark.parametrize("fraction", ["", ".123456", ".123456789"])
+def test_dates_as_loggers_write_them(tmp_path, zone, fraction):
+    """Seen to fail when a date may have no time zone, and none finer than a microsecond is read."""
+    stamps = [f"2026-01-01 00:0{minute}:00{fraction}{zone}" for minute in (0, 1, 9)]
+    text = "t,state,action,reward\n" + "".join(f"{stamp},{i},{i},1\n" for i, stamp in enumerate(stamps))
+    log, mapping = write(tmp_path, text), LogMapping(time="t", gap=90)
+    assert open_logs([log], mapping).survey.lengths == [2, 1]
+    parquet.write_table(arrow_csv.read_csv(log), tmp_path / "log.parquet")
+    assert open_logs([tmp_path / "log.parquet"], mapping).survey.lengths == [2, 1]
+
+
 def test_an_episode_may_go_on_in_the_next_file(tmp_path):
     """Unless numbers begin anew in each. Seen to fail when a file always begins an episode."""
     lines = TWO_EPISODES.splitlines()

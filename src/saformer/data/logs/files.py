@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 SUFFIXES = CSV_SUFFIXES + PARQUET_SUFFIXES
 CSV_BLOCK_BYTES = 2 << 20  # some dozens are read ahead
 PARQUET_BATCH_ROWS = 1 << 16
+ZONE, NANOSECONDS = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$"), re.compile(r"\.\d{7,}")
+"""How a date ends that has a time zone, and how one goes on that is finer than a microsecond."""
 TRUE, FALSE = {"1", "1.0", "true", "t", "yes", "y"}, {"0", "0.0", "false", "f", "no", "n", ""}
 
 
@@ -106,8 +109,7 @@ def _csv_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
         if name is not None:
             types.setdefault(name, pyarrow.string())
     if mapping.time is not None:
-        is_number = _time_is_a_number(file, mapping)
-        types.setdefault(mapping.time, pyarrow.float64() if is_number else pyarrow.timestamp("us"))
+        types.setdefault(mapping.time, _time_type(file, mapping))
     reader = arrow_csv.open_csv(
         file,
         read_options=arrow_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),  # errors then name the row
@@ -144,13 +146,16 @@ def _first_rows(file: Path, mapping: LogMapping) -> list[list[str]]:
         raise ValueError(f"{file} is not a text file: {error}") from None
 
 
-def _time_is_a_number(file: Path, mapping: LogMapping) -> bool:
+def _time_type(file: Path, mapping: LogMapping) -> Any:
+    """Seconds or dates, as the first row has them."""
     header, *rows = _first_rows(file, mapping)
+    text = rows[0][header.index(str(mapping.time))].strip() if rows and len(rows[0]) == len(header) else ""
     try:
-        float(rows[0][header.index(str(mapping.time))] or 0) if rows else None
-    except (ValueError, IndexError):
-        return False
-    return True
+        float(text or 0)
+    except ValueError:
+        unit, zone = "ns" if NANOSECONDS.search(text) else "us", "UTC" if ZONE.search(text) else None
+        return _arrow().timestamp(unit, zone)
+    return _arrow().float64()
 
 
 def _block(file: Path, row: int, batch: Any, mapping: LogMapping) -> LogBlock:
@@ -199,6 +204,6 @@ def _seconds(file: Path, name: str, column: Any) -> NDArray[np.float64]:
     pyarrow = _arrow()
     if not pyarrow.types.is_temporal(column.type):
         return _numbers(file, name, column)
-    stamps = column.cast(pyarrow.timestamp("us")).cast(pyarrow.int64())
+    stamps = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())  # what is finer is let go
     seconds: NDArray[np.float64] = stamps.cast(pyarrow.float64()).to_numpy(zero_copy_only=False) / 1e6
     return seconds
