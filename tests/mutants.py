@@ -499,4 +499,6 @@ MUTANTS = (
            "tests/data/test_logs.py::test_dates_as_loggers_write_them"),
     Mutant("nothing finer than microseconds", "data/logs/files.py", 'pyarrow.timestamp("us"), safe=False)', 'pyarrow.timestamp("us"))',
            "tests/data/test_logs.py::test_dates_as_loggers_write_them"),
+    Mutant("decimals are no numbers", "data/logs/files.py", ', "is_decimal")', ")",
+           "tests/data/test_logs.py::test_numbers_of_any_kind_are_numbers"),
 )  # fmt: skip

@@ -253,6 +253,16 @@ def test_damaged_parquet_and_wrong_names(tmp_path):
     assert not is_log("hopper-medium")
 
 
+def test_numbers_of_any_kind_are_numbers(tmp_path):
+    """Seen to fail when databases' decimals are not."""
+    numbers = pyarrow.array([1, 2, 3])
+    for kind in (pyarrow.decimal128(10, 2), pyarrow.uint8(), pyarrow.float16(), pyarrow.float32(), pyarrow.int64()):
+        columns = {"state": numbers.cast(pyarrow.float32()).cast(kind), "action": [1.0, 2.0, 3.0], "reward": [0, 1, 2]}
+        parquet.write_table(pyarrow.table(columns), tmp_path / "log.parquet")
+        store, _ = load(tmp_path / str(kind), [tmp_path / "log.parquet"])
+        assert store[0].state[:, 0].tolist() == [1, 2, 3], kind
+
+
 def test_files_must_have_the_same_columns(tmp_path):
     write(tmp_path, TWO_EPISODES, "1.csv")
     write(tmp_path, TWO_EPISODES.replace("speed", "velocity"), "2.csv")

@@ -176,7 +176,8 @@ def _block(file: Path, row: int, batch: Any, mapping: LogMapping) -> LogBlock:
 def _numbers(file: Path, name: str, column: Any) -> NDArray[np.float64]:
     pyarrow = _arrow()
     kind = column.type
-    if not (pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_boolean(kind)):
+    tests = ("is_floating", "is_integer", "is_boolean", "is_decimal")
+    if not any(getattr(pyarrow.types, test)(kind) for test in tests):
         raise ValueError(f"{file}: column {name!r} holds {kind}, expected numbers")
     numbers: NDArray[np.float64] = column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)  # missing: NaN
     return numbers
