@@ -501,4 +501,6 @@ MUTANTS = (
            "tests/data/test_logs.py::test_dates_as_loggers_write_them"),
     Mutant("decimals are no numbers", "data/logs/files.py", ', "is_decimal")', ")",
            "tests/data/test_logs.py::test_numbers_of_any_kind_are_numbers"),
+    Mutant("blank header", "data/logs/files.py", "delimiter=mapping.delimiter) if row)", "delimiter=mapping.delimiter))",
+           "tests/data/test_logs.py::test_blank_lines_are_passed_over"),
 )  # fmt: skip

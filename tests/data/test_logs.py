@@ -263,6 +263,13 @@ def test_numbers_of_any_kind_are_numbers(tmp_path):
         assert store[0].state[:, 0].tolist() == [1, 2, 3], kind
 
 
+def test_blank_lines_are_passed_over(tmp_path):
+    """Seen to fail when the first line is the header even if it is blank, or the one after it decides of the time."""
+    text = "\nt,state,action,reward\n\n0,1,1,1\n1,2,1,1\n\n\n"
+    store, _ = load(tmp_path, [write(tmp_path, text)], LogMapping(time="t"))
+    assert store[0].state[:, 0].tolist() == [1, 2]
+
+
 def test_files_must_have_the_same_columns(tmp_path):
     write(tmp_path, TWO_EPISODES, "1.csv")
     write(tmp_path, TWO_EPISODES.replace("speed", "velocity"), "2.csv")

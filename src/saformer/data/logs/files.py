@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -140,8 +141,8 @@ def _first_rows(file: Path, mapping: LogMapping) -> list[list[str]]:
     """The header and the first row."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
-            rows = csv.reader(text, delimiter=mapping.delimiter)
-            return [row for row, _ in zip(rows, range(2), strict=False)]
+            rows = (row for row in csv.reader(text, delimiter=mapping.delimiter) if row)  # blank lines are passed over
+            return list(itertools.islice(rows, 2))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is not a text file: {error}") from None
 
