@@ -503,4 +503,6 @@ MUTANTS = (
            "tests/data/test_logs.py::test_numbers_of_any_kind_are_numbers"),
     Mutant("blank header", "data/logs/files.py", "delimiter=mapping.delimiter) if row)", "delimiter=mapping.delimiter))",
            "tests/data/test_logs.py::test_blank_lines_are_passed_over"),
+    Mutant("doubles unexplained", "data/logs/survey.py", "        if self.num_duplicates and self.mapping.time is not None:", "        if self.num_duplicates:",
+           "tests/data/test_logs.py::test_a_machine_at_rest_is_told_from_a_double"),
 )  # fmt: skip

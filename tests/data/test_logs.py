@@ -204,6 +204,13 @@ def test_a_missing_time_hides_no_pause(tmp_path):
     assert any("time runs backwards 1 times: each time another episode" in note for note in restarted.warnings)
 
 
+def test_a_machine_at_rest_is_told_from_a_double(tmp_path):
+    """By a clock, which the message asks for. Seen to fail when it does not say what a double is."""
+    log = write(tmp_path, "t,state,action,reward\n0,1,0,0\n1,1,0,0\n2,2,0,0\n")
+    assert "where a machine at rest looks so" in " ".join(open_logs([log]).survey.problems)
+    assert open_logs([log], LogMapping(time="t")).survey.problems == []
+
+
 def test_what_may_be_lived_with_is_reported(tmp_path):
     text = TWO_EPISODES.replace("a,0.2,", "a,0.9,").replace("0.75,1", ",1")
     mapping = LogMapping(

@@ -73,8 +73,13 @@ class LogSurvey:
                 f"time column {self.mapping.time!r} lacks {self.time.num_missing} values, the first in "
                 f"{self.time.first_missing}"
             )
-        if self.num_duplicates:
-            found.append(f"{self.num_duplicates} steps are recorded twice")
+        if self.num_duplicates and self.mapping.time is not None:
+            found.append(f"{self.num_duplicates} steps are recorded twice: at the same time as the step before")
+        elif self.num_duplicates:
+            found.append(
+                f"{self.num_duplicates} steps are recorded twice: every column that is read repeats the step before; "
+                "where a machine at rest looks so, name a column that tells steps apart with --time"
+            )
         if self.num_backward:
             found.append(f"time runs backwards at {self.num_backward} steps within an episode")
         if self.repeated:
