@@ -501,8 +501,10 @@ MUTANTS = (
            "tests/data/test_logs.py::test_dates_as_loggers_write_them"),
     Mutant("decimals are no numbers", "data/logs/files.py", ', "is_decimal")', ")",
            "tests/data/test_logs.py::test_numbers_of_any_kind_are_numbers"),
-    Mutant("blank header", "data/logs/files.py", "delimiter=mapping.delimiter) if row)", "delimiter=mapping.delimiter))",
+    Mutant("blank header", "data/logs/files.py", "delimiter=delimiter_of(file, mapping)) if row\n", "delimiter=delimiter_of(file, mapping))\n",
            "tests/data/test_logs.py::test_blank_lines_are_passed_over"),
     Mutant("doubles unexplained", "data/logs/survey.py", "        if self.num_duplicates and self.mapping.time is not None:", "        if self.num_duplicates:",
            "tests/data/test_logs.py::test_a_machine_at_rest_is_told_from_a_double"),
+    Mutant("commas in a tsv", "data/logs/files.py", 'return "\\t" if is_usual', 'return "," if is_usual',
+           "tests/data/test_logs.py::test_tabs_separate_the_columns_of_a_tsv"),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """People's own logs: what is found in them, what is refused, and that CSV and Parquet say the same."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -268,6 +269,14 @@ def test_numbers_of_any_kind_are_numbers(tmp_path):
         parquet.write_table(pyarrow.table(columns), tmp_path / "log.parquet")
         store, _ = load(tmp_path / str(kind), [tmp_path / "log.parquet"])
         assert store[0].state[:, 0].tolist() == [1, 2, 3], kind
+
+
+def test_tabs_separate_the_columns_of_a_tsv(tmp_path):
+    """Seen to fail when it needs --delimiter: it was taken for a log, and then had a single column."""
+    tabs = TWO_EPISODES.replace(",", "\t")
+    store, _ = load(tmp_path, [write(tmp_path, tabs, "log.tsv")], NAMES)
+    assert store.lengths.tolist() == [3, 2]
+    assert open_logs([write(tmp_path, TWO_EPISODES.replace(",", ";"), "odd.tsv")], replace(NAMES, delimiter=";"))
 
 
 def test_blank_lines_are_passed_over(tmp_path):

@@ -93,6 +93,12 @@ def read_blocks(file: Path, mapping: LogMapping) -> Iterator[LogBlock]:
         raise ValueError(f"{file} is empty: it has a header, but no rows")
 
 
+def delimiter_of(file: Path, mapping: LogMapping) -> str:
+    """What separates its columns: as said, and tabs in a .tsv unless anything is said."""
+    is_usual = mapping.delimiter == LogMapping.delimiter
+    return "\t" if is_usual and file.suffix.lower() == ".tsv" else mapping.delimiter
+
+
 def _arrow() -> Any:
     try:
         import pyarrow
@@ -114,7 +120,7 @@ def _csv_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
     reader = arrow_csv.open_csv(
         file,
         read_options=arrow_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),  # errors then name the row
-        parse_options=arrow_csv.ParseOptions(delimiter=mapping.delimiter),
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter_of(file, mapping)),
         convert_options=arrow_csv.ConvertOptions(
             column_types=types, include_columns=list(mapping.read), strings_can_be_null=True
         ),
@@ -141,7 +147,9 @@ def _first_rows(file: Path, mapping: LogMapping) -> list[list[str]]:
     """The header and the first row."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
-            rows = (row for row in csv.reader(text, delimiter=mapping.delimiter) if row)  # blank lines are passed over
+            rows = (
+                row for row in csv.reader(text, delimiter=delimiter_of(file, mapping)) if row
+            )  # blank lines are passed over
             return list(itertools.islice(rows, 2))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is not a text file: {error}") from None

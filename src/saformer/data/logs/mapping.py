@@ -45,7 +45,7 @@ class LogMapping:
     episodes_per_file: bool = False
     """episode numbers begin anew in each file"""
     delimiter: str = ","
-    """what separates the columns of a CSV file"""
+    """what separates the columns of a CSV file; tabs in a .tsv unless anything else is said"""
     action_low: tuple[float, ...] | None = None
     """least possible action, one number per column (or one for all)"""
     action_high: tuple[float, ...] | None = None
