@@ -507,4 +507,6 @@ MUTANTS = (
            "tests/data/test_logs.py::test_a_machine_at_rest_is_told_from_a_double"),
     Mutant("commas in a tsv", "data/logs/files.py", 'return "\\t" if is_usual', 'return "," if is_usual',
            "tests/data/test_logs.py::test_tabs_separate_the_columns_of_a_tsv"),
+    Mutant("text is a column", "data/sources/arrays.py", 'return dtype.kind in "fiub" and len(shape) <= 2', "return len(shape) <= 2",
+           "tests/data/test_sources.py::test_what_no_column_can_be_is_left_out_and_said"),
 )  # fmt: skip

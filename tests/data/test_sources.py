@@ -120,6 +120,24 @@ def test_dsrl(tmp_path):
     assert any("action bounds are those of the data" in note for note in notes)
 
 
+@pytest.mark.parametrize("kind", ["hdf5", "npz"])
+def test_what_no_column_can_be_is_left_out_and_said(tmp_path, kind):
+    """Seen to fail when text beside the steps keeps a file from being read, or images are dropped without a word."""
+    odd = {"tag": np.array([b"a"] * 5), "image": np.zeros((5, 2, 2)), "none": np.zeros((5, 0)), "state": np.ones(5)}
+    arrays = {**recording([3, 2], ends="tt"), **odd, "speed": np.arange(5)}
+    path = tmp_path / f"log.{kind}"
+    if kind == "npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, values in arrays.items():
+                file[name] = values
+    found = import_source(open_source(str(path)), tmp_path / "store")
+    assert set(found.store.column_names) == {"speed", "info/state"}
+    (note,) = [note for note in found.notes if "left out" in note]
+    assert {name for name in odd if name in note.split(": ")[1]} == {"tag", "image", "none"}
+
+
 def test_npz_by_usual_names_and_with_what_the_user_knows(tmp_path):
     """Seen to fail when the user's horizon does not end episodes."""
     arrays = recording([5, 5], ends="--", num_actions=1, num_states=2)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from saformer.data.sources.rows import Cutter, Rows
 from saformer.data.sources.source import EnvironmentHints, Source
-from saformer.data.trajectory import Trajectory
+from saformer.data.trajectory import RESERVED, Trajectory
 
 BLOCK_ROWS = 100_000
 NAMES = {
@@ -57,6 +57,7 @@ def _source(path: Path, open_file: Callable[[Path], Any], known: EnvironmentHint
         roles = _roles(path, shapes)
         num_rows = shapes[roles["state"]][0]
         facts = _facts(file, shapes)
+        extra, left_out = _extra(file, roles, shapes, num_rows)
     robot = D4RL_FILE.fullmatch(path.stem)
     hints = known.or_else(_hints(robot, shapes[roles["action"]]))
     cutter = Cutter(horizon=hints.horizon)
@@ -64,10 +65,10 @@ def _source(path: Path, open_file: Callable[[Path], Any], known: EnvironmentHint
     def trajectories() -> Iterator[Trajectory]:
         cutter.num_cut_at_horizon = 0
         with open_file(path) as (file, _):
-            yield from cutter.cut(_blocks(file, roles, shapes, num_rows))
+            yield from cutter.cut(_blocks(file, roles, extra, num_rows))
 
     def notes() -> list[str]:
-        return [*_warnings(robot, num_rows, roles, hints.horizon), *_horizon_note(cutter)]
+        return [*_warnings(robot, num_rows, roles, hints.horizon), *_horizon_note(cutter), *_left_out_note(left_out)]
 
     return Source(
         trajectories,
@@ -148,16 +149,13 @@ def _roles(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     return roles
 
 
-def _blocks(
-    file: Columns, roles: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], num_rows: int
-) -> Iterator[Rows]:
-    extra = _extra(roles, shapes, num_rows)
+def _blocks(file: Columns, roles: Mapping[str, str], extra: Mapping[str, str], num_rows: int) -> Iterator[Rows]:
     for start in range(0, num_rows, BLOCK_ROWS):
         part = slice(start, start + BLOCK_ROWS)
         taken = {role: _plain(name, file[name][part]) for role, name in roles.items()}
         flat = {role: values.reshape(len(values)) for role, values in taken.items() if values.ndim == 1 or role in FLAT}
         none = np.zeros(len(taken["state"]), dtype=bool)
-        columns = {name: _plain(name, file[name][part]) for name in extra}
+        columns = {column: _plain(name, file[name][part]) for column, name in extra.items()}
         if "cost" in flat:
             columns["cost"] = flat["cost"]
         yield Rows(
@@ -172,10 +170,18 @@ def _blocks(
         )
 
 
-def _extra(roles: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], num_rows: int) -> list[str]:
-    """Whatever else has a row per step, `infos/*` for example."""
+def _extra(
+    file: Columns, roles: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], num_rows: int
+) -> tuple[dict[str, str], list[str]]:
+    """Whatever else has a row per step (`infos/*`), as {column: name in the file}, and what cannot be a column."""
     taken = set(roles.values())
-    return [n for n, s in shapes.items() if n not in taken and s and s[0] == num_rows and 1 <= len(s) <= 2]
+    found = [name for name, shape in shapes.items() if name not in taken and shape and shape[0] == num_rows]
+    left_out = [name for name in found if not _is_column(file[name].dtype, shapes[name])]
+    return {f"info/{n}" if n in RESERVED else n: n for n in found if n not in left_out}, left_out
+
+
+def _is_column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    return dtype.kind in "fiub" and len(shape) <= 2 and 0 not in shape
 
 
 def _plain(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -227,3 +233,9 @@ def _horizon_note(cutter: Cutter) -> list[str]:
     if not cutter.num_cut_at_horizon:
         return []
     return [f"{cutter.num_cut_at_horizon} episodes have no mark at their end and were cut after {cutter.horizon} steps"]
+
+
+def _left_out_note(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    return [f"what is no number or flat vector per step was left out: {', '.join(names)}"]
