@@ -238,6 +238,7 @@ def test_several_files_of_arrays_become_one_store(tmp_path):
         (["inspect", "OUT/exists", "--cost-discount", "2"], "cost_discount must lie in"),
         (["inspect", "OUT/plant.csv.gz"], "there is no trajectory store at"),
         (["export", "OUT/exists", "not an id"], "Malformed dataset ID"),
+        (["export", "OUT/exists", "mine/pump"], "Malformed dataset ID 'mine/pump': Minari's end in a version"),
     ],
 )
 def test_mistakes_are_explained_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):

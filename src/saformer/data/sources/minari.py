@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -54,6 +55,8 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
     from minari.data_collector import EpisodeBuffer
     from minari.storage import get_dataset_path
 
+    if not re.search(r"-v\d+$", dataset_id):
+        raise ValueError(f"Malformed dataset ID {dataset_id!r}: Minari's end in a version, as in mine/pump-v0")
     path = Path(get_dataset_path(dataset_id))
     if path.exists():
         raise FileExistsError(f"{path} exists; datasets are never overwritten: choose another id")
