@@ -509,4 +509,6 @@ MUTANTS = (
            "tests/data/test_logs.py::test_tabs_separate_the_columns_of_a_tsv"),
     Mutant("text is a column", "data/sources/arrays.py", 'return dtype.kind in "fiub" and len(shape) <= 2', "return len(shape) <= 2",
            "tests/data/test_sources.py::test_what_no_column_can_be_is_left_out_and_said"),
+    Mutant("environment by name alone", "data/sources/minari.py", "    spec.kwargs.update(environment.arguments)\n", "",
+           "tests/data/test_sources.py::test_minari_keeps_what_the_environment_was_made_with"),
 )  # fmt: skip

@@ -373,6 +373,19 @@ def test_minari_round_trip(minari_home, tmp_path, identifier):
         write_minari(store, "tests/hopper/mine-v0")
 
 
+def test_minari_keeps_what_the_environment_was_made_with(minari_home):
+    """Seen to fail when only its name is kept: policies would be rolled out in another environment."""
+    from saformer.data.sources.minari import read_minari, write_minari
+    from saformer.envs import allowance
+
+    store = allowance.dataset(episodes=2, dimensions=2)
+    write_minari(store, "tests/two-v0")
+    found = read_minari("tests/two-v0").hints
+    assert found.identifier == allowance.IDENTIFIER
+    assert found.arguments == {"dimensions": 2}
+    assert len(found.action_low) == 2
+
+
 def test_minari_medium_expert_is_merged_and_replay_is_not_to_be_had(minari_home, tmp_path, monkeypatch):
     """Seen to fail when only the first part is read."""
     from saformer.data.sources.minari import write_minari

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data.sources.source import EnvironmentHints, Source
-from saformer.data.store import TrajectoryStore
+from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import RESERVED, Trajectory
 
 METADATA = "metadata.json"
@@ -79,7 +80,7 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
         minari.create_dataset_from_buffers(
             dataset_id,
             buffers,
-            env=_known_environment(environment.identifier),
+            env=_known_environment(environment),
             observation_space=spaces.Box(-np.inf, np.inf, (num_states,), np.float32),
             action_space=spaces.Box(
                 np.array(environment.action_low, np.float32), np.array(environment.action_high, np.float32)
@@ -196,7 +197,12 @@ def _after_reset(values: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([np.full_like(values[:1], np.nan), values])
 
 
-def _known_environment(identifier: str | None) -> str | None:
+def _known_environment(environment: EnvironmentSpec) -> Any:
+    """As Gymnasium describes it, with the arguments that it was made with; None where it knows none of this name."""
     import gymnasium
 
-    return identifier if identifier in gymnasium.registry else None
+    if environment.identifier not in gymnasium.registry:
+        return None
+    spec = deepcopy(gymnasium.spec(environment.identifier))
+    spec.kwargs.update(environment.arguments)
+    return spec
