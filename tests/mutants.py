@@ -511,4 +511,6 @@ MUTANTS = (
            "tests/data/test_sources.py::test_what_no_column_can_be_is_left_out_and_said"),
     Mutant("environment by name alone", "data/sources/minari.py", "    spec.kwargs.update(environment.arguments)\n", "",
            "tests/data/test_sources.py::test_minari_keeps_what_the_environment_was_made_with"),
+    Mutant("runs without a checkpoint", "api/runs.py", "return run.checkpoint_path.exists() and run.spec.task", "return run.spec.task",
+           "tests/cli/test_data.py::test_the_latest_run_of_a_store_that_can_be_judged_is_found"),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from saformer.api.runs import run_of_store
 from saformer.cli import data
 from saformer.cli.main import main
 from saformer.data.store import TrajectoryStore
@@ -132,6 +133,20 @@ def test_a_store_that_was_moved_is_found_again_on_request(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "new"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["num_held_out"] == 2
     assert len(store) == 20
+
+
+def test_the_latest_run_of_a_store_that_can_be_judged_is_found(tmp_path, monkeypatch):
+    """Seen to fail when a damaged run beside it, or one that was killed before its first checkpoint, is in the way."""
+    monkeypatch.chdir(tmp_path)
+    allowance.dataset(episodes=20).save(tmp_path / "store")
+    with pytest.raises(FileNotFoundError, match="train first"):
+        run_of_store("store")
+    assert main(["train", "store", *BRIEF, "--out", "runs/good"]) == 0
+    for name, text in (("begun", Path("runs/good/run.json").read_text()), ("junk", "{}")):
+        Path("runs", name).mkdir()
+        Path("runs", name, "run.json").write_text(text)
+    Path("runs/junk/checkpoint.safetensors").touch()
+    assert run_of_store("store") == Path("runs/good")
 
 
 def test_a_store_that_grew_is_judged_as_it_was_trained_on(tmp_path, capsys):

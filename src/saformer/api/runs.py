@@ -199,13 +199,18 @@ def has_environment(path: str | Path, *, data: str | Path | None = None) -> bool
 
 
 def run_of_store(path: str | Path, *, runs: str | Path = "runs") -> Path:
-    """The latest run that was trained on the store at this path."""
-    trained = [
-        spec.parent for spec in Path(runs).glob("*/run.json") if Run(spec.parent).spec.task == _locator(str(path))
-    ]
+    """The latest run that was trained on the store at this path; those without a checkpoint are passed over."""
+    trained = [spec.parent for spec in Path(runs).glob("*/run.json") if _was_trained_on(Run(spec.parent), str(path))]
     if not trained:
         raise FileNotFoundError(f"no run under {runs} was trained on {path}: train first, or give the run's folder")
     return max(trained, key=lambda run: (run / "run.json").stat().st_mtime)
+
+
+def _was_trained_on(run: Run, path: str) -> bool:
+    try:
+        return run.checkpoint_path.exists() and run.spec.task == _locator(path)
+    except ValueError:  # another version's, or damaged: whose data it had cannot be said
+        return False
 
 
 def relabelled(store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0) -> RelabelledStore:
