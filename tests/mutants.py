@@ -513,4 +513,6 @@ MUTANTS = (
            "tests/data/test_sources.py::test_minari_keeps_what_the_environment_was_made_with"),
     Mutant("runs without a checkpoint", "api/runs.py", "return run.checkpoint_path.exists() and run.spec.task", "return run.spec.task",
            "tests/cli/test_data.py::test_the_latest_run_of_a_store_that_can_be_judged_is_found"),
+    Mutant("store named as its folder", "cli/data.py", 'return f"{plain}-store" if', "return plain if",
+           "tests/cli/test_data.py::test_a_folder_of_logs_is_not_in_its_own_way"),
 )  # fmt: skip

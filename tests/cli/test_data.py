@@ -207,6 +207,17 @@ def test_check_reports_and_writes_nothing(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [log]
 
 
+def test_a_folder_of_logs_is_not_in_its_own_way(tmp_path, monkeypatch, capsys):
+    """Seen to fail when the store is named as the folder: it exists, and the user was told to remove it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    write_log(tmp_path / "logs" / "10:30.csv", episodes=3)
+    assert main(["data", "import", "logs", *COLUMNS]) == 0
+    assert len(TrajectoryStore.open("logs-store")) == 3
+    assert main(["data", "import", "logs/10:30.csv", *COLUMNS]) == 0
+    assert len(TrajectoryStore.open("10:30")) == 3, "a colon in a file's name is no host's"
+
+
 def test_export_and_import_again(tmp_path, monkeypatch, capsys):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))

@@ -17,6 +17,7 @@ from saformer.api.datasets import build_data, export_data, import_data, inspect_
 from saformer.cli.progress import listening
 from saformer.data.home import data_home
 from saformer.data.logs.mapping import LogMapping
+from saformer.data.sources.names import is_hosted
 from saformer.data.sources.source import EnvironmentHints
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import is_store, task_names
@@ -65,7 +66,7 @@ class ImportCommand:
     sources: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE")]]
     """Logs (files, folders, patterns), .hdf5, .npz, a Minari folder, d4rl:hopper-medium-v2, minari:mujoco/hopper/medium-v0."""  # noqa: E501
     out: Path | None = None
-    """Where to write the store; by default a folder named after the first source."""
+    """Where to write the store; by default a folder named after the first source (logs-store after a folder logs)."""
     mapping: Path | None = None
     """TOML file that says which columns are what; flags overrule it."""
     criteria: tuple[str, ...] = ()
@@ -258,8 +259,9 @@ def _mapping(arguments: Sequence[str]) -> LogMapping:
 
 
 def _default_name(source: str) -> str:
-    name = source.partition(":")[2] or Path(source.rstrip("/*")).name
-    return name.split(".")[0].replace("/", "-").replace("*", "") or "store"
+    name = source.partition(":")[2] if is_hosted(source) else Path(source.rstrip("/*")).name
+    plain = name.split(".")[0].replace("/", "-").replace("*", "") or "store"
+    return f"{plain}-store" if Path(source).is_dir() and plain == name else plain  # never the folder that is read
 
 
 def _show_survey(found: dict[str, Any]) -> None:
