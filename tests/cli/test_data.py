@@ -260,6 +260,10 @@ def test_several_files_of_arrays_become_one_store(tmp_path):
         (["import", "OUT/plant.csv", *COLUMNS, "--out", "OUT/exists"], "never overwritten"),
         (["import", "OUT/plant.csv", *COLUMNS, "--action-low", "1", "2"], "2 action bounds for 1 action columns"),
         (["inspect", "OUT/exists", "--criteria", "flov"], "reads 'flov', which the data does not offer"),
+        (
+            ["inspect", "OUT/exists", "--criteria", "stat[0]"],
+            "did you mean 'state'? On offer: action, next_state, reward",
+        ),
         (["inspect", "OUT/exists", "--criteria", "action"], "values per step"),
         (["inspect", "OUT/exists", "--cost-discount", "2"], "cost_discount must lie in"),
         (["inspect", "OUT/plant.csv.gz"], "there is no trajectory store at"),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
+from saformer.criteria.step import PARTS
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Floats
 
@@ -104,11 +105,13 @@ def _timesteps(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 def _costs(store: TrajectoryStore, criterion: CostCriterion, first: int, stop: int) -> Doubles:
     """[steps] of trajectories `first` to `stop`."""
     low, high = store.environment.action_low, store.environment.action_high
+    # a criterion that will be refused for want of a column is to hear of all that is on offer
+    reads = criterion.reads if not criterion.missing(store.column_names) else frozenset(PARTS)
     step = Step(
         action=np.clip(store.gather("action", first, stop), low, high, dtype=np.float32),
-        state=store.gather("state", first, stop) if "state" in criterion.reads else None,
-        next_state=_next_states(store, first, stop) if "next_state" in criterion.reads else None,
-        reward=store.gather("reward", first, stop) if "reward" in criterion.reads else None,
+        state=store.gather("state", first, stop) if "state" in reads else None,
+        next_state=_next_states(store, first, stop) if "next_state" in reads else None,
+        reward=store.gather("reward", first, stop) if "reward" in reads else None,
         columns=_Columns(store, first, stop),
     )
     return criterion(step)
