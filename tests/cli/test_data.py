@@ -257,6 +257,7 @@ def test_several_files_of_arrays_become_one_store(tmp_path):
         (["import", "OUT/plant.csv"], "no column is named as state: the header is run, time_left"),
         (["import", "OUT/plant.csv", "--mapping", "OUT/none.toml"], "No such file"),
         (["import", "OUT/plant.csv", *COLUMNS, "--criteria", "__import__('os')"], "__import__"),
+        (["import", "OUT/plant.csv", *COLUMNS, "--criteria", "flov"], "reads 'flov', which the data does not offer"),
         (["import", "OUT/plant.csv", *COLUMNS, "--out", "OUT/exists"], "never overwritten"),
         (["import", "OUT/plant.csv", *COLUMNS, "--action-low", "1", "2"], "2 action bounds for 1 action columns"),
         (["inspect", "OUT/exists", "--criteria", "flov"], "reads 'flov', which the data does not offer"),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from saformer.api.listener import Listener
 from saformer.api.runs import relabelled
-from saformer.criteria import criterion
+from saformer.criteria import CostCriterion, Step, criterion
 from saformer.data.inspection import Inspection, inspect
 from saformer.data.limits import parse_limit
 from saformer.data.logs.logs import Logs, is_log, open_logs
@@ -18,6 +22,7 @@ from saformer.data.sources.minari import write_minari
 from saformer.data.sources.names import open_source
 from saformer.data.sources.source import EnvironmentHints, Imported, import_source, merged
 from saformer.data.store import TrajectoryStore
+from saformer.data.trajectory import Trajectory
 from saformer.envs.tasks import (
     MIXTURES,
     Task,
@@ -76,13 +81,13 @@ def import_data(
     listener = listener or Listener()
     if Path(out).exists():
         raise FileExistsError(f"{out} exists; stores are never overwritten: choose another name or remove it")
-    for name in criteria:
-        criterion(name)  # a wrong one is refused before anything is read
+    wanted = [criterion(name) for name in criteria]  # a wrong one is refused before anything is read
     names = [str(source) for source in sources]
     if all(is_log(name) or (Path(name).is_dir() and not _is_minari(name)) for name in names):
         source = survey_logs(names, mapping, listener=listener).source(drop_faulty=drop_faulty)
     else:
         source = merged([open_source(name, known, progress=listener.building) for name in names])
+    source = replace(source, trajectories=partial(_that_can_be_costed, source.trajectories, wanted))
     found = import_source(source, out, criteria=criteria or None, progress=listener.building)
     for note in found.notes:
         listener.say(f"note: {note}")
@@ -138,6 +143,24 @@ def open_data(
         return
     with tempfile.TemporaryDirectory() as folder:
         yield import_data([source], Path(folder) / "store", mapping=mapping, listener=listener).store
+
+
+def _that_can_be_costed(
+    trajectories: Callable[[], Iterable[Trajectory]], criteria: Sequence[CostCriterion]
+) -> Iterator[Trajectory]:
+    """The same trajectories, once the first one is seen to have what the criteria read."""
+    for number, trajectory in enumerate(trajectories()):
+        if number == 0:
+            step = Step(
+                trajectory.action,
+                trajectory.state,
+                np.concatenate([trajectory.state[1:], trajectory.final_state[None]]),
+                trajectory.reward,
+                trajectory.columns,
+            )
+            for each in (c for c in criteria if c.missing(trajectory.columns)):
+                each(step)  # raises: it says what is missing and what is there
+        yield trajectory
 
 
 def _task(name: str, mixture: str) -> Task:
