@@ -515,4 +515,6 @@ MUTANTS = (
            "tests/cli/test_data.py::test_the_latest_run_of_a_store_that_can_be_judged_is_found"),
     Mutant("store named as its folder", "cli/data.py", 'return f"{plain}-store" if', "return plain if",
            "tests/cli/test_data.py::test_a_folder_of_logs_is_not_in_its_own_way"),
+    Mutant("rollouts tried too late", "api/runs.py", "        try_out(store.environment, data.criteria)", "        try_out",
+           "tests/cli/test_data.py::test_what_cannot_be_rolled_out_is_refused_before_training"),
 )  # fmt: skip

@@ -135,6 +135,24 @@ def test_a_store_that_was_moved_is_found_again_on_request(tmp_path, capsys):
     assert len(store) == 20
 
 
+@pytest.mark.parametrize("case", ["no such environment", "no such column online"])
+def test_what_cannot_be_rolled_out_is_refused_before_training(tmp_path, capsys, case):
+    """Seen to fail when only the first evaluation finds out: all that was trained until then would be lost."""
+    arguments = ["train", str(tmp_path / "store"), *BRIEF, "--evaluate-every", "2", "--out", str(tmp_path / "run")]
+    recorded = allowance.dataset(episodes=5)
+    if case == "no such environment":
+        replace(recorded, environment=replace(recorded.environment, identifier="Typo-v9")).save(tmp_path / "store")
+        expected = "environment 'Typo-v9' cannot be made"
+    else:
+        parts = [replace(part, columns={"flow": np.ones(len(part))}) for part in recorded]
+        TrajectoryStore.of(parts, recorded.environment, criteria=("flow",)).save(tmp_path / "store")
+        expected = "reads 'flow', which environment 'saformer/Allowance-v0', by its info, does not offer"
+    assert main(arguments) == 1
+    assert expected in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "run").exists()
+    assert main([*arguments, "--evaluate-every", "0"]) == 0, "without a rollout there is nothing in the way"
+
+
 def test_the_latest_run_of_a_store_that_can_be_judged_is_found(tmp_path, monkeypatch):
     """Seen to fail when a damaged run beside it, or one that was killed before its first checkpoint, is in the way."""
     monkeypatch.chdir(tmp_path)

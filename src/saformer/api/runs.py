@@ -63,6 +63,10 @@ def train(
     if held_out is None:
         held_out = HELD_OUT_WITHOUT_SIMULATOR if store.environment.identifier is None else 0.0
     data = _relabelled(_training_part(store, held_out), criteria, preset.agent.cost_discount, listener)
+    if preset.fit.evaluate_every and store.environment.identifier is not None:
+        from saformer.envs.costed import try_out
+
+        try_out(store.environment, data.criteria)  # now, not when much has been trained already
     agent = create_agent(data, preset.agent, seed=seed)
     spec = RunSpec(
         task=_locator(task),

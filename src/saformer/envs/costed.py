@@ -71,6 +71,14 @@ def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
     return Costed(environment, criteria)
 
 
+def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:
+    """Make the environment and take a step: whatever would keep policies from being rolled out is said here."""
+    environment = make(spec, criteria)
+    environment.reset(seed=0)
+    environment.step((np.array(spec.action_low) + np.array(spec.action_high)) / 2)
+    environment.close()
+
+
 def _numbers(info: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """What of info criteria can read: numbers and arrays of them."""
     plain = {
