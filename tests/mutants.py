@@ -517,4 +517,6 @@ MUTANTS = (
            "tests/cli/test_data.py::test_a_folder_of_logs_is_not_in_its_own_way"),
     Mutant("rollouts tried too late", "api/runs.py", "        try_out(store.environment, data.criteria)", "        try_out",
            "tests/cli/test_data.py::test_what_cannot_be_rolled_out_is_refused_before_training"),
+    Mutant("facts as they are", "data/sources/arrays.py", "if isinstance(value, str | bool | int | float) else str(value)", "if True else None",
+           "tests/data/test_sources.py::test_metadata_of_any_kind_is_kept"),
 )  # fmt: skip

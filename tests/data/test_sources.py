@@ -138,6 +138,14 @@ def test_what_no_column_can_be_is_left_out_and_said(tmp_path, kind):
     assert {name for name in odd if name in note.split(": ")[1]} == {"tag", "image", "none"}
 
 
+def test_metadata_of_any_kind_is_kept(tmp_path):
+    """Seen to fail when it is written to the manifest as it is: JSON has no complex numbers."""
+    facts = {"metadata/pole": np.complex64(1j), "metadata/seed": 3, "metadata/algorithm": b"SAC"}
+    np.savez(tmp_path / "log.npz", **recording([3], ends="t"), **facts)
+    found = import_source(open_source(str(tmp_path / "log.npz")), tmp_path / "store").store.provenance
+    assert [found[name] for name in facts] == ["1j", 3, "SAC"]
+
+
 def test_npz_by_usual_names_and_with_what_the_user_knows(tmp_path):
     """Seen to fail when the user's horizon does not end episodes."""
     arrays = recording([5, 5], ends="--", num_actions=1, num_states=2)

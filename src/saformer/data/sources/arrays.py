@@ -196,7 +196,8 @@ def _facts(file: Columns, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, An
     for name, shape in shapes.items():
         if shape == () and "metadata" in name:
             value = np.asarray(file[name][()]).item()
-            facts[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+            value = value.decode(errors="replace") if isinstance(value, bytes) else value
+            facts[name] = value if isinstance(value, str | bool | int | float) else str(value)  # as a manifest keeps it
     return facts
 
 
