@@ -519,4 +519,6 @@ MUTANTS = (
            "tests/cli/test_data.py::test_what_cannot_be_rolled_out_is_refused_before_training"),
     Mutant("facts as they are", "data/sources/arrays.py", "if isinstance(value, str | bool | int | float) else str(value)", "if True else None",
            "tests/data/test_sources.py::test_metadata_of_any_kind_is_kept"),
+    Mutant("files by letters", "data/logs/files.py", '(int(part), "") if part.isdigit() else (-1, part)', '(-1, part)',
+           "tests/data/test_logs.py::test_files_are_read_in_the_order_of_their_numbers"),
 )  # fmt: skip

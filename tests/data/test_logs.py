@@ -113,6 +113,17 @@ def test_an_episode_may_go_on_in_the_next_file(tmp_path):
     assert load(tmp_path / "b", [tmp_path], anew)[0].lengths.tolist() == [2, 1, 2]
 
 
+def test_files_are_read_in_the_order_of_their_numbers(tmp_path):
+    """Seen to fail when log-10 comes before log-9."""
+    header, *rows = TWO_EPISODES.splitlines()
+    for number, row in zip((9, 10, 11), rows[:3], strict=True):
+        write(tmp_path, f"{header}\n{row}\n", f"log-{number}.csv")
+    for patterns in ([tmp_path], [str(tmp_path / "*.csv")]):
+        names = [path.name for path in files.find_files(patterns)]
+        assert names == ["log-9.csv", "log-10.csv", "log-11.csv"]
+    assert load(tmp_path / "a", [tmp_path], NAMES)[0][0].reward.tolist() == [1, 2, 3]
+
+
 def test_usual_names_need_no_mapping(tmp_path):
     text = "episode,state_0,state_1,action_0,reward,cost,truncated\n1,0,0,0.5,1,2,false\n1,0,1,0.5,1,2,true\n"
     store, _ = load(tmp_path, [write(tmp_path, text)])
@@ -169,8 +180,9 @@ def test_columns_that_are_not_there(tmp_path, mapping, message):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("1.1,0.2", ",0.2", r"column 'height' lacks 1 values, the first in .*log.csv, row 2"),
-        ("1.1,0.2", "nan,0.2", "column 'height' lacks 1 values"),
+        ("1.1,0.2", ",0.2", r"column 'height' has 1 values that are missing.*the first in .*log.csv, row 2"),
+        ("1.1,0.2", "nan,0.2", "column 'height' has 1 values that are missing"),
+        ("1.1,0.2", "1e39,0.2", "column 'height' has 1 values that are missing, infinite or too large"),
         ("a,0.1,", "a,0.0,", "1 steps are recorded twice"),
         ("a,0.2,", "a,0.05,", "time runs backwards at 1 steps"),
         ("a,0.1,", "a,,", r"time column 't' lacks 1 values, the first in .*log.csv, row 2"),
@@ -220,7 +232,7 @@ def test_what_may_be_lived_with_is_reported(tmp_path):
     found = open_logs([write(tmp_path, text)], mapping).survey
     assert found.problems == []
     assert any("1 steps took more than 1.5 times the usual 0.1 s" in warning for warning in found.warnings)
-    assert any("column 'energy' lacks 1 values" in warning for warning in found.warnings)
+    assert any("column 'energy' has 1 values that are missing" in warning for warning in found.warnings)
     plain = found.plain()
     assert plain["columns"]["torque"] == {"role": "action", "min": -0.5, "max": 1.0, "missing": 0}
     assert plain["episode_lengths"] == {"min": 2, "median": 2.5, "max": 3}

@@ -51,9 +51,9 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     for pattern in map(str, patterns):
         path = Path(pattern)
         if path.is_dir():
-            matches = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+            matches = sorted((file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES), key=_by_number)
         else:
-            matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
+            matches = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)), key=_by_number)
         if not matches:
             raise FileNotFoundError(f"there is no log {pattern} (expected files ending in {', '.join(SUFFIXES)})")
         found += matches
@@ -61,6 +61,11 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
         if file.suffix.lower() not in SUFFIXES:
             raise ValueError(f"{file} is no log: expected a file ending in {', '.join(SUFFIXES)}")
     return list(dict.fromkeys(found))
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Sorts log-9 before log-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def header_of(file: Path, mapping: LogMapping) -> list[str]:

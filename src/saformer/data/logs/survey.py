@@ -14,6 +14,9 @@ from saformer.data.logs.episodes import Segmenter
 from saformer.data.logs.files import LogBlock, read_blocks
 from saformer.data.logs.mapping import LogMapping
 
+UNUSABLE = "values that are missing, infinite or too large"
+LARGEST = float(np.finfo(np.float32).max)
+"""What a store can hold."""
 LONG_PAUSE = 1.5
 """A step that took this many times as long as usual counts as a gap."""
 
@@ -64,7 +67,7 @@ class LogSurvey:
     def problems(self) -> list[str]:
         """Why the log cannot be imported as it is."""
         found = [
-            f"column {name!r} lacks {column.num_missing} values, the first in {column.first_missing}"
+            f"column {name!r} has {column.num_missing} {UNUSABLE}, the first in {column.first_missing}"
             for name, column in self.columns.items()
             if column.num_missing and name in self.mapping.needed
         ]
@@ -102,7 +105,7 @@ class LogSurvey:
         if constant:
             found.append(f"columns that never change teach nothing: {', '.join(constant)}")
         found += [
-            f"column {name!r} lacks {column.num_missing} values, the first in {column.first_missing}"
+            f"column {name!r} has {column.num_missing} {UNUSABLE}, the first in {column.first_missing}"
             for name, column in self.columns.items()
             if column.num_missing and name not in self.mapping.needed
         ]
@@ -199,7 +202,7 @@ class _Surveyor:
     def _find_missing(self, block: LogBlock, number: NDArray[np.int64]) -> None:
         needed = set(self.found.mapping.needed)
         for name, values in block.values.items():
-            column, there = self.found.columns[name], np.isfinite(values)
+            column, there = self.found.columns[name], np.abs(values) <= LARGEST  # False for NaN
             if there.any():
                 column.low = min(column.low, float(values[there].min()))
                 column.high = max(column.high, float(values[there].max()))
