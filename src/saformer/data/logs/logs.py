@@ -95,7 +95,8 @@ def open_logs(
 
 def _rows(block: LogBlock, begins: NDArray[Any], mapping: LogMapping) -> Rows:
     def stacked(names: Sequence[str]) -> NDArray[Any]:
-        return np.stack([block.values[name] for name in names], axis=1).astype(np.float32)
+        with np.errstate(over="ignore"):  # what is too large lies in an episode that is left out
+            return np.stack([block.values[name] for name in names], axis=1).astype(np.float32)
 
     return Rows(
         stacked(mapping.state),
