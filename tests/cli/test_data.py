@@ -74,15 +74,19 @@ def test_build_is_kept_and_not_made_twice(capsys, tmp_path):
     assert "hopper-medium-300-seed3" in capsys.readouterr().out
 
 
-def test_an_interrupted_build_leaves_nothing(tmp_path):
-    """Ctrl-C while workers run. Seen to fail when workers are not stopped: the command would go on to the end."""
+@pytest.mark.parametrize("after", [1.5, 4, 7])
+def test_an_interrupted_build_leaves_nothing(tmp_path, after):
+    """Ctrl-C while imports, workers' start and workers' work are going on.
+
+    Seen to fail when workers are not stopped: the command would go on to the end.
+    """
     command = [sys.executable, "-m", "saformer.cli.main", "data", "build", "walker2d-medium", "--steps", "2000000"]
     environment = {**os.environ, "SAFORMER_HOME": str(tmp_path)}
     process = subprocess.Popen(
         [*command, "--workers", "2"], env=environment, stderr=subprocess.PIPE, start_new_session=True
     )
     try:
-        time.sleep(6)
+        time.sleep(after)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=30)
     except subprocess.TimeoutExpired:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -159,8 +162,9 @@ def _collect(chunks: list[_Chunk], workers: int | None, progress: Progress | Non
                 progress(done, total)
         return parts
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        places = {pool.submit(_run, chunk): place for place, chunk in enumerate(chunks)}
         try:
+            with _ignoring_interrupts():
+                places = {pool.submit(_run, chunk): place for place, chunk in enumerate(chunks)}
             for future in as_completed(places):
                 parts[places[future]] = future.result()
                 done += chunks[places[future]].steps
@@ -170,6 +174,19 @@ def _collect(chunks: list[_Chunk], workers: int | None, progress: Progress | Non
             pool.shutdown(cancel_futures=True)
             raise
     return parts
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes that are started meanwhile never hear of Ctrl-C: it is for their parent, who stops them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _run(chunk: _Chunk) -> list[Trajectory]:
