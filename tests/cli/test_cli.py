@@ -29,10 +29,10 @@ def test_flags_are_frozen(capsys):
     """A flag that changes its name breaks somebody's script: change these on purpose only."""
     # fmt: off
     assert flags(train.parse, capsys) == {
-        "--action-noise", "--batch-size", "--candidates", "--checkpoint-every", "--cost-discount",
+        "--action-noise", "--batch-size", "--candidates", "--checkpoint-every", "--compile", "--cost-discount",
         "--criteria", "--data-seed", "--data-steps", "--device", "--dropout", "--evaluate-every", "--gradient-clip",
-        "--heads", "--held-out", "--layers", "--learning-rate", "--out", "--past-return", "--penalty", "--preset",
-        "--report-every", "--resume", "--seed", "--temperature", "--tensorboard", "--updates",
+        "--heads", "--held-out", "--layers", "--learning-rate", "--out", "--past-return", "--penalty", "--precision",
+        "--preset", "--report-every", "--resume", "--seed", "--temperature", "--tensorboard", "--updates",
         "--warmup-updates", "--weight-decay", "--width", "--window",
     }
     assert flags(evaluate.parse, capsys) == {

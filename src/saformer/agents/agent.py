@@ -42,6 +42,10 @@ class Agent(Protocol):
         """Everything that a checkpoint must hold."""
 
     @property
+    def num_models(self) -> int:
+        """1: an agent is one model; a pack of them is several."""
+
+    @property
     def window(self) -> int:
         """Steps per training window."""
 

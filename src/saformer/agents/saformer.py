@@ -55,6 +55,7 @@ class SaFormerAgent:
     """
 
     name = "saformer"
+    num_models = 1
 
     def __init__(self, dimensions: Dimensions, config: SaFormerConfig) -> None:
         self.dimensions = dimensions

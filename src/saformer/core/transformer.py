@@ -125,10 +125,15 @@ class Block(nn.Module):
 
 
 class Trunk(nn.Module):
-    """A causal transformer over embedded tokens."""
+    """A causal transformer over embedded tokens.
+
+    `training_dtype` is what blocks are computed in when whole windows are read (bfloat16 on a GPU); tokens come and
+    outputs leave in float32, so that budgets and likelihoods are never rounded.
+    """
 
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
+        self.training_dtype: torch.dtype = torch.float32
         self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
@@ -139,9 +144,11 @@ class Trunk(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Whole windows whose padding, if any, lies at their end: [B, T, E] -> [B, T, E]."""
-        x = self.drop(tokens)
-        for block in self.blocks:
-            x, _, _ = block(x, None)
+        reduced = self.training_dtype != torch.float32
+        with torch.autocast(tokens.device.type, self.training_dtype, enabled=reduced):
+            x = self.drop(tokens)
+            for block in self.blocks:
+                x, _, _ = block(x, None)
         normed: Tensor = self.norm(x)
         return normed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class FitConfig:
     """AdamW's decoupled weight decay."""
     gradient_clip: float = 0.25
     """Largest norm of a phase's gradient."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What transformer blocks are computed in while training; auto: bfloat16 on a GPU, float32 on a CPU."""
+    compile: Literal["auto", "off"] = "auto"
+    """auto: on a GPU, compile the losses and replay whole updates as a CUDA graph."""
     report_every: int = 100
     """Updates between rows of metrics."""
     checkpoint_every: int = 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +17,11 @@ from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.interrupt import Interrupt
+from saformer.training.update import Update, set_training_dtype
 
 Metrics = dict[str, float]
+AHEAD = 50
+"""Updates that a GPU is given at once; Ctrl-C is heard after them."""
 
 
 class NonFiniteLossError(RuntimeError):
@@ -56,28 +58,42 @@ class Trainer:
         self.generator = torch.Generator(self.device).manual_seed(seed)
         # Two streams from one seed: windows have a generator of their own, dropout uses torch's.
         torch.manual_seed(seed)
-        self.optimizers = {phase.name: self._optimizer(phase) for phase in agent.phases}
+        set_training_dtype(agent.model, config.precision, self.device)
+        self.optimizers = {phase.name: optimizer_of(phase, config, self.device) for phase in agent.phases}
+        self._ahead = AHEAD if self.device.type == "cuda" else 1
+        self._updates_: Update | None = None
+
+    @property
+    def _updates(self) -> Update:
+        """Made when it is first needed: on a GPU it records where everything lies."""
+        if self._updates_ is None:
+            self._updates_ = Update(
+                self.agent,
+                self.optimizers,
+                lambda: self.sampler.sample(self.config.batch_size, self.generator),
+                [self.generator],
+                gradient_clip=self.config.gradient_clip,
+                compiled=self.config.compile == "auto",
+            )
+        return self._updates_
 
     def step(self) -> Metrics:
         """One update of every phase. Raises NonFiniteLossError before anything is changed."""
-        batch = self.sampler.sample(self.config.batch_size, self.generator)
-        learning_rate = self.config.learning_rate_at(self.update)
-        metrics: Metrics = {"learning_rate": learning_rate}
-        losses = []
-        for phase in self.agent.phases:
-            terms = {name: term.mean() for name, term in phase.terms(batch).items()}
-            losses.append((phase, torch.stack(list(terms.values())).sum()))
-            metrics |= {f"{phase.name}/{name}": value.item() for name, value in terms.items()}
-        self._require_finite(metrics)
-        for phase, loss in losses:
-            metrics[f"{phase.name}/gradient_norm"] = self._differentiate(phase, loss)
-        self._require_finite(metrics)
-        for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-            optimizer.step()
-        self.update += 1
-        return metrics
+        return self.advance(1)[1]
+
+    def advance(self, most: int) -> tuple[int, Metrics]:
+        """Some updates, at most `most`: how many there were, and the means of what they measured.
+
+        A GPU is given several at once, so that it never waits. Raises NonFiniteLossError; the state is then what it
+        was before the bad update.
+        """
+        rates = [self.config.learning_rate_at(self.update + ahead) for ahead in range(min(most, self._ahead))]
+        found = self._updates.run(rates)
+        self.update += found.num_updates
+        if found.bad:
+            raise NonFiniteLossError(f"training is not finite at update {self.update}: {', '.join(found.bad)}")
+        means = {name: values[0] for name, values in found.means.items()}
+        return found.num_updates, {"learning_rate": sum(rates) / len(rates), **means}
 
     def checkpoint(self, facts: dict[str, Any]) -> Checkpoint:
         """Everything needed to go on as if nothing had happened."""
@@ -101,25 +117,20 @@ class Trainer:
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
         self.update, self.seconds = checkpoint.facts["update"], checkpoint.facts["seconds"]
+        self._updates_ = None
 
-    def _optimizer(self, phase: Phase) -> torch.optim.AdamW:
-        return torch.optim.AdamW(
-            phase.parameters,
-            lr=self.config.learning_rate,
-            weight_decay=self.config.weight_decay,
-            betas=(0.9, 0.999),
-        )
 
-    def _differentiate(self, phase: Phase, loss: Tensor) -> float:
-        """Leave the clipped gradient on the phase's parameters; answer its norm before clipping."""
-        self.optimizers[phase.name].zero_grad(set_to_none=True)
-        loss.backward()
-        return torch.nn.utils.clip_grad_norm_(phase.parameters, self.config.gradient_clip).item()
-
-    def _require_finite(self, metrics: Metrics) -> None:
-        bad = [name for name, value in metrics.items() if not math.isfinite(value)]
-        if bad:
-            raise NonFiniteLossError(f"training is not finite at update {self.update}: {', '.join(bad)}")
+def optimizer_of(phase: Phase, config: FitConfig, device: torch.device) -> torch.optim.AdamW:
+    """AdamW; on a GPU in one kernel, with a learning rate that a recorded update can read."""
+    on_gpu, rate = device.type == "cuda", config.learning_rate
+    return torch.optim.AdamW(
+        phase.parameters,
+        lr=torch.tensor(rate, device=device) if on_gpu else rate,
+        weight_decay=config.weight_decay,
+        betas=(0.9, 0.999),
+        fused=on_gpu,
+        capturable=on_gpu,
+    )
 
 
 def fit(
@@ -160,9 +171,9 @@ def _loop(trainer: Trainer, run: Run | None, observer: Observer, interrupt: Inte
     config, report = trainer.config, _Report(trainer.update)
     while trainer.update < config.updates:
         began = time.perf_counter()
-        metrics = trainer.step()
+        count, metrics = trainer.advance(_until_next_event(trainer.update, config))
         trainer.seconds += time.perf_counter() - began
-        report.add(metrics)
+        report.add(metrics, count)
         observer.progress(trainer.update, metrics)
         last = trainer.update == config.updates
         if last or trainer.update % config.report_every == 0:
@@ -179,15 +190,21 @@ def _loop(trainer: Trainer, run: Run | None, observer: Observer, interrupt: Inte
             raise InterruptedTrainingError(f"stopped after update {trainer.update} of {config.updates}{where}")
 
 
+def _until_next_event(update: int, config: FitConfig) -> int:
+    """Updates until something is to be reported, evaluated or saved, or training ends."""
+    periods = (config.report_every, config.checkpoint_every, config.evaluate_every)
+    return min([config.updates - update, *(period - update % period for period in periods if period)])
+
+
 class _Report:
     """Means of the metrics since the last row."""
 
     def __init__(self, update: int) -> None:
         self._since, self._sums = update, dict[str, float]()
 
-    def add(self, metrics: Metrics) -> None:
+    def add(self, metrics: Metrics, count: int) -> None:
         for name, value in metrics.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
+            self._sums[name] = self._sums.get(name, 0.0) + count * value
 
     def row(self, update: int, seconds: float) -> dict[str, Any]:
         count = update - self._since

@@ -1,0 +1,255 @@
+"""One update of every phase, of one model or of a pack, on a CPU or without leaving a GPU."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from saformer.agents.agent import Phase
+from saformer.core.batch import WindowBatch
+from saformer.core.objectives import PerSample
+from saformer.core.transformer import Trunk
+
+Losses = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+Batches = Callable[[], WindowBatch]
+WARMUP_UPDATES = 3
+
+
+class Learner(Protocol):
+    """What an update needs of an agent, or of a pack of them."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What is optimised, in order."""
+
+    @property
+    def model(self) -> nn.Module:
+        """Everything that changes."""
+
+    @property
+    def num_models(self) -> int:
+        """M: windows of all models lie in one batch, parameters of several have a leading axis M."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What some updates measured."""
+
+    num_updates: int
+    """good ones"""
+    means: dict[str, list[float]]
+    """per model"""
+    bad: tuple[str, ...] = ()
+    """what was not finite in the update after the last good one"""
+
+
+class Update:
+    """Losses, gradients, clipping and the optimisers' steps; what was measured is added up where it was computed.
+
+    From the first loss or gradient that is not finite on, no update changes anything. On a GPU whole updates are
+    replayed, phases run beside each other, and the host waits for nothing but `run`'s answer.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        optimizers: dict[str, torch.optim.AdamW],
+        batches: Batches,
+        generators: Sequence[torch.Generator],
+        *,
+        gradient_clip: float,
+        compiled: bool,
+    ) -> None:
+        self._learner, self._phases, self._optimizers = learner, learner.phases, optimizers
+        self._batches, self._generators, self._clip = batches, tuple(generators), gradient_clip
+        self._device = self._generators[0].device
+        self._on_gpu = self._device.type == "cuda"
+        self._streams = [torch.cuda.Stream(self._device) for _ in self._phases[1:]] if self._on_gpu else []
+        self._losses = {phase.name: _losses_of(phase, learner.num_models) for phase in self._phases}
+        self._names: list[str] = []
+        self._sums, self._odd = torch.zeros(0, device=self._device), torch.zeros(0, device=self._device)
+        self._num_good, self._bad = (torch.zeros((), device=self._device) for _ in range(2))
+        self._replay: Callable[[], None] = self._once
+        if self._on_gpu:
+            for optimizer in optimizers.values():
+                optimizer.found_inf = self._bad  # type: ignore[attr-defined]
+            if compiled:
+                self._replay = self._captured()
+
+    def run(self, learning_rates: Sequence[float]) -> Findings:
+        """One update for each learning rate."""
+        for rate in learning_rates:
+            for optimizer in self._optimizers.values():
+                _set_learning_rate(optimizer, rate)
+            self._replay()
+        found = torch.stack([self._sums, self._odd]).tolist()  # the only time that the host waits for a GPU
+        count, bad = round(self._num_good.item()), self._bad.item() > 0
+        means = {
+            name: [total / max(1, count) for total in row] for name, row in zip(self._names, found[0], strict=True)
+        }
+        self._forget()
+        odd = (name for name, row in zip(self._names, found[1], strict=True) if not all(map(math.isfinite, row)))
+        return Findings(count, means, tuple(odd) if bad else ())
+
+    def _once(self) -> None:
+        batch = dict(vars(self._batches()))
+        metrics: dict[str, Tensor] = {}
+        for place, phase in enumerate(self._phases):
+            with self._beside(place):
+                metrics |= {f"{phase.name}/{name}": value for name, value in self._differentiate(phase, batch).items()}
+        for stream in self._streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        self._book(metrics)
+        if self._on_gpu or not self._bad:
+            for optimizer in self._optimizers.values():
+                optimizer.step()
+
+    @contextmanager
+    def _beside(self, place: int) -> Iterator[None]:
+        """Phases after the first run on streams of their own."""
+        if place == 0 or not self._on_gpu:
+            yield
+            return
+        stream = self._streams[place - 1]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            yield
+
+    def _differentiate(self, phase: Phase, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Leave the clipped gradient on the phase's parameters; losses and the norm before clipping, each [M]."""
+        losses = self._losses[phase.name](batch)
+        for parameter in phase.parameters:
+            parameter.grad = None
+        torch.stack(list(losses.values())).sum().backward()
+        norm = clip_gradients(phase.parameters, self._clip, num_models=self._learner.num_models)
+        return {**{name: loss.detach() for name, loss in losses.items()}, "gradient_norm": norm.detach()}
+
+    @torch.no_grad()
+    def _book(self, metrics: dict[str, Tensor]) -> None:
+        values = torch.stack(list(metrics.values()))  # [metrics, M]
+        if not self._names:
+            self._names, self._sums, self._odd = list(metrics), torch.zeros_like(values), torch.zeros_like(values)
+        was_bad = self._bad.clone()
+        self._bad.copy_(torch.maximum(was_bad, (~torch.isfinite(values)).any().float()))
+        self._sums.add_(torch.where(self._bad > 0, 0.0, values))
+        self._odd.copy_(torch.where(was_bad > 0, self._odd, values))
+        self._num_good.add_(1 - self._bad)
+
+    def _forget(self) -> None:
+        for kept in (self._sums, self._odd, self._num_good, self._bad):
+            kept.zero_()
+
+    def _captured(self) -> Callable[[], None]:
+        """Compile the losses and record the whole update; training goes on from where it was."""
+        before = _Snapshot(self._learner, self._optimizers, self._generators)
+        plain = self._losses
+        try:
+            self._losses = {name: torch.compile(losses, dynamic=False) for name, losses in plain.items()}
+            self._warm_up()
+        except Exception as error:  # whatever a compiler raises, training can do without it
+            why = next(iter(str(error).splitlines()), "no reason given")
+            warnings.warn(f"losses are not compiled ({type(error).__name__}: {why}): training is slower", stacklevel=5)
+            self._losses = plain
+            self._warm_up()
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            self._once()
+        before.restore()
+        self._forget()
+        return graph.replay
+
+    def _warm_up(self) -> None:
+        aside = torch.cuda.Stream(self._device)
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARMUP_UPDATES):
+                self._once()
+        torch.cuda.current_stream().wait_stream(aside)
+
+
+class _Snapshot:
+    """All that warming up changes."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        optimizers: dict[str, torch.optim.AdamW],
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        self._learner, self._optimizers, self._generators = learner, optimizers, generators
+        self._weights = [parameter.detach().clone() for parameter in learner.model.parameters()]
+        self._states = {name: _copied(optimizer) for name, optimizer in optimizers.items()}
+        self._random = [generator.get_state() for generator in generators]
+        self._dropout = torch.cuda.get_rng_state(generators[0].device)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """In place: a graph remembers where everything lies."""
+        for parameter, kept in zip(self._learner.model.parameters(), self._weights, strict=True):
+            parameter.copy_(kept)
+        for name, optimizer in self._optimizers.items():
+            for owner, state in optimizer.state.items():
+                for key, value in state.items():
+                    known = self._states[name].get(owner, {}).get(key)
+                    value.zero_() if known is None else value.copy_(known)
+        for generator, random in zip(self._generators, self._random, strict=True):
+            generator.set_state(random)
+        torch.cuda.set_rng_state(self._dropout, self._generators[0].device)
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_models: int) -> Tensor:
+    """Scale each model's gradient down to a norm of `bound`, and answer what the norms were: [M]."""
+    if num_models == 1:
+        return torch.nn.utils.clip_grad_norm_(parameters, bound)[None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0).sqrt()
+    scale = (bound / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
+    for gradient in gradients:
+        gradient.mul_(scale.reshape(-1, *(1,) * (gradient.ndim - 1)))
+    return norm
+
+
+def means_of(term: PerSample, num_models: int) -> Tensor:
+    """Each model's mean over its valid steps: [M]."""
+    if num_models == 1:
+        return term.mean()[None]
+    sums, counts = (side.reshape(num_models, -1).sum(1) for side in (term.sums, term.counts))
+    return sums / counts.clamp(min=1)
+
+
+def set_training_dtype(model: nn.Module, precision: str, device: torch.device) -> None:
+    """What transformer blocks are computed in while training; auto: bfloat16 on a GPU."""
+    automatic = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = getattr(torch, automatic if precision == "auto" else precision)
+    for module in model.modules():
+        if isinstance(module, Trunk):
+            module.training_dtype = dtype
+
+
+def _losses_of(phase: Phase, num_models: int) -> Losses:
+    def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: means_of(term, num_models) for name, term in phase.terms(WindowBatch(**batch)).items()}
+
+    return losses
+
+
+def _set_learning_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def _copied(optimizer: torch.optim.AdamW) -> dict[Any, dict[str, Tensor]]:
+    states = optimizer.state.items()
+    return {parameter: {key: value.clone() for key, value in state.items()} for parameter, state in states}

@@ -1,0 +1,212 @@
+"""Updates: of one model, of a pack, and after something went wrong."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from saformer.agents.saformer import SaFormerAgent
+from saformer.core.transformer import TrunkConfig
+from saformer.criteria import energy, torque
+from saformer.data.relabel import RelabelledStore, relabel
+from saformer.data.sampling import WindowSampler
+from saformer.data.store import EnvironmentSpec, TrajectoryStore
+from saformer.data.trajectory import Trajectory
+from saformer.training.config import FitConfig
+from saformer.training.fit import Trainer, _until_next_event, optimizer_of
+from saformer.training.pack import PackedAgent, joined
+from saformer.training.update import Update
+from tests.conftest import randomise, tiny_config
+
+CONFIG = FitConfig(updates=20, batch_size=6, warmup_updates=2)
+CPU = torch.device("cpu")
+
+
+def robot(num_states: int, num_actions: int, seed: int) -> RelabelledStore:
+    """Data in the shape of a robot's."""
+    rng = np.random.default_rng(seed)
+    parts = [
+        Trajectory.of(
+            rng.standard_normal((steps, num_states)),
+            rng.uniform(-1, 1, (steps, num_actions)),
+            rng.standard_normal(steps),
+            np.zeros(num_states),
+            terminated=True,
+            truncated=False,
+        )
+        for steps in rng.integers(3, 30, 20)
+    ]
+    return relabel(
+        TrajectoryStore.of(parts, EnvironmentSpec((-1.0,) * num_actions, (1.0,) * num_actions, 30)), [torque]
+    )
+
+
+HOPPER, CHEETAH = robot(11, 3, seed=0), robot(17, 6, seed=1)
+
+
+def agents(dtype: torch.dtype = torch.float32) -> list[SaFormerAgent]:
+    made = [SaFormerAgent.create(data, tiny_config(), seed=seed) for seed, data in enumerate((HOPPER, CHEETAH))]
+    for seed, agent in enumerate(made):
+        randomise(agent.model, seed=seed)
+        agent.model.to(dtype)
+    return made
+
+
+def sampler(data: RelabelledStore) -> WindowSampler:
+    return WindowSampler(data, window=4)
+
+
+def train_alone(members: list[SaFormerAgent]) -> list[list[dict[str, float]]]:
+    trainers = [
+        Trainer(agent, sampler(data), CONFIG, seed=seed)
+        for seed, (agent, data) in enumerate(zip(members, (HOPPER, CHEETAH), strict=True))
+    ]
+    return [[trainer.step() for _ in range(CONFIG.updates)] for trainer in trainers]
+
+
+def train_packed(members: list[SaFormerAgent]) -> tuple[PackedAgent, list[dict[str, list[float]]]]:
+    pack = PackedAgent(members)
+    generators = [torch.Generator().manual_seed(seed) for seed in range(len(members))]
+    samplers = [sampler(data) for data in (HOPPER, CHEETAH)]
+
+    def batches():
+        drawn = [s.sample(CONFIG.batch_size, g) for s, g in zip(samplers, generators, strict=True)]
+        return joined(drawn, pack.dimensions)
+
+    optimizers = {phase.name: optimizer_of(phase, CONFIG, CPU) for phase in pack.phases}
+    updates = Update(pack, optimizers, batches, generators, gradient_clip=CONFIG.gradient_clip, compiled=False)
+    found = [updates.run([CONFIG.learning_rate_at(update)]).means for update in range(CONFIG.updates)]
+    pack.unpack()
+    return pack, found
+
+
+def test_packed_runs_equal_the_same_runs_alone():
+    """Hopper and HalfCheetah: losses and gradient norms of every update, and what the models then say.
+
+    Seen to fail when gradients are clipped by the norm of the whole pack.
+    """
+    alone, together = agents(), agents()
+    expected, (_, found) = train_alone(alone), train_packed(together)
+    for update, means in enumerate(found):
+        for name, values in means.items():
+            for number, value in enumerate(values):
+                assert value == pytest.approx(expected[number][update][name], rel=1e-5, abs=1e-5), (update, name)
+    for one, other, data in zip(alone, together, (HOPPER, CHEETAH), strict=True):
+        batch = sampler(data).windows(torch.arange(0, 60, 7))
+        with torch.no_grad():
+            first, second = (agent.model.actor(agent.model.normalizer.window(batch)) for agent in (one, other))
+        assert torch.allclose(first.action.mean, second.action.mean, atol=1e-5)
+        assert torch.allclose(first.return_to_go.mean, second.return_to_go.mean, atol=1e-5)
+
+
+def test_packed_weights_equal_to_1e_10_in_double_precision():
+    """Seen to fail when padded actions count in the likelihood."""
+    alone, together = agents(torch.float64), agents(torch.float64)
+    train_alone(alone)
+    train_packed(together)
+    for one, other in zip(alone, together, strict=True):
+        for (name, mine), theirs in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+            assert torch.allclose(mine, theirs, rtol=0, atol=1e-10), name
+
+
+def test_what_is_padded_learns_nothing():
+    """Seen to fail when outputs that a model lacks are not filled."""
+    pack, _ = train_packed(agents())
+    embedding = pack.model.get_parameter("actor.embedding.of_kind.state.weight")  # [2, E, 17]
+    assert (embedding[0, :, 11:] == 0).all()
+    assert (embedding[1, :, 11:] != 0).any()
+    head = pack.model.get_parameter("actor.action_head.linear.weight")  # [2, 12, E]: six means, six log-deviations
+    assert (head[0, [3, 4, 5, 9, 10, 11]] == 0).all()
+
+
+def test_packing_and_unpacking_loses_nothing():
+    members = agents()
+    before = [parameter.clone() for agent in members for parameter in agent.model.parameters()]
+    PackedAgent(members).unpack()
+    after = [parameter for agent in members for parameter in agent.model.parameters()]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_only_like_is_packed_with_like():
+    first, _ = agents()
+    wider = SaFormerAgent.create(CHEETAH, tiny_config(trunk=TrunkConfig(layers=1, width=32)), seed=0)
+    with pytest.raises(ValueError, match="one kind and one configuration"):
+        PackedAgent([first, wider])
+    two_costs = SaFormerAgent.create(relabel(CHEETAH.store, [torque, energy]), tiny_config(), seed=0)
+    with pytest.raises(ValueError, match="as many constraints"):
+        PackedAgent([first, two_costs])
+
+
+def test_after_a_bad_update_nothing_changes():
+    """A GPU is given many updates at once: those after a bad one must do no harm.
+
+    Seen to fail when only the bad update itself is skipped.
+    """
+    agent = agents()[0]
+    trainer = Trainer(agent, sampler(HOPPER), CONFIG, seed=0)
+    trainer.step()
+    good = {name: value.clone() for name, value in agent.model.state_dict().items()}
+    drawn = iter([float("nan"), 0.0, 0.0])
+    whole = sampler(HOPPER)
+
+    def spoilt():
+        batch = whole.windows(torch.arange(6))
+        return replace(batch, state=batch.state + next(drawn))
+
+    generator = torch.Generator().manual_seed(0)
+    updates = Update(agent, trainer.optimizers, spoilt, [generator], gradient_clip=0.25, compiled=False)
+    found = updates.run([1e-3] * 3)
+    assert found.num_updates == 0
+    assert "actor/action" in found.bad
+    assert all(torch.equal(value, good[name]) for name, value in agent.model.state_dict().items())
+
+
+def test_updates_are_counted_up_to_the_next_event():
+    """Seen to fail when a report is passed over."""
+    config = FitConfig(updates=1000, report_every=100, checkpoint_every=250, evaluate_every=0)
+    assert [_until_next_event(update, config) for update in (0, 99, 100, 240, 999)] == [100, 1, 100, 10, 1]
+
+
+def test_blocks_in_bfloat16_leave_tokens_and_outputs_alone():
+    """Seen to fail when heads are computed in bfloat16: likelihoods would be rounded."""
+    agent = agents()[0]
+    Trainer(agent, sampler(HOPPER), replace(CONFIG, precision="bfloat16"), seed=0)
+    assert agent.model.actor.trunk.training_dtype == torch.bfloat16
+    batch = agent.model.normalizer.window(sampler(HOPPER).windows(torch.arange(6)))
+    predicted = agent.model.actor(batch).action.mean
+    assert predicted.dtype == torch.float32
+    assert (predicted != predicted.bfloat16().float()).any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_on_a_gpu_recorded_updates_equal_plain_ones_and_resume(tmp_path, dropout):
+    """Ordinary updates, recorded ones, and recorded ones that were saved half-way.
+
+    To within 1e-3: a GPU adds gradients of embeddings in any order, so that no two runs are alike to the bit.
+    """
+
+    def trainer(**changes):
+        config = tiny_config(trunk=TrunkConfig(layers=2, width=16, dropout=dropout))
+        agent = SaFormerAgent.create(HOPPER, config, seed=0)
+        agent.model.to("cuda").train()
+        device_sampler = WindowSampler(HOPPER, window=4, device="cuda")
+        return Trainer(agent, device_sampler, replace(CONFIG, precision="float32", **changes), seed=0)
+
+    def advance(one, until):
+        while one.update < until:
+            one.advance(until - one.update)
+        return one
+
+    recorded = advance(trainer(), 20)
+    halfway = advance(trainer(), 10).checkpoint({})
+    resumed = trainer()
+    resumed.restore(halfway)
+    advance(resumed, 20)
+    weights = [dict(one.agent.model.named_parameters()) for one in (recorded, resumed)]
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-3) for name in weights[0])
+    if dropout == 0:
+        plain = advance(trainer(compile="off"), 20)
+        for name, parameter in plain.agent.model.named_parameters():
+            assert torch.allclose(parameter, weights[0][name], atol=1e-3), name
