@@ -23,6 +23,8 @@ test-long: setup  ## learning results that take longer than CI should
 
 benchmark: setup  ## the speeds that docs/performance.md shows
 	$(BIN)/python -m benchmarks.data
+	$(BIN)/python -m benchmarks.decisions
+	$(BIN)/python -m benchmarks.updates
 
 lint: setup
 	$(BIN)/ruff check .
