@@ -80,10 +80,15 @@ def test_an_interrupted_build_leaves_nothing(tmp_path, after):
 
     Seen to fail when workers are not stopped: the command would go on to the end.
     """
-    command = [sys.executable, "-m", "saformer.cli.main", "data", "build", "walker2d-medium", "--steps", "2000000"]
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background it is ignored
+        "from saformer.cli.main import main\n"
+        "sys.exit(main('data build walker2d-medium --steps 2000000 --workers 2'.split()))\n"
+    )
     environment = {**os.environ, "SAFORMER_HOME": str(tmp_path)}
     process = subprocess.Popen(
-        [*command, "--workers", "2"], env=environment, stderr=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, start_new_session=True
     )
     try:
         time.sleep(after)
