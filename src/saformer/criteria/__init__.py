@@ -1,6 +1,6 @@
 """What a step costs, decided in hindsight: functions of the data, never of the method."""
 
-from saformer.criteria.library import (
+from saformer.criteria.named import (
     above,
     criterion,
     energy,
