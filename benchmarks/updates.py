@@ -20,7 +20,6 @@ from benchmarks.measure import seconds
 from saformer.agents.saformer import SaFormerAgent
 from saformer.criteria import torque
 from saformer.data.relabel import RelabelledStore, relabel
-from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.training.fit import Trainer, optimizer_of
@@ -55,7 +54,7 @@ def single(data: RelabelledStore, device: str, *, compiled: bool) -> float:
     preset = paper()
     agent = SaFormerAgent.create(data, preset.agent, seed=0)
     agent.model.to(device).train()
-    sampler = WindowSampler(data, window=agent.window, device=device)
+    sampler = agent.sampler(data, device)
     config = replace(preset.fit, compile="auto" if compiled else "off")
     if not compiled:
         config = replace(config, precision="float32")
@@ -73,7 +72,7 @@ def packed(data: list[RelabelledStore], device: str) -> float:
     pack.model.train()
     set_training_dtype(pack.model, "auto", torch.device(device))
     generators = [torch.Generator(device).manual_seed(i) for i in range(len(data))]
-    samplers = {id(d): WindowSampler(d, window=members[0].window, device=device) for d in data}
+    samplers = {id(d): members[0].sampler(d, device) for d in data}
     updates = Update(
         pack,
         {phase.name: optimizer_of(phase, preset.fit, torch.device(device)) for phase in pack.phases},

@@ -6,20 +6,46 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
-from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.core.policy import Policy
+from saformer.data.relabel import RelabelledStore
+
+
+class Sampler(Protocol):
+    """Draws what an agent learns from: a dataclass of tensors whose first axis counts samples."""
+
+    def sample(self, batch_size: int, generator: torch.Generator) -> Any:
+        """A batch, with replacement."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One optimisation within an update: these parameters, this loss. The loss is the sum of the terms' means."""
+    """One optimisation within an update: these parameters, this loss. The loss is the sum of the terms' means.
+
+    Every phase sees the parameters as they were before the update, and changes its own alone, whatever else its loss
+    depends on.
+    """
 
     name: str
     parameters: tuple[nn.Parameter, ...]
-    terms: Callable[[WindowBatch], dict[str, PerSample]]
+    terms: Callable[[Any], dict[str, PerSample]]
+    learning_rate: float | None = None
+    """its own, held constant; None for the schedule of `FitConfig`"""
+    weight_decay: float | None = None
+    """its own; None for that of `FitConfig`"""
+
+
+@dataclass(frozen=True)
+class MovingAverage:
+    """Parameters that follow others after every update: average += rate * (followed - average)."""
+
+    average: tuple[nn.Parameter, ...]
+    followed: tuple[nn.Parameter, ...]
+    rate: float
 
 
 class Agent(Protocol):
@@ -46,12 +72,15 @@ class Agent(Protocol):
         """1: an agent is one model; a pack of them is several."""
 
     @property
-    def window(self) -> int:
-        """Steps per training window."""
-
-    @property
     def phases(self) -> tuple[Phase, ...]:
         """What one update optimises, in order."""
+
+    @property
+    def averages(self) -> tuple[MovingAverage, ...]:
+        """What follows the optimised parameters: target networks."""
+
+    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> Sampler:
+        """Draws what its phases learn from."""
 
     @property
     def default_options(self) -> Any:

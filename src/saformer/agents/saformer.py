@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from saformer.agents.agent import Phase
+from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import ActionNoise, ExecutionOptions, PastReturn, SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import dimensions_of, statistics_of
+from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class SaFormerAgent:
 
     name = "saformer"
     num_models = 1
+    averages: tuple[MovingAverage, ...] = ()
 
     def __init__(self, dimensions: Dimensions, config: SaFormerConfig) -> None:
         self.dimensions = dimensions
@@ -83,10 +84,9 @@ class SaFormerAgent:
         agent.model.load_state_dict(dict(weights))
         return agent
 
-    @property
-    def window(self) -> int:
-        """Steps per training window."""
-        return self.config.window
+    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
+        """Windows of K steps."""
+        return WindowSampler(data, window=self.config.window, device=device)
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -15,7 +15,6 @@ from saformer.criteria import criterion
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
 from saformer.data.relabel import RelabelledStore, relabel
-from saformer.data.sampling import WindowSampler
 from saformer.data.store import TrajectoryStore
 from saformer.engine.device import pick_device
 from saformer.envs.tasks import find_task, is_store, load_data
@@ -88,7 +87,7 @@ def train(
     agent.model.to(processor)
     fit(
         agent,
-        WindowSampler(data, window=agent.window, device=processor),
+        agent.sampler(data, processor),
         preset.fit,
         seed=seed,
         run=run,
@@ -180,7 +179,7 @@ def evaluate_offline(
         training,
         held_out,
         [parse_limit(limit, training) for limit in limits],
-        window=agent.window,
+        window=agent.config.window,
         progress=listener.evaluating,
     )
     listener.say(f"no rollout: offline evaluation kept in {run.write_json('offline.json', found.plain())}")

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saformer.agents.agent import Agent, Phase
-from saformer.data.sampling import WindowSampler
+from saformer.agents.agent import Agent, Phase, Sampler
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
@@ -50,7 +49,7 @@ class Trainer:
     Implements: Algorithm 2
     """
 
-    def __init__(self, agent: Agent, sampler: WindowSampler, config: FitConfig, *, seed: int) -> None:
+    def __init__(self, agent: Agent, sampler: Sampler, config: FitConfig, *, seed: int) -> None:
         self.agent, self.sampler, self.config = agent, sampler, config
         self.update = 0
         self.seconds = 0.0
@@ -122,11 +121,11 @@ class Trainer:
 
 def optimizer_of(phase: Phase, config: FitConfig, device: torch.device) -> torch.optim.AdamW:
     """AdamW; on a GPU in one kernel, with a learning rate that a recorded update can read."""
-    on_gpu, rate = device.type == "cuda", config.learning_rate
+    on_gpu, rate = device.type == "cuda", phase.learning_rate or config.learning_rate
     return torch.optim.AdamW(
         phase.parameters,
         lr=torch.tensor(rate, device=device) if on_gpu else rate,
-        weight_decay=config.weight_decay,
+        weight_decay=config.weight_decay if phase.weight_decay is None else phase.weight_decay,
         betas=(0.9, 0.999),
         fused=on_gpu,
         capturable=on_gpu,
@@ -135,7 +134,7 @@ def optimizer_of(phase: Phase, config: FitConfig, device: torch.device) -> torch
 
 def fit(
     agent: Agent,
-    sampler: WindowSampler,
+    sampler: Sampler,
     config: FitConfig,
     *,
     seed: int = 0,

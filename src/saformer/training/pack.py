@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent, Phase
+from saformer.agents.agent import Agent, MovingAverage, Phase
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.normalizer import KINDS, Normalizer
 
@@ -111,6 +111,11 @@ class PackedAgent:
     def phases(self) -> tuple[Phase, ...]:
         """The agents' own, of all models at once."""
         return self._as_one.phases
+
+    @property
+    def averages(self) -> tuple[MovingAverage, ...]:
+        """The agents' own, of all models at once."""
+        return self._as_one.averages
 
     @torch.no_grad()
     def unpack(self) -> None:

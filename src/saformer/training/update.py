@@ -12,13 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Phase
-from saformer.core.batch import WindowBatch
+from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.objectives import PerSample
 from saformer.core.transformer import Trunk
 
-Losses = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-Batches = Callable[[], WindowBatch]
+Losses = Callable[[type, dict[str, Tensor]], dict[str, Tensor]]
+Batches = Callable[[], Any]
 WARMUP_UPDATES = 3
 
 
@@ -28,6 +27,10 @@ class Learner(Protocol):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """What is optimised, in order."""
+
+    @property
+    def averages(self) -> tuple[MovingAverage, ...]:
+        """What follows it."""
 
     @property
     def model(self) -> nn.Module:
@@ -86,8 +89,8 @@ class Update:
     def run(self, learning_rates: Sequence[float]) -> Findings:
         """One update for each learning rate."""
         for rate in learning_rates:
-            for optimizer in self._optimizers.values():
-                _set_learning_rate(optimizer, rate)
+            for phase in self._phases:
+                _set_learning_rate(self._optimizers[phase.name], phase.learning_rate or rate)
             self._replay()
         found = torch.stack([self._sums, self._odd]).tolist()  # the only time that the host waits for a GPU
         count, bad = round(self._num_good.item()), self._bad.item() > 0
@@ -99,7 +102,7 @@ class Update:
         return Findings(count, means, tuple(odd) if bad else ())
 
     def _once(self) -> None:
-        batch = dict(vars(self._batches()))
+        batch = self._batches()
         metrics: dict[str, Tensor] = {}
         for place, phase in enumerate(self._phases):
             with self._beside(place):
@@ -110,6 +113,8 @@ class Update:
         if self._on_gpu or not self._bad:
             for optimizer in self._optimizers.values():
                 optimizer.step()
+            for average in self._learner.averages:
+                _follow(average, unless=self._bad)
 
     @contextmanager
     def _beside(self, place: int) -> Iterator[None]:
@@ -122,12 +127,12 @@ class Update:
         with torch.cuda.stream(stream):
             yield
 
-    def _differentiate(self, phase: Phase, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _differentiate(self, phase: Phase, batch: Any) -> dict[str, Tensor]:
         """Leave the clipped gradient on the phase's parameters; losses and the norm before clipping, each [M]."""
-        losses = self._losses[phase.name](batch)
-        for parameter in phase.parameters:
-            parameter.grad = None
-        torch.stack(list(losses.values())).sum().backward()
+        losses = self._losses[phase.name](type(batch), dict(vars(batch)))
+        gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), phase.parameters)
+        for parameter, gradient in zip(phase.parameters, gradients, strict=True):
+            parameter.grad = gradient
         norm = clip_gradients(phase.parameters, self._clip, num_models=self._learner.num_models)
         return {**{name: loss.detach() for name, loss in losses.items()}, "gradient_norm": norm.detach()}
 
@@ -236,8 +241,8 @@ def set_training_dtype(model: nn.Module, precision: str, device: torch.device) -
 
 
 def _losses_of(phase: Phase, num_models: int) -> Losses:
-    def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: means_of(term, num_models) for name, term in phase.terms(WindowBatch(**batch)).items()}
+    def losses(kind: type, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: means_of(term, num_models) for name, term in phase.terms(kind(**batch)).items()}
 
     return losses
 
@@ -248,6 +253,13 @@ def _set_learning_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+@torch.no_grad()
+def _follow(average: MovingAverage, *, unless: Tensor) -> None:
+    rate = average.rate * (1 - unless)
+    for mine, other in zip(average.average, average.followed, strict=True):
+        mine.lerp_(other, rate)
 
 
 def _copied(optimizer: torch.optim.AdamW) -> dict[Any, dict[str, Tensor]]:
