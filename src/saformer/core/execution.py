@@ -220,7 +220,8 @@ class SaFormerPolicy:
 
 def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
     """The return-to-go that stands for this step in the past: [L]."""
-    assert decision.candidates is not None and decision.return_to_go is not None
+    assert decision.candidates is not None
+    assert decision.return_to_go is not None
     proposed = decision.candidates.return_to_go
     return {"selected": decision.return_to_go, "expected": proposed[:, 0], "highest": proposed.amax(1)}[past_return]
 

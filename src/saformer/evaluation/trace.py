@@ -43,8 +43,10 @@ def _balance(decision: Decision, row: int) -> int:
 
 
 def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
-    assert decision.verification is not None and decision.candidates is not None
-    assert decision.chosen is not None and decision.fell_back is not None
+    assert decision.verification is not None
+    assert decision.candidates is not None
+    assert decision.chosen is not None
+    assert decision.fell_back is not None
     safe = decision.verification.safe[row]
     return {
         "step": step,
