@@ -17,18 +17,15 @@ from saformer.agents.parts import (
     ConditionalVAE,
     Multiplier,
     Perceptron,
-    Timed,
     TwinCritic,
-    Units,
-    check_limit,
     follow,
-    fresh,
     of_each,
     pessimistic,
     target_of,
     watched,
 )
 from saformer.agents.targets import steps_that_count, td_target
+from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions, TransitionBatch
 from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
@@ -65,8 +62,8 @@ class BCQLagConfig:
     """Weight of the worse of two critics: the lower reward, the higher cost."""
     kl_weight: float = 1.0
     """Weight of the code's divergence in the VAE."""
-    vae_deviation: float = 0.35
-    """Deviation of the VAE's decoder, in half ranges; 0.35 weighs its two terms as BCQ does."""
+    vae_deviation: float = 0.1
+    """Deviation of the VAE's decoder, in half ranges: finer differences between actions do not count."""
     code_bound: float = 0.5
     """Codes are drawn from a normal distribution and cut here."""
 
@@ -106,9 +103,8 @@ class BCQLag(nn.Module):
         scale = steps_that_count(config.cost_discount, dimensions.horizon)
         self.cost = TwinCritic(self.timed.size, action, dimensions.constraints, hidden, scale=scale, dropout=dropout)
         self.multiplier = Multiplier(dimensions.constraints, config.multiplier)
-        self.perturbation_target, self.reward_target, self.cost_target = (
-            target_of(network) for network in (self.perturbation, self.reward, self.cost)
-        )
+        self.perturbation_target = target_of(self.perturbation)
+        self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
 
     def perturbed(self, network: nn.Module, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
         """Actions [..., A] moved by at most Phi."""
@@ -152,7 +148,10 @@ class BCQLagAgent:
     @classmethod
     def create(cls, data: RelabelledStore, config: BCQLagConfig, *, seed: int) -> BCQLagAgent:
         """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
-        return fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
+        agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
+        for critic in (agent.model.cost, agent.model.cost_target):
+            critic.begin_at(agent.model.units.mean_cost_to_go(data))
+        return agent
 
     @classmethod
     def restore(cls, dimensions: Dimensions, config: BCQLagConfig, weights: Mapping[str, Tensor]) -> BCQLagAgent:

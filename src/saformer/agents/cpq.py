@@ -11,22 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from saformer.agents.actors import SquashedActor
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.agents.markov import MarkovOptions, MarkovPolicy
-from saformer.agents.parts import (
-    ConditionalVAE,
-    SquashedActor,
-    Timed,
-    TwinCritic,
-    Units,
-    check_limit,
-    follow,
-    fresh,
-    of_each,
-    target_of,
-    watched,
-)
+from saformer.agents.parts import ConditionalVAE, TwinCritic, follow, of_each, target_of, watched
 from saformer.agents.targets import limit_at, steps_that_count, td_target
+from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions, TransitionBatch
 from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
@@ -89,7 +79,7 @@ class CPQ(nn.Module):
         self.reward = TwinCritic(state, action, 1, hidden, scale=scale, dropout=dropout)
         scale = steps_that_count(config.cost_discount, dimensions.horizon)
         self.cost = TwinCritic(self.timed.size, action, dimensions.constraints, hidden, scale=scale, dropout=dropout)
-        self.reward_target, self.cost_target = (target_of(network) for network in (self.reward, self.cost))
+        self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
 
     def allowed(self, timestep: Tensor) -> Tensor:
         """[..., C] what the cost critic may say at these steps."""
@@ -140,7 +130,10 @@ class CPQAgent:
     @classmethod
     def create(cls, data: RelabelledStore, config: CPQConfig, *, seed: int) -> CPQAgent:
         """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
-        return fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
+        agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
+        for critic in (agent.model.cost, agent.model.cost_target):
+            critic.begin_at(agent.model.units.mean_cost_to_go(data))
+        return agent
 
     @classmethod
     def restore(cls, dimensions: Dimensions, config: CPQConfig, weights: Mapping[str, Tensor]) -> CPQAgent:

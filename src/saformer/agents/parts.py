@@ -1,95 +1,21 @@
-"""Small networks that several agents are made of, and the units that they speak."""
+"""Small networks that several agents are made of."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent, MovingAverage
-from saformer.core.batch import Dimensions, TransitionBatch
+from saformer.agents.agent import MovingAverage
 from saformer.core.gaussian import Gaussian, GaussianHead
-from saformer.core.normalizer import Normalizer
 from saformer.core.objectives import PerSample
-from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import statistics_of
 
-Made = TypeVar("Made", bound=Agent)
-
-
-class Units(nn.Module):
-    """Raw to model units for single steps. States are standardised, actions lie in [-1, 1].
-
-    The unit of reward, and of each cost, is the root mean square of a step of the data: scaling rewards, or costs and
-    limits together, changes nothing.
-    """
-
-    def __init__(self, dimensions: Dimensions) -> None:
-        super().__init__()
-        self.horizon = dimensions.horizon
-        self.normalizer = Normalizer(dimensions)
-        self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
-        self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
-        self.register_buffer("reward", torch.ones(1))
-        self.register_buffer("cost", torch.ones(dimensions.constraints))
-        self.register_buffer("limit", torch.zeros(dimensions.constraints))
-
-    def fix(self, data: RelabelledStore, limit: Sequence[float]) -> None:
-        """Take everything from this data, once, before training; the limit is in raw units."""
-        self.normalizer.set_statistics(statistics_of(data))
-        environment = data.store.environment
-        self.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
-        self.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
-        self.get_buffer("reward").copy_(_root_mean_square(data.store.gather("reward")[:, None]))
-        self.get_buffer("cost").copy_(_root_mean_square(data.cost))
-        self.get_buffer("limit").copy_(torch.tensor(tuple(limit)) / self.get_buffer("cost"))
-
-    def transitions(self, batch: TransitionBatch) -> TransitionBatch:
-        """The same steps in model units."""
-        return replace(
-            batch,
-            state=self.state(batch.state),
-            action=self.normalizer.normalize("action", batch.action),
-            reward=batch.reward / self.get_buffer("reward"),
-            cost=batch.cost / self.get_buffer("cost"),
-            next_state=self.state(batch.next_state),
-            initial_state=self.state(batch.initial_state),
-        )
-
-    def state(self, raw: Tensor) -> Tensor:
-        """States [..., S] in model units."""
-        return self.normalizer.normalize("state", raw)
-
-    def raw_cost(self, cost: Tensor) -> Tensor:
-        """Costs [..., C] as they were measured."""
-        return cost * self.get_buffer("cost")
-
-    def raw_action(self, action: Tensor) -> Tensor:
-        """Actions [..., A] as an environment wants them, within bounds."""
-        raw = self.normalizer.restore("action", action)
-        return raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
-
-
-class Timed(nn.Module):
-    """States as a finite-horizon network sees them: with t / T beside them if `finite`, else as they are."""
-
-    def __init__(self, dimensions: Dimensions, *, finite: bool) -> None:
-        super().__init__()
-        self.finite, self.horizon = finite, dimensions.horizon
-        self.size = dimensions.state + int(finite)
-
-    def forward(self, state: Tensor, timestep: Tensor) -> Tensor:
-        """[..., S], [...] -> [..., S + 1] or [..., S]."""
-        if not self.finite:
-            return state
-        return torch.cat([state, (timestep / self.horizon).clamp(max=1.0)[..., None].to(state.dtype)], dim=-1)
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class Perceptron(nn.Module):
@@ -124,6 +50,12 @@ class TwinCritic(nn.Module):
         both = torch.cat([state, action], dim=-1)
         return self.scale * torch.stack([self.first(both), self.second(both)])
 
+    @torch.no_grad()
+    def begin_at(self, value: Tensor) -> None:
+        """Expect this [values], more or less, until something is learnt."""
+        for network in (self.first, self.second):
+            network.output.bias.copy_(value / self.scale)
+
     def error(self, state: Tensor, action: Tensor, target: Tensor) -> PerSample:
         """Squared difference from the target [B, values], over twins and values, in the critic's scale."""
         difference = (self(state, action) - target) / self.scale
@@ -133,35 +65,6 @@ class TwinCritic(nn.Module):
 def pessimistic(lower: Tensor, higher: Tensor, weight: float) -> Tensor:
     """Between two estimates: `weight` for the worse one, which comes first."""
     return weight * lower + (1 - weight) * higher
-
-
-@dataclass(frozen=True)
-class Squashed:
-    """A Gaussian before it is squashed to actions between -1 and 1."""
-
-    before: Gaussian
-
-    @property
-    def middle(self) -> Tensor:
-        """The action of the mean."""
-        return torch.tanh(self.before.mean)
-
-    def drawn(self) -> Tensor:
-        """An action at random, differentiable by the distribution."""
-        return torch.tanh(self.before.at(torch.randn_like(self.before.mean)))
-
-
-class SquashedActor(nn.Module):
-    """A distribution of actions in a state."""
-
-    def __init__(self, state: int, action: int, hidden: Sequence[int], *, dropout: float) -> None:
-        super().__init__()
-        self.trunk = Perceptron(state, hidden[:-1], hidden[-1], dropout=dropout)
-        self.head = GaussianHead(hidden[-1], action)
-
-    def forward(self, state: Tensor) -> Squashed:
-        """[..., S] -> over [..., A]."""
-        return Squashed(self.head(F.relu(self.trunk(state))))
 
 
 class ConditionalVAE(nn.Module):
@@ -222,7 +125,7 @@ def watched(values: Tensor, like: Tensor) -> PerSample:
     return PerSample(values.detach().expand(len(like)), torch.ones_like(like), watched=True)
 
 
-def target_of(network: nn.Module) -> nn.Module:
+def target_of(network: Network) -> Network:
     """A copy that follows by a moving average: nothing is ever differentiated by it, and it drops nothing out."""
     target = copy.deepcopy(network).requires_grad_(False)
     for module in target.modules():
@@ -252,43 +155,3 @@ class Multiplier(nn.Module):
         excess = excess.detach()
         held = (self.value.detach() <= 0) & (excess.mean(0) < 0)
         return -(self.value * torch.where(held, 0.0, excess)).sum(-1)
-
-
-class OneLimit(Protocol):
-    """The config of an agent that is trained for one limit."""
-
-    @property
-    def limit(self) -> tuple[float, ...]:
-        """In raw units, for each constraint."""
-
-    @property
-    def cost_discount(self) -> float:
-        """gamma_c."""
-
-
-def check_limit(limit: Sequence[float], constraints: int) -> None:
-    """There must be a number for each constraint."""
-    if len(limit) != constraints:
-        raise ValueError(
-            f"the agent is trained for one limit, a number for each of {constraints} constraints; got {tuple(limit)}: "
-            "set its config's limit (--limit)"
-        )
-    if not all(np.isfinite(value) and value >= 0 for value in limit):
-        raise ValueError(f"a limit must be a finite number of at least 0, got {tuple(limit)}")
-
-
-def fresh(make: Callable[[], Made], data: RelabelledStore, config: OneLimit, *, seed: int) -> Made:
-    """An agent whose `model.units` are fixed by this data, initialised by the seed."""
-    if data.cost_discount != config.cost_discount:
-        raise ValueError(f"the data counts costs at {data.cost_discount}, the agent at {config.cost_discount}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        agent = make()
-    agent.model.get_submodule("units").fix(data, config.limit)  # type: ignore[operator]
-    return agent
-
-
-def _root_mean_square(values: np.ndarray) -> Tensor:
-    """[steps, k] -> [k]; a column of zeros has unit 1."""
-    size = np.sqrt(np.square(values, dtype=np.float64).mean(0))
-    return torch.from_numpy(np.where(size > 0, size, 1.0)).float()
