@@ -47,7 +47,7 @@ class BCQLagConfig:
     dropout: float = 0.1
     """Share of activations that critics and perturbation drop while training."""
     multiplier: float = 0.1
-    """The Lagrangian multiplier to begin with, in units of reward per unit of cost."""
+    """The Lagrangian multiplier to begin with: what the cost critic's scale is worth in the reward critic's."""
     multiplier_learning_rate: float = 3e-4
     """How fast it follows broken limits."""
     average_rate: float = 0.05
@@ -128,7 +128,8 @@ class BCQLag(nn.Module):
         reward, cost = self.reward_target(state, action), self.cost_target(self.timed(state, timestep), action)
         reward = pessimistic(reward.amin(0), reward.amax(0), self.config.pessimism)  # [B, N, 1]
         cost = pessimistic(cost.amax(0), cost.amin(0), self.config.pessimism)  # [B, N, C]
-        chosen = (reward[..., 0] - cost @ self.multiplier()).argmax(1)[:, None, None]
+        priced = reward[..., 0] / self.reward.scale - (cost / self.cost.scale) @ self.multiplier()
+        chosen = priced.argmax(1)[:, None, None]
         picked = (values.gather(1, chosen.expand(-1, -1, values.shape[-1]))[:, 0] for values in (action, reward, cost))
         return tuple(picked)  # type: ignore[return-value]
 
@@ -217,7 +218,7 @@ class BCQLagAgent:
         action = model.like_the_data(batch.state, self._noise(batch.state, 1)[:, 0])
         action = model.perturbed(model.perturbation, batch.state, batch.timestep, action)
         reward = model.reward(batch.state, action)[0] / model.reward.scale
-        cost = model.cost(model.timed(batch.state, batch.timestep), action)[0] / model.reward.scale
+        cost = model.cost(model.timed(batch.state, batch.timestep), action)[0] / model.cost.scale
         return {"reward": of_each(-reward[:, 0]), "cost": of_each(cost @ model.multiplier())}
 
     def multiplier_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:

@@ -40,7 +40,7 @@ class CPQConfig:
     average_rate: float = 0.05
     """tau: how fast target networks follow."""
     penalty: float = 5.0
-    """alpha: weight of the penalty on unfamiliar actions that do not look costly."""
+    """alpha: weight of the penalty on unfamiliar actions that do not look costly, in units of a step's cost."""
     kl_weight: float = 1.5
     """beta: weight of the code's divergence in the VAE."""
     vae_deviation: float = 0.1
@@ -188,7 +188,7 @@ class CPQAgent:
         familiar = model.cost(timed, batch.action).detach().mean(0)
         floor = torch.maximum(allowed, familiar) + self.config.margin * model.units.get_buffer("limit")
         looks = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, N, C]
-        shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale).sum((0, -1))  # [B, N]
+        shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale**2).sum((0, -1))  # [B, N], as errors are
         penalty = torch.where(strange, shortfall, 0.0).mean(1)
         return {
             "error": model.cost.error(timed, batch.action, target),
