@@ -10,8 +10,8 @@ import torch
 from saformer.agents.bcq_lag import BCQLagAgent, BCQLagConfig
 from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig
 from saformer.agents.cpq import CPQAgent, CPQConfig
-from saformer.core.batch import TransitionBatch
 from saformer.data.relabel import relabel
+from saformer.data.sampling import TransitionBatch
 from saformer.training.config import FitConfig
 from saformer.training.fit import Trainer, fit
 from tests.agents.made import short_episodes
@@ -157,7 +157,7 @@ def test_one_limit_must_be_given_for_each_constraint(data, two_cost_data, kind):
         make(kind, two_cost_data, limit=(5.0,))
     with pytest.raises(ValueError, match="finite number of at least 0"):
         make(kind, data, limit=(-1.0,))
-    with pytest.raises(ValueError, match="the data counts costs at 1.0, the agent at 0.99"):
+    with pytest.raises(ValueError, match=r"the data counts costs at 1\.0, the agent at 0\.99"):
         make(kind, data, cost_discount=0.99)
 
 

@@ -65,7 +65,7 @@ def test_a_constant_column_keeps_scale_1():
 
 
 def test_transitions_lead_to_the_next_state_and_end_where_their_trajectory_does(data):
-    """Seen to fail when the last step leads into the next trajectory, and when every step has its trajectory's end."""
+    """Seen to fail when the last step leads to its own state, and when every step has its trajectory's end."""
     sampler = TransitionSampler(data)
     batch = sampler.transitions(torch.tensor([0, 18, 19, 20]), torch.tensor([0, 1, 2, 3]))
     state, store = torch.tensor(data.store.steps["state"]), data.store  # episodes are 20 steps long

@@ -20,10 +20,10 @@ from saformer.agents.markov import MarkovPolicy
 from saformer.agents.parts import Multiplier, Perceptron, of_each, watched
 from saformer.agents.targets import steps_that_count, td_target
 from saformer.agents.units import Timed, Units, check_limit, fresh
-from saformer.core.batch import Dimensions, TransitionBatch
+from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import TransitionSampler, dimensions_of
+from saformer.data.sampling import TransitionBatch, TransitionSampler, dimensions_of
 
 
 @dataclass(frozen=True)

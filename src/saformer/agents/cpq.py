@@ -17,10 +17,10 @@ from saformer.agents.markov import MarkovOptions, MarkovPolicy
 from saformer.agents.parts import ConditionalVAE, TwinCritic, follow, of_each, target_of, watched
 from saformer.agents.targets import limit_at, steps_that_count, td_target
 from saformer.agents.units import Timed, Units, check_limit, fresh
-from saformer.core.batch import Dimensions, TransitionBatch
+from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import TransitionSampler, dimensions_of
+from saformer.data.sampling import TransitionBatch, TransitionSampler, dimensions_of
 
 
 @dataclass(frozen=True)

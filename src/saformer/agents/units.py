@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Agent
-from saformer.core.batch import Dimensions, TransitionBatch
+from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import statistics_of
+from saformer.data.sampling import TransitionBatch, statistics_of
 
 Made = TypeVar("Made", bound=Agent)
 

@@ -1,4 +1,4 @@
-"""What the networks are fed: windows of consecutive steps or single transitions, and the sizes of all in them."""
+"""What the networks are fed: windows of consecutive steps, and the sizes of everything in them."""
 
 from __future__ import annotations
 
@@ -68,27 +68,3 @@ class WindowBatch:
 
     def _limit_at_each_step(self) -> Tensor:
         return self.limit[:, None].expand(-1, self.valid.shape[1], -1)
-
-
-@dataclass(frozen=True)
-class TransitionBatch:
-    """B single steps and where each led. Both ends of an episode are kept apart: only one of them ends its values."""
-
-    state: Tensor
-    """[B, S]"""
-    action: Tensor
-    """[B, A]"""
-    reward: Tensor
-    """[B, 1]"""
-    cost: Tensor
-    """[B, C] of this step, undiscounted."""
-    next_state: Tensor
-    """[B, S]"""
-    terminated: Tensor
-    """[B] bool"""
-    truncated: Tensor
-    """[B] bool"""
-    timestep: Tensor
-    """[B] int64, counted from the start of the episode."""
-    initial_state: Tensor
-    """[B, S] how other episodes began, each with equal chance: what a limit per episode is held against."""

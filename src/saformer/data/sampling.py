@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from saformer.core.batch import Dimensions, TransitionBatch, WindowBatch
+from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.normalizer import centre_and_half_range, mean_and_deviation
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
@@ -81,6 +82,30 @@ class WindowSampler:
             timestep=within - steps.start[trajectory][:, None],
             valid=asked <= last,
         )
+
+
+@dataclass(frozen=True)
+class TransitionBatch:
+    """B single steps and where each led. Both ends of an episode are kept apart: only one of them ends its values."""
+
+    state: Tensor
+    """[B, S]"""
+    action: Tensor
+    """[B, A]"""
+    reward: Tensor
+    """[B, 1]"""
+    cost: Tensor
+    """[B, C] of this step, undiscounted."""
+    next_state: Tensor
+    """[B, S]"""
+    terminated: Tensor
+    """[B] bool"""
+    truncated: Tensor
+    """[B] bool"""
+    timestep: Tensor
+    """[B] int64, counted from the start of the episode."""
+    initial_state: Tensor
+    """[B, S] how other episodes began, each with equal chance: what a limit per episode is held against."""
 
 
 class TransitionSampler:
