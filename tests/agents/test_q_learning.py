@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from saformer.agents.bcq_lag import BCQLagAgent, BCQLagConfig
-from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig
+from saformer.agents.bcq_lag import BCQLagAgent, BCQLagConfig, BCQLagOptions
+from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, COptiDICEOptions
 from saformer.agents.cpq import CPQAgent, CPQConfig
+from saformer.agents.markov import MarkovOptions
 from saformer.data.relabel import relabel
 from saformer.data.sampling import TransitionBatch
 from saformer.training.config import FitConfig
@@ -66,7 +67,7 @@ def reached(agent, loss: torch.Tensor) -> set[str]:
         ("cpq", "actor", "overrun", {"actor", "cost"}),
         ("coptidice", "value", "begun", {"value"}),
         ("coptidice", "value", "conjugate", {"value"}),
-        ("coptidice", "bound", "highest", {"excess", "log_temperature"}),
+        ("coptidice", "bound", "highest", {"excess", "temperature"}),
         ("coptidice", "multiplier", "excess", {"multiplier"}),
         ("coptidice", "actor", "action", {"actor"}),
     ],
@@ -188,6 +189,19 @@ def test_a_policy_acts_in_lanes_within_bounds_and_without_dropout(data, kind):
     policy.reset(states, [[5.0]] * 3)
     assert torch.equal(policy.act(states).action, first.action)
     assert policy.act(states[:1], torch.tensor([1])).action.shape == (1, 1)
+
+
+@every_agent
+def test_the_first_of_many_samples_is_no_sample(data, kind):
+    """So that a policy can be asked to draw nothing: another seed, the same action."""
+    agent = make(kind, data)
+    actions = []
+    for seed in (0, 1):
+        options = {"bcq_lag": BCQLagOptions(candidates=1, seed=seed), "cpq": MarkovOptions(seed=seed)}
+        policy = agent.policy(options.get(kind, COptiDICEOptions(seed=seed)))
+        policy.reset([1.0, 1.0], 5.0)
+        actions.append(policy.act([1.0, 1.0]).action)
+    assert torch.equal(*actions)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

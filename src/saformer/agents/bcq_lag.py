@@ -82,7 +82,7 @@ class BCQLagOptions:
     """How the policy acts."""
 
     candidates: int = 100
-    """Actions that are sampled and compared in each state."""
+    """Actions that are sampled and compared in each state. The first is always that of the code's middle."""
     seed: int = 0
     """Seed of the samples."""
 
@@ -242,6 +242,7 @@ class BCQLagAgent:
         def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
             shape = (len(state), options.candidates, model.vae.code)
             noise = torch.randn(*shape, generator=generator, device=state.device)
+            noise[:, 0] = 0
             action, _, _ = model.best(model.units.state(state), timestep, noise)
             return model.units.raw_action(action)
 

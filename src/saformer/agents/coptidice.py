@@ -87,6 +87,18 @@ def conjugate(advantage: Tensor) -> Tensor:
     return torch.where(advantage < 0, below, 0.5 * advantage.clamp(min=0).square() + advantage)
 
 
+class Temperature(nn.Module):
+    """How far the data may be reweighed: a positive number for each constraint."""
+
+    def __init__(self, constraints: int) -> None:
+        super().__init__()
+        self.logarithm = nn.Parameter(torch.zeros(constraints))
+
+    def forward(self) -> Tensor:
+        """[C]."""
+        return self.logarithm.exp()
+
+
 class COptiDICE(nn.Module):
     """All networks of the agent. States and actions are in model units, values in units of a typical step."""
 
@@ -99,7 +111,7 @@ class COptiDICE(nn.Module):
         self.scale = steps_that_count(config.cost_discount, dimensions.horizon)
         self.value = Perceptron(self.timed.size, hidden, 1)
         self.excess = Perceptron(self.timed.size, hidden, constraints)
-        self.log_temperature = nn.Parameter(torch.zeros(constraints))
+        self.temperature = Temperature(constraints)
         self.multiplier = Multiplier(constraints, config.multiplier)
         self.actor = MixtureActor(
             self.timed.size, dimensions.action, hidden, components=config.components, dropout=config.dropout
@@ -164,7 +176,7 @@ class COptiDICEAgent:
     def phases(self) -> tuple[Phase, ...]:
         """What states are worth, what the policy may cost at most, what cost is worth, and how to act."""
         model = self.model
-        bound = (*model.excess.parameters(), model.log_temperature)
+        bound = (*model.excess.parameters(), *model.temperature.parameters())
         rate = self.config.multiplier_learning_rate
         multiplier = tuple(model.multiplier.parameters())
         return (
@@ -187,7 +199,7 @@ class COptiDICEAgent:
     def bound_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """The dual of the highest cost that a slightly reweighed sample of the data would show."""
         model, batch = self.model, self.model.units.transitions(batch)
-        temperature = model.log_temperature.exp()
+        temperature = model.temperature()
         shown = self._shown_cost(batch) / temperature
         highest = temperature * (shown.logsumexp(0) - math.log(len(shown)) + self.config.cost_bound)  # [C]
         return {"highest": of_each(highest.sum().expand(len(shown)))}
@@ -198,7 +210,7 @@ class COptiDICEAgent:
         with torch.no_grad():
             cost = model.weights(batch)[:, None] * batch.cost  # [B, C]
             if self.config.cost_bound > 0:
-                shown = self._shown_cost(batch) / model.log_temperature.exp()
+                shown = self._shown_cost(batch) / model.temperature()
                 cost = cost * shown.softmax(0) * len(cost)
             mass = model.get_buffer("episode_mass")
             loss_of = cost - model.units.get_buffer("limit") / mass
