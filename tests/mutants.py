@@ -379,7 +379,7 @@ MUTANTS = (
            "tests/data/test_store.py::test_two_writers_take_turns"),
     Mutant("damage unseen", "data/store.py", "if not np.array_equal(part.digest(), self.episodes[", "if False and not np.array_equal(part.digest(), self.episodes[",
            "tests/data/test_store.py::test_damage_is_found"),
-    Mutant("windows of a view laid end to end", "data/sampling.py", "return self._state[places + self._shift[trajectory]]", "return self._state[places]",
+    Mutant("windows of a view laid end to end", "data/sampling.py", "return self._action[places + self._shift[trajectory]]", "return self._action[places]",
            "tests/data/test_store.py::test_windows_of_a_view_are_those_of_its_trajectories"),
     Mutant("cut before the end", "data/sources/rows.py", "stops = np.flatnonzero(ends) + 1", "stops = np.flatnonzero(ends)",
            "tests/data/test_sources.py::test_d4rl_v2"),

@@ -4,8 +4,11 @@ import numpy as np
 import torch
 
 from saformer.core.normalizer import Normalizer, centre_and_half_range, mean_and_deviation
+from saformer.criteria import torque
 from saformer.data.relabel import relabel
 from saformer.data.sampling import TransitionSampler, WindowSampler, dimensions_of, statistics_of
+from saformer.data.store import EnvironmentSpec, TrajectoryStore
+from saformer.data.trajectory import Trajectory
 
 
 def test_windows_are_consecutive_steps_padded_at_the_end(data):
@@ -79,16 +82,28 @@ def test_transitions_lead_to_the_next_state_and_end_where_their_trajectory_does(
     assert torch.equal(batch.initial_state, state[[0, 20, 40, 60]])
 
 
-def test_transitions_of_a_view_are_those_of_its_trajectories(data):
+def test_transitions_of_a_view_are_those_of_its_trajectories():
     """Seen to fail when first states are looked up where the whole store has them."""
-    view = relabel(data.store.filter(np.array([3, 7])), data.criteria)
-    batch = TransitionSampler(view).transitions(torch.tensor([0, 20]), torch.tensor([1, 0]))
-    state = torch.tensor(data.store.steps["state"])
-    action = torch.tensor(data.store.steps["action"])
-    assert torch.equal(batch.state, state[[60, 140]])
-    assert torch.equal(batch.action, action[[60, 140]])
-    assert torch.equal(batch.initial_state, state[[140, 60]])
-    assert torch.equal(batch.cost, torch.tensor(data.cost[[60, 140]]))
+    rng = np.random.default_rng(0)
+    parts = [
+        Trajectory.of(
+            rng.standard_normal((steps, 2)),
+            rng.uniform(-1, 1, (steps, 1)),
+            rng.standard_normal(steps),
+            rng.standard_normal(2),
+            terminated=steps > 3,
+            truncated=steps <= 3,
+        )
+        for steps in (4, 2, 5, 3)
+    ]
+    box = EnvironmentSpec((-1.0,), (1.0,), 5)
+    chosen, places, begun = np.array([3, 1]), torch.arange(5), torch.tensor([1, 0, 1, 0, 0])
+    view = relabel(TrajectoryStore.of(parts, box).filter(chosen), [torque])
+    apart = relabel(TrajectoryStore.of([parts[i] for i in chosen], box), [torque])
+    ours, theirs = (TransitionSampler(data).transitions(places, begun) for data in (view, apart))
+    assert all(torch.equal(a, b) for a, b in zip(vars(ours).values(), vars(theirs).values(), strict=True))
+    assert ours.truncated.tolist() == [False, False, True, False, True]
+    assert torch.equal(ours.initial_state[0], torch.tensor(parts[1].state[0]))
 
 
 def test_every_transition_is_drawn_and_a_seed_repeats(data):
