@@ -18,7 +18,7 @@ from saformer.agents.actors import MixtureActor
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.agents.markov import MarkovPolicy
 from saformer.agents.parts import Multiplier, Perceptron, of_each, watched
-from saformer.agents.targets import steps_that_count, td_target
+from saformer.agents.targets import td_target
 from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
@@ -108,7 +108,6 @@ class COptiDICE(nn.Module):
         self.config, self.horizon = config, dimensions.horizon
         self.units = Units(dimensions)
         self.timed = Timed(dimensions, finite=config.cost_discount == 1)
-        self.scale = steps_that_count(config.cost_discount, dimensions.horizon)
         self.value = Perceptron(self.timed.size, hidden, 1)
         self.excess = Perceptron(self.timed.size, hidden, constraints)
         self.temperature = Temperature(constraints)
@@ -120,15 +119,15 @@ class COptiDICE(nn.Module):
 
     def gains(self, network: nn.Module, gain: Tensor, batch: TransitionBatch) -> Tensor:
         """[B, k] how much better a step was than its state led to expect, for gains [B, k]."""
-        here = self.scale * network(self.timed(batch.state, batch.timestep))
-        following = self.scale * network(self.timed(batch.next_state, batch.timestep + 1))
+        here = network(self.timed(batch.state, batch.timestep))
+        following = network(self.timed(batch.next_state, batch.timestep + 1))
         discount = self.config.cost_discount
         return td_target(gain, following, batch, discount=discount, horizon=self.horizon) - here
 
     def begun(self, network: nn.Module, batch: TransitionBatch) -> Tensor:
         """[B, k] what a network says of first states, for each step that follows them."""
         start = self.timed(batch.initial_state, torch.zeros_like(batch.timestep))
-        return self.scale * network(start) / self.get_buffer("episode_mass")
+        return network(start) / self.get_buffer("episode_mass")
 
     def advantage(self, batch: TransitionBatch) -> Tensor:
         """[B] of reward less priced cost, in units of the caution."""
