@@ -22,10 +22,8 @@ from saformer.criteria import torque
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.training.fit import Trainer, optimizer_of
-from saformer.training.pack import PackedAgent, joined
 from saformer.training.presets import paper
-from saformer.training.update import Update, set_training_dtype
+from saformer.training.trainer import Member, PackTrainer, Trainer
 
 SIZES = ((11, 3), (17, 6))
 """States and actions of Hopper and HalfCheetah."""
@@ -65,26 +63,13 @@ def single(data: RelabelledStore, device: str, *, compiled: bool) -> float:
 def packed(data: list[RelabelledStore], device: str) -> float:
     """Seconds of one update of all models together."""
     preset = paper()
-    members = [SaFormerAgent.create(d, preset.agent, seed=i) for i, d in enumerate(data)]
-    for agent in members:
-        agent.model.to(device)
-    pack = PackedAgent(members)
-    pack.model.train()
-    set_training_dtype(pack.model, "auto", torch.device(device))
-    generators = [torch.Generator(device).manual_seed(i) for i in range(len(data))]
-    samplers = {id(d): members[0].sampler(d, device) for d in data}
-    updates = Update(
-        pack,
-        {phase.name: optimizer_of(phase, preset.fit, torch.device(device)) for phase in pack.phases},
-        lambda: joined(
-            [samplers[id(d)].sample(preset.fit.batch_size, g) for d, g in zip(data, generators, strict=True)],
-            pack.dimensions,
-        ),
-        generators,
-        gradient_clip=preset.fit.gradient_clip,
-        compiled=True,
-    )
-    return per_update(lambda: updates.run([1e-3] * (50 if device != "cpu" else 1)).num_updates, device)
+    agents = [SaFormerAgent.create(d, preset.agent, seed=i) for i, d in enumerate(data)]
+    for agent in agents:
+        agent.model.to(device).train()
+    samplers = {id(d): agents[0].sampler(d, device) for d in data}
+    members = [Member(agent, samplers[id(d)], seed) for seed, (agent, d) in enumerate(zip(agents, data, strict=True))]
+    trainer = PackTrainer(members, preset.fit)
+    return per_update(lambda: trainer.advance(50)[0], device)
 
 
 def per_update(advance: Callable[[], int], device: str) -> float:

@@ -23,8 +23,9 @@ from saformer.evaluation.offline import evaluate_offline as judge_offline
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.config import FitConfig
-from saformer.training.fit import Observer, fit
+from saformer.training.fit import fit
 from saformer.training.presets import PRESETS, Preset
+from saformer.training.trainer import Observer
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
     from saformer.evaluation.evaluate import Evaluation

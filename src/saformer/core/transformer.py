@@ -133,6 +133,7 @@ class Trunk(nn.Module):
 
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
+        self.config = config
         self.training_dtype: torch.dtype = torch.float32
         self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
