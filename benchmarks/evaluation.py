@@ -24,9 +24,10 @@ from saformer.core.execution import ExecutionOptions, SaFormerPolicy
 from saformer.core.policy import Decision
 from saformer.criteria import torque
 from saformer.data.store import EnvironmentSpec
-from saformer.envs.lanes import Source
-from saformer.envs.pool import Workers, close_idle, pick_workers
+from saformer.envs.lanes import Maker
+from saformer.envs.pool import close_idle
 from saformer.envs.rollout import play, take_turns
+from saformer.envs.stepping import Workers, pick_workers
 
 LIMITS = 4
 LOOSE, TIGHT = 1e6, 0.0
@@ -65,6 +66,26 @@ class Timed:
         self.seconds += time.perf_counter() - began
 
 
+class Still:
+    """A policy that takes no time, to measure environments alone: it stands still."""
+
+    seconds = 0.0
+
+    def __init__(self, dimensions: Dimensions) -> None:
+        self._num_actions = dimensions.action
+
+    def reset(self, *arguments: object) -> None:
+        pass
+
+    def act(self, state: torch.Tensor, lanes: torch.Tensor) -> Decision:
+        whole = torch.ones(len(lanes), dtype=torch.int64)
+        action = torch.zeros(len(lanes), self._num_actions)
+        return Decision(action, whole, whole, whole, whole, whole < 1, None, None)  # type: ignore[arg-type]
+
+    def observe(self, *arguments: object) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Measured:
     """One way to evaluate."""
@@ -80,9 +101,14 @@ class Measured:
     """MB of all workers, what they share counted once"""
 
 
-def evaluate(options: argparse.Namespace, workers: Workers, together: int, *, steps: int, cells: int) -> Measured:
+def evaluate(
+    options: argparse.Namespace, workers: Workers, together: int, *, steps: int, cells: int, alone: bool = False
+) -> Measured:
     models = [list(ROBOTS.items())[i % len(ROBOTS)] for i in range(max(1, cells // LIMITS))]
-    policies = [Timed(_policy(dimensions, options), options.device) for _, (dimensions, _) in models]
+    policies = [
+        Still(dimensions) if alone else Timed(_policy(dimensions, options), options.device)
+        for _, (dimensions, _) in models
+    ]
     lanes = LIMITS * options.episodes
     limits = [np.array([TIGHT if i < options.tight else LOOSE]) for i in range(LIMITS) for _ in range(options.episodes)]
     number = pick_workers(workers, num_lanes=lanes, num_steps=lanes * 1000)
@@ -90,7 +116,7 @@ def evaluate(options: argparse.Namespace, workers: Workers, together: int, *, st
         busy, began = _workers()[0], time.perf_counter()
         played = take_turns(
             [
-                play(policy, _source(name), limits, list(range(lanes)), horizon=steps, workers=number)
+                play(policy, _maker(name), limits, list(range(lanes)), horizon=steps, workers=number)
                 for policy, (name, _) in zip(policies, models, strict=True)
             ],
             at_once=together,
@@ -115,11 +141,11 @@ def _policy(dimensions: Dimensions, options: argparse.Namespace) -> SaFormerPoli
     return SaFormerPolicy(model, window=WINDOW, options=how)
 
 
-def _source(name: str) -> Source:
+def _maker(name: str) -> Maker:
     dimensions, arguments = ROBOTS[name]
     bounds = (1.0,) * dimensions.action
     spec = EnvironmentSpec(tuple(-b for b in bounds), bounds, dimensions.horizon, name, dict(arguments))
-    return Source(spec, (torque,))
+    return Maker(spec, (torque,))
 
 
 def _workers() -> tuple[float, float]:
@@ -171,7 +197,7 @@ def main() -> None:
     parser.add_argument("--tight", type=int, default=2, help="how many of the four limits reject every proposal")
     parser.add_argument("--workers", type=_number, nargs="+", default=["auto"])
     parser.add_argument("--together", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--brief", type=int, default=50, help="steps of the row without workers")
+    parser.add_argument("--brief", type=int, default=50, help="steps of the rows that compare")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -185,13 +211,16 @@ def main() -> None:
         "| evaluation | steps | time | steps per second | a step of all lanes | deciding | each worker busy | memory |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    found = evaluate(options, 0, 1, steps=options.brief, cells=4 * len(ROBOTS))
-    print(_row("in this process, one model at a time", found, lanes), flush=True)
+    brief = {"steps": options.brief, "cells": 4 * len(ROBOTS)}
+    most = pick_workers("auto", num_lanes=lanes, num_steps=lanes * 1000)
+    print(_row("environments alone, in this process", evaluate(options, 0, 1, alone=True, **brief), lanes), flush=True)
+    evaluate(options, most, 1, alone=True, steps=3, cells=4)  # the workers are started
+    print(_row(f"environments alone, {most} workers", evaluate(options, most, 1, alone=True, **brief), lanes))
+    print(_row("in this process, one model at a time", evaluate(options, 0, 1, **brief), lanes), flush=True)
+    close_idle()
     for together in options.together:
         for workers in options.workers:
-            number = pick_workers(workers, num_lanes=lanes, num_steps=lanes * 1000)
-            if workers == "auto":
-                number = max(1, number // together)
+            number = max(1, most // together) if workers == "auto" else workers
             found = evaluate(options, number, together, steps=options.steps, cells=options.cells)
             name = f"{options.cells} cells, {number} workers a model, {together} models at a time"
             print(_row(name, found, lanes), flush=True)

@@ -6,6 +6,7 @@ torch, so that workers start in a moment.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Source:
+class Maker:
     """Makes environments, each the one that a store's data came from with its costs. It may travel as text."""
 
     environment: EnvironmentSpec
@@ -104,11 +105,13 @@ class Source:
         return text
 
     @classmethod
-    def read(cls, text: str) -> Source:
-        """What `text` said; the environment becomes known to Gymnasium, if it is not yet."""
+    def read(cls, text: str) -> Maker:
+        """What `text` said; the environment becomes known to Gymnasium as it was there."""
         plain = json.loads(text)
         registered = EnvSpec.from_json(json.dumps(plain["registered"]))
-        gymnasium.registry.setdefault(registered.id, registered)
+        importlib.import_module(str(registered.entry_point).partition(":")[0])  # first, as it may register itself
+        if ":" not in plain["environment"]["identifier"]:  # else Gymnasium imports the module that registers it
+            gymnasium.registry[registered.id] = registered
         low, high = plain["bounds"]
         return cls(
             EnvironmentSpec(action_low=tuple(low), action_high=tuple(high), **plain["environment"]),

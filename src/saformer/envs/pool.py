@@ -1,4 +1,4 @@
-"""Worker processes that step environments, and who steps how many.
+"""Worker processes that step environments.
 
 They are programs of their own rather than forks, so they can be started beside CUDA and never run the caller's script
 again. Values travel in an unnamed block of memory that they inherit, which is gone with the last process that holds it.
@@ -14,60 +14,26 @@ import signal
 import subprocess
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Literal, Protocol
+from typing import Any
 
-import gymnasium
+import numpy as np
 
-from saformer.envs.costed import Costed
-from saformer.envs.lanes import Columns, Shape, Share, Source
+from saformer.envs.lanes import Columns, Shape
 from saformer.envs.worker import DONE, STEP
 
-Workers = int | Literal["auto"]
-FEWEST_STEPS = 20_000
-"""Below that many steps in all, starting processes takes longer than it saves."""
-FEWEST_LANES = 2
-"""Of a worker: with one each, waking it up costs about as much as it saves."""
+POSSIBLE = os.name == "posix"
+"""Whether processes can inherit what they are to share."""
 PATIENCE = 2.0
 """Seconds that a worker has to end by itself."""
 
 
 class WorkerError(RuntimeError):
     """A worker process died, or its environment failed."""
-
-
-class Stepper(Protocol):
-    """Steps the active lanes: their actions lie in `columns`, and so does what came of them."""
-
-    columns: Columns
-
-    def start_step(self) -> None:
-        """Have active lanes stepped; may return before they are."""
-
-    def finish_step(self) -> None:
-        """Wait until they are."""
-
-
-class Here:
-    """Steps environments in this process."""
-
-    def __init__(self, environments: Sequence[Costed], seeds: Sequence[int]) -> None:
-        self._share = Share(environments, range(len(seeds)), seeds)
-        shape = Shape(len(seeds), *self._share.widths)
-        self.columns = Columns.over(bytearray(shape.num_bytes), shape)
-        self._share.begin(self.columns)
-
-    def start_step(self) -> None:
-        """Step active lanes."""
-        self._share.step()
-
-    def finish_step(self) -> None:
-        """They are stepped already."""
 
 
 class Pool:
@@ -78,6 +44,7 @@ class Pool:
     def __init__(self, num_workers: int) -> None:
         self._memory = _unnamed_memory()
         self._workers: list[tuple[subprocess.Popen[bytes], Connection]] = []
+        self._asked: list[int] = []
         try:
             for _ in range(num_workers):
                 self._workers.append(_start(self._memory))
@@ -88,31 +55,39 @@ class Pool:
     def __len__(self) -> int:
         return len(self._workers)
 
-    def make(self, source: str, seeds: Sequence[int]) -> Shape:
+    @property
+    def is_alive(self) -> bool:
+        """Whether no worker has died."""
+        return all(process.poll() is None for process, _ in self._workers)
+
+    def make(self, maker: str, seeds: Sequence[int]) -> Shape:
         """Have environments made, one for each seed; lanes are dealt out in turn."""
         lanes = [list(range(worker, len(seeds), len(self))) for worker in range(len(self))]
-        common = {"source": source, "folder": os.getcwd()}
+        common = {"maker": maker, "folder": os.getcwd(), "path": sys.path}
         for worker, mine in enumerate(lanes):
             part = {**common, "lanes": mine, "seeds": [seeds[lane] for lane in mine]}
             self._send(worker, json.dumps({"make": part}).encode())
-        return Shape(len(seeds), *json.loads(self._receive()[0])["widths"])
+        return Shape(len(seeds), *json.loads(self._receive(self._everybody)[0])["widths"])
 
     def begin(self, shape: Shape) -> None:
-        """Reset the environments."""
+        """Have the environments reset."""
         os.ftruncate(self._memory, max(shape.num_bytes, os.fstat(self._memory).st_size))
         self.columns = Columns.over(mmap.mmap(self._memory, shape.num_bytes), shape)
-        for worker in range(len(self)):
-            self._send(worker, json.dumps({"begin": asdict(shape)}).encode())
-        self._receive()
+        self._ask_everybody({"begin": asdict(shape)})
 
     def start_step(self) -> None:
-        """Have active lanes stepped; returns at once."""
-        for worker in range(len(self)):
+        """Have active lanes stepped; returns at once. Workers whose lanes have all ended are left alone."""
+        self._asked = np.unique(np.flatnonzero(self.columns.active) % len(self)).tolist()
+        for worker in self._asked:
             self._send(worker, STEP)
 
     def finish_step(self) -> None:
         """Wait until they are."""
-        self._receive()
+        self._receive(self._asked)
+
+    def end(self) -> None:
+        """Have the environments closed; the workers wait for others."""
+        self._ask_everybody({"end": {}})
 
     def close(self) -> None:
         """End the workers in peace."""
@@ -137,18 +112,27 @@ class Pool:
             os.close(self._memory)
             self._memory = -1
 
+    @property
+    def _everybody(self) -> range:
+        return range(len(self))
+
+    def _ask_everybody(self, request: dict[str, Any]) -> None:
+        for worker in self._everybody:
+            self._send(worker, json.dumps(request).encode())
+        self._receive(self._everybody)
+
     def _send(self, worker: int, message: bytes) -> None:
         try:
             self._workers[worker][1].send_bytes(message)
         except ConnectionError:
             raise self._death(worker) from None
 
-    def _receive(self) -> list[bytes]:
-        """The answer of every worker."""
+    def _receive(self, workers: Iterable[int]) -> list[bytes]:
+        """The answers of these workers."""
         answers = []
-        for worker, (_, connection) in enumerate(self._workers):
+        for worker in workers:
             try:
-                answer = connection.recv_bytes()
+                answer = self._workers[worker][1].recv_bytes()
             except (EOFError, ConnectionError):
                 raise self._death(worker) from None
             if answer != DONE and "failed" in (found := json.loads(answer)):
@@ -163,14 +147,15 @@ class Pool:
             code = 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return WorkerError(
-            f"process {worker} of {len(self)} that step environments {how}; if memory ran out, take fewer, and "
-            "workers=0 steps environments in this process"
+            f"a process that steps environments (worker {worker} of {len(self)}) {how}. If memory ran out, take fewer "
+            "workers; workers=0 takes none"
         )
 
 
 def _failure(kind: str, message: str, traceback: str) -> Exception:
     """As it was raised over there."""
-    error = ValueError(message) if kind == "ValueError" else WorkerError(f"an environment raised {kind}: {message}")
+    shown = f"an environment raised {kind}: {message} (workers=0 steps environments in this process)"
+    error = ValueError(message) if kind == "ValueError" else WorkerError(shown)
     error.add_note(f"in a process that steps environments:\n{traceback}")
     return error
 
@@ -205,11 +190,13 @@ _idle: list[Pool] = []
 @contextmanager
 def borrowed(num_workers: int) -> Iterator[Pool]:
     """A pool of this size: one that was used before, if there is one. After a failure it is not used again."""
-    pool = next((pool for pool in _idle if len(pool) == num_workers), None)
-    if pool is None:
-        pool = Pool(num_workers)
-    else:
+    fitting = [pool for pool in _idle if len(pool) == num_workers and pool.is_alive]
+    if fitting:
+        pool = fitting[0]
         _idle.remove(pool)
+    else:
+        close_idle()
+        pool = Pool(num_workers)
     try:
         yield pool
     except BaseException:
@@ -225,43 +212,5 @@ def close_idle() -> None:
         _idle.pop().close()
 
 
-os.register_at_fork(after_in_child=_idle.clear)
-
-
-def pick_workers(workers: Workers, *, num_lanes: int, num_steps: int) -> int:
-    """How many processes step this many lanes, `num_steps` in all; 0 means this one."""
-    if workers == "auto":
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        enough = cores > 1 and num_steps >= FEWEST_STEPS and hasattr(os, "fork")
-        return min(cores, num_lanes // FEWEST_LANES) if enough else 0
-    if not isinstance(workers, int) or workers < 0:
-        raise ValueError(f'workers must be "auto" or a number of processes, 0 for none beside this, got {workers!r}')
-    return min(workers, num_lanes)
-
-
-@contextmanager
-def environments(make: Callable[[], Costed], seeds: Sequence[int], num_workers: int) -> Iterator[Stepper]:
-    """Environments that have been reset with these seeds, one a lane, and who steps them."""
-    text = _told(make) if num_workers else None
-    if text is None:
-        here = [make() for _ in seeds]
-        try:
-            yield Here(here, seeds)
-        finally:
-            for environment in here:
-                environment.close()
-        return
-    with borrowed(num_workers) as pool:
-        pool.begin(pool.make(text, seeds))
-        yield pool
-
-
-def _told(make: Callable[[], Costed]) -> str | None:
-    """What workers are told to make, or None and a line where it cannot be told."""
-    try:
-        if not isinstance(make, Source):
-            raise ValueError("they were given as a function")
-        return make.text()
-    except (ValueError, TypeError, gymnasium.error.Error) as error:
-        warnings.warn(f"environments are stepped in this process: {error}; workers=0 says nothing", stacklevel=2)
-        return None
+if POSSIBLE:
+    os.register_at_fork(after_in_child=_idle.clear)  # they belong to the process that started them

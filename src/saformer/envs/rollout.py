@@ -14,7 +14,7 @@ from saformer.core.policy import Decision, Policy
 from saformer.data.trajectory import Trajectory
 from saformer.envs.costed import Costed
 from saformer.envs.lanes import Columns
-from saformer.envs.pool import Workers, environments, pick_workers
+from saformer.envs.stepping import Workers, environments, pick_workers
 
 Played = TypeVar("Played")
 
@@ -56,7 +56,7 @@ def rollout(
 
     `horizon` ends episodes that the environment would not; `progress` is told how many of how many are finished.
     `workers` processes step the environments, about one per core where that pays, 0 for this process; the episodes are
-    the same. Only a `Source` can be told to another process: other environments are stepped in this one.
+    the same. Only a `Maker` can be told to another process: other environments are stepped in this one.
     """
     return finish(
         play(
@@ -84,6 +84,8 @@ def play(
     workers: Workers = "auto",
 ) -> Playing:
     """`rollout` by instalments, so that one policy can decide while the environments of another are stepped."""
+    if not seeds or len(limits) != len(seeds):
+        raise ValueError(f"a limit for each seed is needed, at least one: got {len(limits)} for {len(seeds)} seeds")
     number = pick_workers(workers, num_lanes=len(seeds), num_steps=len(seeds) * horizon)
     with environments(make_environment, seeds, number) as stepper:
         columns = stepper.columns
@@ -100,7 +102,7 @@ def play(
             stepper.start_step()
             if watch:
                 watch(index, decision)
-            log.decided(alive, state, decision)
+            log.decided(alive, state, columns.action[alive], decision)
             yield
             stepper.finish_step()
             _check_finite(columns, alive, seeds)
@@ -149,13 +151,15 @@ class _Log:
     def num_steps(self) -> int:
         return len(self._steps)
 
-    def decided(self, lanes: NDArray[np.int64], state: NDArray[np.float32], decision: Decision) -> None:
+    def decided(
+        self, lanes: NDArray[np.int64], state: NDArray[np.float32], action: NDArray[np.float32], decision: Decision
+    ) -> None:
         num_rounds, fell_back = decision.num_rounds, decision.fell_back
         self._steps.append(
             {
                 "lane": lanes,
                 "state": state,
-                "action": decision.action.cpu().numpy().astype(np.float32),
+                "action": action,
                 "num_rounds": np.ones(len(lanes), np.int64) if num_rounds is None else num_rounds.cpu().numpy(),
                 "fell_back": np.zeros(len(lanes), np.bool_) if fell_back is None else fell_back.cpu().numpy(),
             }

@@ -1,7 +1,7 @@
 """A process that steps some of the lanes on request. Started by `saformer.envs.pool`; imports no torch.
 
-What it hears: a text with what to make, a text with the shape of the block, then an empty message for every step. What
-it answers: nothing but "done", or what went wrong. It ends when nobody is left to speak to it.
+What it hears: what to make, the shape of the block, an empty message for every step, and the end of the rollout. What
+it answers: that it is done, or what went wrong. It ends when nobody is left to speak to it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import mmap
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from saformer.envs.lanes import Columns, Shape, Share, Source
+from saformer.envs.lanes import Columns, Maker, Shape, Share
 
 DONE = b""
 STEP = b""
@@ -33,26 +34,29 @@ class Worker:
             assert self._share is not None, "make and begin come first"
             self._share.step()
             return DONE
-        request = json.loads(message)
-        return self._make(**request["make"]) if "make" in request else self._begin(Shape(**request["begin"]))
+        ((request, details),) = json.loads(message).items()
+        kinds: dict[str, Callable[..., bytes]] = {"make": self._make, "begin": self._begin, "end": self.close}
+        return kinds[request](**details)
 
-    def _make(self, source: str, lanes: list[int], seeds: list[int], folder: str) -> bytes:
-        self.close()
+    def _make(self, maker: str, lanes: list[int], seeds: list[int], folder: str, path: list[str]) -> bytes:
         os.chdir(folder)
-        make = Source.read(source)
+        sys.path[:] = path
+        make = Maker.read(maker)
         self._share = Share([make() for _ in lanes], lanes, seeds)
         return json.dumps({"widths": self._share.widths}).encode()
 
-    def _begin(self, shape: Shape) -> bytes:
+    def _begin(self, **sizes: int) -> bytes:
         assert self._share is not None, "make comes first"
+        shape = Shape(**sizes)
         self._share.begin(Columns.over(mmap.mmap(self._memory, shape.num_bytes), shape))
         return DONE
 
-    def close(self) -> None:
-        """Close the environments of the last request."""
+    def close(self) -> bytes:
+        """Close the environments."""
         if self._share is not None:
             self._share.close()
             self._share = None
+        return DONE
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ from saformer.core.policy import Policy
 from saformer.data.limits import Frontier, Limit, frontier
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import rank_correlation
-from saformer.envs.lanes import Source
-from saformer.envs.pool import Workers
+from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
+from saformer.envs.stepping import Workers
 from saformer.evaluation.trace import DecisionTrace, cost_paths
 from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge
 
@@ -86,7 +86,7 @@ def evaluate(
     began = time.perf_counter()
     played = rollout(
         policy,
-        Source(environment, tuple(data.criteria)),
+        Maker(environment, tuple(data.criteria)),
         [np.array(limit.values) for limit in lane_limits],
         seeds,
         horizon=environment.horizon,
