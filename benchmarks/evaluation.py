@@ -116,7 +116,7 @@ def evaluate(
         busy, began = _workers()[0], time.perf_counter()
         played = take_turns(
             [
-                play(policy, _maker(name), limits, list(range(lanes)), horizon=steps, workers=number)
+                play(policy, maker_of(name), limits, list(range(lanes)), horizon=steps, workers=number)
                 for policy, (name, _) in zip(policies, models, strict=True)
             ],
             at_once=together,
@@ -141,7 +141,7 @@ def _policy(dimensions: Dimensions, options: argparse.Namespace) -> SaFormerPoli
     return SaFormerPolicy(model, window=WINDOW, options=how)
 
 
-def _maker(name: str) -> Maker:
+def maker_of(name: str) -> Maker:
     dimensions, arguments = ROBOTS[name]
     bounds = (1.0,) * dimensions.action
     spec = EnvironmentSpec(tuple(-b for b in bounds), bounds, dimensions.horizon, name, dict(arguments))
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--tight", type=int, default=2, help="how many of the four limits reject every proposal")
     parser.add_argument("--workers", type=_number, nargs="+", default=["auto"])
     parser.add_argument("--together", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--brief", type=int, default=50, help="steps of the rows that compare")
+    parser.add_argument("--brief", type=int, default=200, help="steps of the rows that compare")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
