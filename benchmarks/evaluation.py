@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.decisions import CANDIDATES, WINDOW, decide, latencies, model_of_paper_size
+from benchmarks.decisions import decide, latencies, model_of_paper_size
 from benchmarks.measure import Peak, peak_memory
 from saformer.core.batch import Dimensions
 from saformer.core.execution import ExecutionOptions, SaFormerPolicy
@@ -29,6 +29,7 @@ from saformer.envs.pool import close_idle
 from saformer.envs.rollout import play, take_turns
 from saformer.envs.stepping import Workers, pick_workers
 
+WINDOW, CANDIDATES = 20, 128
 LIMITS = 4
 LOOSE, TIGHT = 1e6, 0.0
 FALLS = {"terminate_when_unhealthy": False}

@@ -556,5 +556,7 @@ MUTANTS = (
     Mutant("workers for everything", "envs/stepping.py", "cores > 1 and num_steps >= FEWEST_STEPS and", "cores > 1 and",
            "tests/envs/test_workers.py::test_auto_picks_workers_where_they_pay"),
     Mutant("orphans wait", "envs/worker.py", "        except (EOFError, ConnectionError):\n            break", "        except (EOFError, ConnectionError):\n            continue",
-           "tests/envs/test_workers.py::test_no_orphans"),
+           "tests/envs/test_workers.py::test_workers_end_with_the_process_they_work_for"),
+    Mutant("everybody hears Ctrl-C", "envs/pool.py", "process_group=0,", "process_group=None,",
+           "tests/envs/test_workers.py::test_an_interrupt_is_for_the_caller_alone"),
 )  # fmt: skip

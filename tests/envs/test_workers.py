@@ -234,34 +234,53 @@ def test_auto_picks_workers_where_they_pay(monkeypatch):
         pick_workers(-1, num_lanes=80, num_steps=80_000)
 
 
-SCRIPT = """
-import sys
+BUSY = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.envs.test_workers import children, run, troubled
-def say(*_):
-    print(*children(), flush=True)
-run(troubled("slow"), [0, 0], workers=2, horizon=10_000, watch=say)
+run(troubled("slow"), [0, 0], workers=2, horizon=10_000, watch=lambda *_: print(*children(), flush=True))
+"""
+IDLE = """
+import time
+from tests.envs.test_workers import children, run, troubled
+run(troubled(), [1, 1], workers=2)
+print(*children(), flush=True)
+time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_orphans(project, number):
-    """Ctrl-C and worse: nothing is left behind. Seen to fail when workers wait for ever."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), *sys.path])}
+def end(project: Path, script: str, number: int) -> tuple[bool, str]:
+    """Run a script with two workers and end it, as a terminal would: whether they ended too, and what was said."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + SCRIPT],
-        env=environment,
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(project), *sys.path])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
     )
     assert process.stdout is not None
-    started = [int(pid) for pid in process.stdout.readline().split()]
+    started = [Path("/proc") / pid for pid in process.stdout.readline().split()]
     os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=30)
-    assert len(started) == 2
     deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in started):
-        assert time.monotonic() < deadline, "workers are still there"
+    while any(path.exists() for path in started) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert said.count("Traceback") == (number == signal.SIGINT), said
+    left = [int(path.name) for path in started if path.exists()]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert len(started) == 2
+    return not left, process.communicate(timeout=30)[1]
+
+
+def test_an_interrupt_is_for_the_caller_alone(project):
+    """Seen to fail when workers hear of Ctrl-C too, and complain each for itself."""
+    ended, said = end(project, BUSY, signal.SIGINT)
+    assert ended
+    assert said.count("Traceback") == 1, said
+    assert said.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("script", [BUSY, IDLE], ids=["busy", "idle"])
+def test_workers_end_with_the_process_they_work_for(project, script):
+    """Even if it was killed. Seen to fail when they wait for ever."""
+    assert end(project, script, signal.SIGKILL)[0]
