@@ -224,7 +224,7 @@ def test_auto_picks_workers_where_they_pay(monkeypatch):
     """Seen to fail when small rollouts are given workers."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     assert pick_workers("auto", num_lanes=80, num_steps=80_000) == 16
-    assert pick_workers("auto", num_lanes=20, num_steps=20_000) == 10
+    assert pick_workers("auto", num_lanes=20, num_steps=40_000) == 10
     assert pick_workers("auto", num_lanes=80, num_steps=1_600) == 0, "Allowance"
     assert pick_workers(3, num_lanes=80, num_steps=80) == 3
     assert pick_workers(3, num_lanes=2, num_steps=80) == 2

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -185,24 +186,30 @@ def _start(memory: int) -> tuple[subprocess.Popen[bytes], Connection]:
 
 
 _idle: list[Pool] = []
+_taking = threading.Lock()
 
 
 @contextmanager
 def borrowed(num_workers: int) -> Iterator[Pool]:
     """A pool of this size: one that was used before, if there is one. After a failure it is not used again."""
-    fitting = [pool for pool in _idle if len(pool) == num_workers and pool.is_alive]
-    if fitting:
-        pool = fitting[0]
-        _idle.remove(pool)
-    else:
-        close_idle()
-        pool = Pool(num_workers)
+    pool = _taken(num_workers) or Pool(num_workers)
     try:
         yield pool
     except BaseException:
         pool.kill()
         raise
     _idle.append(pool)
+
+
+def _taken(num_workers: int) -> Pool | None:
+    """An idle pool of this size; if there is none, the others are ended, so that they do not add up."""
+    with _taking:
+        fitting = [pool for pool in _idle if len(pool) == num_workers and pool.is_alive]
+        if fitting:
+            _idle.remove(fitting[0])
+            return fitting[0]
+        close_idle()
+        return None
 
 
 @atexit.register

@@ -16,8 +16,8 @@ from saformer.envs.lanes import Columns, Maker, Shape, Share
 from saformer.envs.pool import POSSIBLE, borrowed
 
 Workers = int | Literal["auto"]
-FEWEST_STEPS = 20_000
-"""Below that many steps in all, starting processes takes longer than it saves."""
+FEWEST_STEPS = 40_000
+"""Below that many steps in all, starting processes (0.3 s) may take longer than it saves: episodes can end early."""
 FEWEST_LANES = 2
 """Of a worker: with one each, waking it up costs about as much as it saves."""
 
