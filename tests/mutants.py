@@ -559,4 +559,8 @@ MUTANTS = (
            "tests/envs/test_workers.py::test_workers_end_with_the_process_they_work_for"),
     Mutant("everybody hears Ctrl-C", "envs/pool.py", "process_group=0,", "process_group=None,",
            "tests/envs/test_workers.py::test_an_interrupt_is_for_the_caller_alone"),
+    Mutant("arguments left out", "envs/lanes.py", '("identifier", "horizon", "arguments")}', '("identifier", "horizon")}',
+           "tests/envs/test_workers.py::test_what_to_make_is_told_as_text"),
+    Mutant("tuples become lists", "envs/lanes.py", 'if json.loads(text)["environment"] != environment:', "if False:",
+           "tests/envs/test_workers.py::test_what_would_change_on_its_way_is_refused"),
 )  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from saformer.core.policy import Decision
-from saformer.criteria import CostCriterion, torque
+from saformer.criteria import CostCriterion, criterion, torque
 from saformer.data.limits import Limit
 from saformer.data.store import EnvironmentSpec
 from saformer.envs import pool, stepping
@@ -27,7 +27,8 @@ from saformer.evaluation.evaluate import evaluate
 from tests.envs.troubled import IDENTIFIER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-HOPPER = Maker(EnvironmentSpec((-1.0,) * 3, (1.0,) * 3, 1000, "Hopper-v5"), (torque,))
+COSTS = (torque, criterion("above(x_velocity, 0.1) + state[0]"))
+HOPPER = Maker(EnvironmentSpec((-1.0,) * 3, (1.0,) * 3, 1000, "Hopper-v5", {"reset_noise_scale": 0.1}), COSTS)
 
 
 class Proposing:
@@ -56,7 +57,7 @@ def troubled(trouble: str = "none") -> Maker:
 
 def run(maker, seeds, *, horizon=20, **options) -> list[Episode]:
     limits = [np.array([1.0])] * len(seeds)
-    num_actions = 3 if maker is HOPPER else 1
+    num_actions = 3 if "Hopper" in str(maker) else 1
     return rollout(Proposing(num_actions), maker, limits, seeds, horizon=horizon, **options)
 
 
@@ -115,6 +116,20 @@ def test_workers_without_active_lanes_are_left_alone():
         assert found._asked == [1]
         found.finish_step()
         assert found.columns.state[:, 0].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("identifier", [IDENTIFIER, f"tests.envs.troubled:{IDENTIFIER}"])
+def test_what_to_make_is_told_as_text(identifier):
+    """Seen to fail when arguments are left out of it."""
+    maker = Maker(EnvironmentSpec((-1.0,), (1.0,), 9, identifier, {"trouble": "refuse"}), COSTS)
+    assert Maker.read(maker.text()) == maker
+
+
+def test_what_would_change_on_its_way_is_refused():
+    """JSON makes lists of tuples. Seen to fail when what arrives is not compared."""
+    maker = Maker(EnvironmentSpec((-1.0,), (1.0,), 9, IDENTIFIER, {"trouble": ("none",)}), COSTS)
+    with pytest.raises(ValueError, match="change when they are written as JSON"):
+        maker.text()
 
 
 def test_evaluations_agree(agent, data):

@@ -91,7 +91,10 @@ class Maker:
     def text(self) -> str:
         """All that another process needs to make the same; ValueError where that cannot be said in text."""
         spec = self.environment
-        registered = json.loads(gymnasium.spec(str(spec.identifier)).to_json())  # refuses functions
+        module, _, name = str(spec.identifier).rpartition(":")
+        if module:  # which registers it
+            importlib.import_module(module)
+        registered = json.loads(gymnasium.spec(name).to_json())  # refuses functions
         if str(registered["entry_point"]).startswith("__main__"):
             raise ValueError(f"{spec.identifier} is defined in the script that is run, not in a module")
         foreign = [c.name for c in self.criteria if not _is_known(c)]
