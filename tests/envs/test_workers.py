@@ -27,6 +27,7 @@ from saformer.evaluation.evaluate import evaluate
 from tests.envs.troubled import IDENTIFIER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 COSTS = (torque, criterion("above(x_velocity, 0.1) + state[0]"))
 HOPPER = Maker(EnvironmentSpec((-1.0,) * 3, (1.0,) * 3, 1000, "Hopper-v5", {"reset_noise_scale": 0.1}), COSTS)
 
@@ -132,8 +133,10 @@ def test_what_would_change_on_its_way_is_refused():
         maker.text()
 
 
-def test_evaluations_agree(agent, data):
-    """Verdicts, episodes and what is drawn of them."""
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_evaluations_agree(agent, data, device):
+    """Verdicts, episodes and what is drawn of them; workers are started beside CUDA, too."""
+    agent.model.to(device)
     limits = [Limit("low", (3.0,)), Limit("high", (9.0,))]
     here, there = (evaluate(agent.policy(), data, limits, episodes=2, workers=workers) for workers in (0, 2))
     assert here.rows == there.rows
