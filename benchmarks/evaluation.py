@@ -150,14 +150,15 @@ def maker_of(name: str) -> Maker:
 
 
 def _workers() -> tuple[float, float]:
-    """Processor seconds that our workers have used so far, and the MB they hold (Linux)."""
+    """Processor seconds that our workers have used so far, and the MB they hold (Linux; 0 where it does not say)."""
     seconds = megabytes = 0.0
     for children in Path("/proc/self/task").glob("*/children"):
-        for pid in children.read_text().split():
-            used = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        for process in (Path("/proc") / pid for pid in children.read_text().split()):
+            used = (process / "stat").read_text().rpartition(")")[2].split()
             seconds += (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
-            held = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            megabytes += next(int(line.split()[1]) for line in held if line.startswith("Pss:")) / 1024
+            rollup = process / "smaps_rollup"
+            held = rollup.read_text().splitlines() if rollup.exists() else []
+            megabytes += sum(int(line.split()[1]) for line in held if line.startswith("Pss:")) / 1024
     return seconds, megabytes
 
 
