@@ -117,12 +117,14 @@ def evaluate(
     data: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
+    workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> Evaluation:
     """Roll a run's policy out under each limit; the findings are kept beside the run.
 
     `execution` changes how the policy acts, by the names of its options: {"candidates": 128, "verification": "off"}.
-    `data` says where the run's store is now, if it was moved.
+    `data` says where the run's store is now, if it was moved. `workers` processes step the environments: by default one
+    per core where that pays; with 0 this one does. The findings are the same.
     """
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
@@ -142,6 +144,7 @@ def evaluate(
         seed=seed,
         frontiers=[_frontier(run.spec, found, limit) for limit in parsed],
         progress=listener.evaluating,
+        workers=workers,
     )
     how = {"options": asdict(options), "seed": seed}
     run.write_json("trace.json", {**evaluation.trace, "data": _shown_trajectories(found)})

@@ -26,14 +26,13 @@ class DecisionTrace:
     def __call__(self, lanes: Tensor, decision: Decision) -> None:
         """See a decision go by."""
         if decision.verification is not None:
-            for row, lane in enumerate(lanes.tolist()):
-                if lane in self._lanes and self._is_telling(lane, decision, row):
+            num_candidates = decision.candidates.return_to_go.shape[1]
+            for row, (lane, num_safe) in enumerate(zip(lanes.tolist(), decision.num_safe.tolist(), strict=True)):
+                if lane in self._lanes and self._is_telling(lane, min(num_safe, num_candidates - num_safe)):
                     self.kept[lane] = _describe(decision, row, self._step)
         self._step += 1
 
-    def _is_telling(self, lane: int, decision: Decision, row: int) -> bool:
-        num_safe, num_candidates = int(decision.num_safe[row]), decision.candidates.return_to_go.shape[1]
-        balance = min(num_safe, num_candidates - num_safe)
+    def _is_telling(self, lane: int, balance: int) -> bool:
         return lane not in self.kept or balance >= self.kept[lane]["balance"]
 
 
