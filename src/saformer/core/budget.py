@@ -13,7 +13,7 @@ class Budget:
     cost_discount**t times its cost, so limit and remaining count from the start of the episode.
     """
 
-    def __init__(self, limit: Tensor, *, cost_discount: float = 1.0) -> None:
+    def __init__(self, limit: Tensor, cost_discount: float = 1.0) -> None:
         assert limit.ndim == 2, f"limits must be [L, C], got {tuple(limit.shape)}"
         self.limit = limit.clone()
         self.spent = torch.zeros_like(self.limit)

@@ -28,16 +28,8 @@ class Reading:
     """[L, S], model units"""
     timestep: Tensor
     """[L]"""
-
-    def select(self, lanes: Tensor) -> Reading:
-        """The reading of these lanes."""
-        return Reading(
-            self.return_to_go.select(lanes),
-            self.actor.select(lanes),
-            self.critic.select(lanes),
-            self.state[lanes],
-            self.timestep[lanes],
-        )
+    remaining: Tensor
+    """[L, C] what forecasts are held against, raw units"""
 
 
 class SaFormer(nn.Module):
@@ -71,7 +63,7 @@ class SaFormer(nn.Module):
 
         return_to_go, actor = self.actor.expect_return(*prefix(self.actor, ACTOR_LAYOUT.before("return_to_go")))
         critic = self.critic.read(*prefix(self.critic, CRITIC_LAYOUT.before("action")))
-        return Reading(return_to_go, actor, critic, state, prompt.timestep)
+        return Reading(return_to_go, actor, critic, state, prompt.timestep, prompt.cost_to_go)
 
     def returns_to_go(self, reading: Reading, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Returns-to-go `noise` [L, N] deviations from the expected: [L, N, 1] and their log-density [L, N]."""

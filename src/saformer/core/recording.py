@@ -1,0 +1,85 @@
+"""Functions of tensors that a GPU replays as one CUDA graph, rather than being told every operation anew."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Function = Callable[..., Any]
+
+
+class Recorder:
+    """Records functions `f(place, *rows)` when they are first called on a GPU, and replays them; a CPU calls them.
+
+    `rows` are tensors with a row for each lane; `place` holds tensors that stay where they are and are read there.
+    Recordings are made for `capacity` lanes and its halves and serve fewer lanes too, so that few of them do.
+    Functions must change nothing and never wait for the GPU: where one does, all are called plainly, with a warning.
+    """
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        self._capacity, self._records = capacity, device.type == "cuda"
+        self._memory = torch.cuda.graph_pool_handle() if self._records else None  # shared: replays take turns
+
+    def recorded(self, function: Function, *, copied: bool = True) -> Function:
+        """The same function. Unless `copied`, results have the recording's rows, and the next call overwrites them."""
+        recordings: dict[tuple[int, int], Function] = {}
+
+        def call(place: Any, *rows: Tensor) -> Any:
+            if not self._records:
+                return function(place, *rows)
+            key = (id(place), _room_for(len(rows[0]), self._capacity))
+            if key not in recordings:
+                recordings[key] = self._record(function, place, rows, size=key[1])
+            results = recordings[key](*rows)
+            return over_tensors(lambda kept: kept[: len(rows[0])].clone(), results) if copied else results
+
+        return call
+
+    def _record(self, function: Function, place: Any, rows: tuple[Tensor, ...], *, size: int) -> Function:
+        inputs = tuple(row.new_zeros(size, *row.shape[1:]) for row in rows)
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # libraries set themselves up when first called, which cannot be recorded
+            function(place, *inputs)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph, results = torch.cuda.CUDAGraph(), None
+        try:
+            with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+                results = function(place, *inputs)
+        except RuntimeError as error:
+            why = next(iter(str(error).splitlines()), "no reason given")
+            warnings.warn(f"decisions are not recorded ({type(error).__name__}: {why}): they are slower", stacklevel=5)
+            self._records = False
+
+        def replay(*given: Tensor) -> Any:
+            for kept, row in zip(inputs, given, strict=True):
+                kept[: len(row)].copy_(row)
+            if results is None:
+                return function(place, *inputs)
+            graph.replay()
+            return results
+
+        return replay
+
+
+def over_tensors(function: Callable[..., Tensor], *parts: Any) -> Any:
+    """Apply a function to the tensors of equally built dataclasses and tuples, one of each; None stays None."""
+    first = parts[0]
+    if first is None or isinstance(first, Tensor):
+        return None if first is None else function(*parts)
+    if isinstance(first, tuple):
+        return tuple(over_tensors(function, *members) for members in zip(*parts, strict=True))
+    names = [field.name for field in fields(first)]
+    return type(first)(*(over_tensors(function, *(getattr(part, name) for part in parts)) for name in names))
+
+
+def _room_for(num_lanes: int, capacity: int) -> int:
+    """The smallest of capacity, capacity / 2, capacity / 4, ... (rounded up) that holds so many lanes."""
+    while capacity > 1 and (capacity + 1) // 2 >= num_lanes:
+        capacity = (capacity + 1) // 2
+    return capacity
