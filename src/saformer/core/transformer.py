@@ -39,7 +39,7 @@ class Memory:
     values: tuple[Tensor, ...]
     """per layer [L, H, P, d]"""
     hidden: Tensor
-    """[L, 1, 1, P] added to every score: 0 where there was a token, -inf where there was none"""
+    """[L, 1, P] added to every score: 0 where there was a token, -inf where there was none"""
 
 
 class Attention(nn.Module):
@@ -51,8 +51,8 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
         self.output = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, allowed: Tensor | None, *, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, T, E] -> output [B, T - first, E], keys and values [B, H, T, d]; causal if `allowed` is None.
+    def forward(self, x: Tensor, added: Tensor | None, *, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, T, E] -> output [B, T - first, E], keys and values [B, H, T, d]; causal if nothing is `added` to scores.
 
         Positions before `first` (0, or -1 for the last alone) are seen, but ask for nothing themselves.
         """
@@ -61,8 +61,8 @@ class Attention(nn.Module):
             query[:, :, first:],
             key,
             value,
-            attn_mask=None if allowed is None else allowed[..., first:, :],
-            is_causal=allowed is None,
+            attn_mask=None if added is None else added[..., first:, :],
+            is_causal=added is None,
             dropout_p=self.dropout * self.training,
         )
         return self.output(mixed.transpose(1, 2).flatten(2)), key, value
@@ -70,22 +70,25 @@ class Attention(nn.Module):
     def branch(self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, *, first: int = 0) -> Tensor:
         """N branches of m tokens see the lane's past and themselves, never each other: [L, N, m, E] -> [L, N, q, E].
 
-        `keys` and `values` are [L, H, P, d], `hidden` is [L, 1, 1, P]; of m tokens the q from `first` on ask.
+        `keys` and `values` are [L, H, P, d], `hidden` is [L, 1, P]; of m tokens the q from `first` on ask.
         """
         num_lanes, num_branches, length, width = x.shape
-        own = self._project(x.reshape(num_lanes, num_branches * length, width))
-        query, key, value = (part.unflatten(2, (num_branches, length)) for part in own)  # [L, H, N, m, d]
-        query = query[..., first:, :] * (width // self.heads) ** -0.5  # [L, H, N, q, d]
-        asking = query.shape[3]
+        apart = (num_lanes * self.heads, num_branches, length, width // self.heads)
+        query, key, value = (part.reshape(apart) for part in self._project(x.flatten(1, 2)))  # [L * H, N, m, d]
+        query = query[:, :, first:]
+        keys, values = keys.flatten(0, 1), values.flatten(0, 1)
+        hidden = hidden.expand(-1, self.heads, -1).reshape(len(keys), 1, -1)
 
-        to_past = query.flatten(2, 3) @ keys.transpose(-1, -2) + hidden  # [L, H, N * q, P]
-        to_own = (query[..., None, :] * key[..., None, :, :]).sum(-1)  # [L, H, N, q, m]
-        if asking > 1:
-            to_own = to_own + _hidden(_causal(length, x.device)[first:])
-        weights = torch.cat([to_past, to_own.flatten(2, 3)], dim=-1).softmax(-1)
-        on_past, on_own = weights[..., :-length], weights[..., -length:].unflatten(2, (num_branches, asking))
-        from_own = (on_own[..., None] * value[..., None, :, :]).sum(-2)  # [L, H, N, q, d]
-        mixed = (on_past @ values).unflatten(2, (num_branches, asking)) + from_own
+        scale = (width // self.heads) ** -0.5
+        to_past = torch.baddbmm(hidden, query.flatten(1, 2), keys.mT, alpha=scale)  # [L * H, N * q, P]
+        to_own = scale * (query[:, :, :, None] * key[:, :, None]).sum(-1)  # [L * H, N, q, m]
+        if query.shape[2] > 1:
+            to_own = to_own + _hidden_future(length, x.device)
+        weights = torch.cat([to_past, to_own.flatten(1, 2)], dim=-1).softmax(-1)
+        on_past, on_own = weights[..., :-length], weights[..., -length:].reshape(to_own.shape)
+        from_own = (on_own[..., None] * value[:, :, None]).sum(-2)  # [L * H, N, q, d]
+        mixed = torch.baddbmm(from_own.flatten(1, 2), on_past, values)  # [L * H, N * q, d]
+        mixed = mixed.reshape(num_lanes, self.heads, num_branches, -1, mixed.shape[-1])
         output: Tensor = self.output(mixed.permute(0, 2, 3, 1, 4).flatten(3))
         return output
 
@@ -104,13 +107,13 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.perceptron_norm = nn.LayerNorm(config.width)
         self.perceptron = nn.Sequential(
-            nn.Linear(config.width, 4 * config.width), nn.ReLU(), nn.Linear(4 * config.width, config.width)
+            nn.Linear(config.width, 4 * config.width), nn.ReLU(inplace=True), nn.Linear(4 * config.width, config.width)
         )
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, allowed: Tensor | None, *, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, added: Tensor | None, *, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """[B, T, E] -> outputs from position `first` on, with the layer's keys and values of all."""
-        attended, key, value = self.attention(self.attention_norm(x), allowed, first=first)
+        attended, key, value = self.attention(self.attention_norm(x), added, first=first)
         return self._finish(x[:, first:], attended), key, value
 
     def branch(self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, *, first: int = 0) -> Tensor:
@@ -154,15 +157,16 @@ class Trunk(nn.Module):
 
     def read(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Memory]:
         """A prefix that branches will follow: [L, P, E], [L, P] -> the last output [L, E] and the memory of it."""
+        hidden = torch.zeros(valid.shape, device=valid.device).masked_fill(~valid, -torch.inf)[:, None]  # [L, 1, P]
+        added = hidden + _hidden_future(valid.shape[1], valid.device)  # [L, P, P]
         # A padded position may see itself, so that no row of the softmax is empty; nobody else sees it.
-        itself = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
-        allowed = _hidden((_causal(valid.shape[1], valid.device) & valid[:, None, :]) | itself)[:, None]
+        added.diagonal(dim1=1, dim2=2).zero_()
         x, keys, values = self.drop(tokens), [], []
         for block, first in self._blocks_until_the_last():
-            x, key, value = block(x, allowed, first=first)
+            x, key, value = block(x, added[:, None], first=first)
             keys.append(key)
             values.append(value)
-        return self.norm(x[:, -1]), Memory(tuple(keys), tuple(values), _hidden(valid)[:, None, None])
+        return self.norm(x[:, -1]), Memory(tuple(keys), tuple(values), hidden)
 
     def branch(self, tokens: Tensor, memory: Memory) -> Tensor:
         """N continuations of each lane's prefix, read side by side: [L, N, m, E] -> their last outputs [L, N, E]."""
@@ -179,10 +183,6 @@ class Trunk(nn.Module):
             yield block, -1 if number == len(self.blocks) else 0
 
 
-def _causal(length: int, device: torch.device) -> Tensor:
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
-
-
-def _hidden(seen: Tensor) -> Tensor:
-    """What to add to a score: 0 where something is seen, -inf where nothing is."""
-    return torch.zeros(seen.shape, device=seen.device).masked_fill(~seen, -torch.inf)
+def _hidden_future(length: int, device: torch.device) -> Tensor:
+    """What is added to scores so that no position sees a later one: [T, T]."""
+    return torch.full((length, length), -torch.inf, device=device).triu(1)
