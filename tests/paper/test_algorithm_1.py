@@ -79,6 +79,8 @@ def test_budget_is_derived_from_the_limit():
     assert budget.remaining.tolist() == [[20.0]]
     budget.spend(torch.tensor([[25.0]]), ALL)
     assert budget.remaining.tolist() == [[-5.0]]
+    budget.limit = torch.tensor([[60.0]])
+    assert budget.remaining.tolist() == [[5.0]]
 
 
 def test_discounted_budget_counts_from_the_start_of_the_episode():

@@ -79,13 +79,11 @@ class Verification:
         return (self.cost <= self.remaining[:, None]).all(-1)
 
 
-def draw(
-    num_lanes: int, num_actions: int, options: ExecutionOptions, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def draw(lanes: int, actions: int, options: ExecutionOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """What a round leaves to chance, in deviations: returns-to-go [L, N] and actions [L, N, A] from their means."""
-    shape, device = (num_lanes, options.candidates), generator.device
+    shape, device = (lanes, options.candidates), generator.device
     return_noise = torch.randn(*shape, generator=generator, device=device)
-    action_noise = torch.randn(*shape, num_actions, generator=generator, device=device)
+    action_noise = torch.randn(*shape, actions, generator=generator, device=device)
     if options.action_noise == "two_point":
         action_noise = action_noise.sign()
     return_noise[:, 0], action_noise[:, 0] = 0, 0

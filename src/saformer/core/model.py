@@ -13,6 +13,7 @@ from saformer.core.critic import CRITIC_LAYOUT, CostCritic, CostForecast
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import Prompt
 from saformer.core.normalizer import Normalizer
+from saformer.core.recording import beside
 from saformer.core.transformer import Memory, TrunkConfig
 
 
@@ -61,8 +62,10 @@ class SaFormer(nn.Module):
             seen = past.valid.repeat_interleave(len(kinds), dim=1)
             return torch.cat(tokens, dim=1), torch.cat([seen, seen.new_ones(len(seen), len(until))], dim=1)
 
+        with beside(state.device) as wait_for_the_critic:
+            critic = self.critic.read(*prefix(self.critic, CRITIC_LAYOUT.before("action")))
         return_to_go, actor = self.actor.expect_return(*prefix(self.actor, ACTOR_LAYOUT.before("return_to_go")))
-        critic = self.critic.read(*prefix(self.critic, CRITIC_LAYOUT.before("action")))
+        wait_for_the_critic()
         return Reading(return_to_go, actor, critic, state, prompt.timestep, prompt.cost_to_go)
 
     def returns_to_go(self, reading: Reading, noise: Tensor) -> tuple[Tensor, Tensor]:

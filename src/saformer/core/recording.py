@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import torch
@@ -65,6 +67,23 @@ class Recorder:
             return results
 
         return replay
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[Callable[[], None]]:
+    """What happens within may, on a GPU, happen beside what comes after it, until the yielded function is called."""
+    if device.type != "cuda":
+        yield lambda: None
+        return
+    stream, main = _second_stream(device), torch.cuda.current_stream(device)
+    stream.wait_stream(main)
+    with torch.cuda.stream(stream):
+        yield lambda: main.wait_stream(stream)
+
+
+@cache
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def over_tensors(function: Callable[..., Tensor], *parts: Any) -> Any:
