@@ -29,40 +29,41 @@ class Recorder:
 
     def recorded(self, function: Function, *, copied: bool = True) -> Function:
         """The same function. Unless `copied`, results have the recording's rows, and the next call overwrites them."""
-        recordings: dict[tuple[int, int], Function] = {}
+        recordings: dict[tuple[int, int], tuple[tuple[Tensor, ...], Function]] = {}
 
         def call(place: Any, *rows: Tensor) -> Any:
             if not self._records:
                 return function(place, *rows)
             key = (id(place), _room_for(len(rows[0]), self._capacity))
             if key not in recordings:
-                recordings[key] = self._record(function, place, rows, size=key[1])
-            results = recordings[key](*rows)
+                inputs = tuple(row.new_zeros(key[1], *row.shape[1:]) for row in rows)
+                recordings[key] = inputs, self._record(lambda: function(place, *inputs))
+            inputs, replay = recordings[key]
+            for kept, row in zip(inputs, rows, strict=True):
+                kept[: len(row)].copy_(row)
+            results = replay()
             return over_tensors(lambda kept: kept[: len(rows[0])].clone(), results) if copied else results
 
         return call
 
-    def _record(self, function: Function, place: Any, rows: tuple[Tensor, ...], *, size: int) -> Function:
-        inputs = tuple(row.new_zeros(size, *row.shape[1:]) for row in rows)
+    def _record(self, play: Function) -> Function:
+        """What replays it, with results in one place; if that fails, what plays it."""
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):  # libraries set themselves up when first called, which cannot be recorded
-            function(place, *inputs)
+            play()
         torch.cuda.current_stream().wait_stream(aside)
-        graph, results = torch.cuda.CUDAGraph(), None
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.stream(torch.cuda.current_stream())  # to come back to
         try:
-            with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-                results = function(place, *inputs)
+            with stream, torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+                results = play()
         except RuntimeError as error:
             why = next(iter(str(error).splitlines()), "no reason given")
             warnings.warn(f"decisions are not recorded ({type(error).__name__}: {why}): they are slower", stacklevel=5)
             self._records = False
+            return play
 
-        def replay(*given: Tensor) -> Any:
-            for kept, row in zip(inputs, given, strict=True):
-                kept[: len(row)].copy_(row)
-            if results is None:
-                return function(place, *inputs)
+        def replay() -> Any:
             graph.replay()
             return results
 
