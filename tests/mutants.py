@@ -543,8 +543,10 @@ MUTANTS = (
            "tests/contracts/test_recording.py::test_few_sizes_hold_any_number_of_lanes"),
     Mutant("tuples left as they are", "core/recording.py", "return tuple(over_tensors(function, *members) for members in zip(*parts, strict=True))", "return first",
            "tests/contracts/test_recording.py::test_over_tensors_reaches_all_of_them"),
-    Mutant("results shared with the next call", "core/recording.py", "kept[: len(rows[0])].clone()", "kept[: len(rows[0])]",
+    Mutant("results shared with the next call", EXECUTION, "over_tensors(torch.clone, self._decide(state, lanes))", "self._decide(state, lanes)",
            "tests/contracts/test_recording.py::test_rehearsed_decisions_are_the_computed_ones"),
+    Mutant("decisions in inference mode", EXECUTION, "over_tensors(torch.clone, self._decide(state, lanes))", "self._decide(state, lanes)",
+           "tests/contracts/test_recording.py::test_a_decision_is_the_callers_own"),
     Mutant("a limit put elsewhere", "core/budget.py", "self._limit.copy_(limit)", "self._limit = limit",
            "tests/contracts/test_recording.py::test_what_a_recording_reads_stays_in_its_place"),
 )  # fmt: skip

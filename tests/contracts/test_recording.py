@@ -89,6 +89,16 @@ def test_rehearsed_decisions_are_the_computed_ones(agent, monkeypatch):
     assert_same(list(episodes(policy_of(agent.model))), computed)
 
 
+def test_a_decision_is_the_callers_own(agent):
+    """Seen to fail when its tensors may not be changed, or when changing them changes the past."""
+    policy = policy_of(agent.model)
+    policy.reset(torch.zeros(1, 2), 9.0)
+    decision = policy.act(torch.zeros(1, 2))
+    before = policy.history.action.clone()
+    decision.action.add_(1.0)
+    assert torch.equal(policy.history.action, before)
+
+
 def test_what_a_recording_reads_stays_in_its_place(agent):
     """Limits, spendings and the past are changed in place. Seen to fail when a new limit is put in another place."""
     policy = policy_of(agent.model)

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
-
 from benchmarks import roofline
 from benchmarks.decisions import TRUNK, Case, model_of_paper_size, naive_decision, policy_at_work
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 CASE = Case(lanes=2, candidates=16)
 

@@ -9,6 +9,7 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
 from saformer.core.critic import CostForecast, expected_cost
 from saformer.core.execution import Candidates, ExecutionOptions, Verification, draw, propose, select, verify
+from saformer.core.history import NEVER
 from tests.conftest import tiny_config
 
 ALL = torch.arange(1)
@@ -203,10 +204,9 @@ def test_an_episode_books_costs_and_remembers_whole_steps(agent):
     policy.observe(0.0, 0.5)
     assert policy.budget.remaining.tolist() == [[6.0]]
     history = policy.history
-    assert history.valid.tolist() == [[False, True, True]]
     assert history.spent[0, 1:].tolist() == [[0.0], [2.5]]
     assert history.state[0, 1:].tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert history.timestep[0, 1:].tolist() == [0, 1]
+    assert history.timestep.tolist() == [[NEVER, 0, 1]]
     assert torch.equal(history.action[0, 1], first.action[0])
     assert torch.equal(history.return_to_go[0, 1], first.return_to_go)
 
@@ -241,7 +241,7 @@ def test_lanes_can_be_begun_anew(agent):
     policy.observe([[0.0], [0.0]], [[1.0], [1.0]])
     policy.reset(torch.zeros(1, 2), [[7.0]], lanes=torch.tensor([1]))
     assert policy.budget.remaining.tolist() == [[8.0], [7.0]]
-    assert policy.history.valid.any(1).tolist() == [True, False]
+    assert (policy.history.timestep != NEVER).any(1).tolist() == [True, False]
     assert policy.act(torch.zeros(1, 2), lanes=torch.tensor([1])).action.shape == (1, 1)
 
 

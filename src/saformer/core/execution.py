@@ -171,7 +171,7 @@ class SaFormerPolicy:
         self.budget = Budget(torch.zeros(num_lanes, dimensions.constraints, device=device), self._cost_discount)
         self.history = History(num_lanes, self._window - 1, dimensions, device)
         recorder = Recorder(num_lanes, device)
-        self._read = recorder.recorded(self._read_past, copied=False)
+        self._read = recorder.recorded(self._read_past, trimmed=False)
         self._first, self._next = recorder.recorded(self._first_round), recorder.recorded(self._next_round)
 
     def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
@@ -186,21 +186,13 @@ class SaFormerPolicy:
         self.budget.renew(limit, self._lanes(lanes))
         self.history.forget(self._lanes(lanes))
 
-    @torch.no_grad()
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
         """Choose one action per lane for states [L, S]."""
         lanes = self._lanes(lanes)
         state = as_rows(state, self._model.dimensions.state, self._device)
         if len(state) != len(lanes):
             raise ValueError(f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one state a lane")
-        reading = self._read(self.history, state, lanes)
-        decision: Decision = self._first(reading, *self._draw(len(lanes)))
-        for _ in range(1, self.options.rounds):
-            rejected = decision.fell_back.cpu().nonzero()[:, 0].to(self._device)  # all that the host waits for
-            if len(rejected) == 0:
-                break
-            again = self._next(reading, rejected, *self._draw(len(rejected)))
-            decision = _with_another_round(decision, again, rejected)
+        decision: Decision = over_tensors(torch.clone, self._decide(state, lanes))  # the caller's own
         asked = _remembered_return(decision, self.options.past_return)
         self.history.append(state, decision.action, asked[:, None], self.budget, lanes)
         return decision
@@ -209,6 +201,18 @@ class SaFormerPolicy:
         """Book what the last action cost: costs [L, C]. The reward is not needed: returns are asked for anew."""
         cost = as_rows(cost, self._model.dimensions.constraints, self._device, least=0.0)
         self.budget.spend(cost, self._lanes(lanes))
+
+    @torch.inference_mode()
+    def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
+        reading = self._read(self.history, state, lanes)
+        decision: Decision = self._first(reading, *self._draw(len(lanes)))
+        for _ in range(1, self.options.rounds):
+            rejected = decision.fell_back.cpu().nonzero()[:, 0].to(self._device)  # all that the host waits for
+            if len(rejected) == 0:
+                break
+            again = self._next(reading, rejected, *self._draw(len(rejected)))
+            decision = _with_another_round(decision, again, rejected)
+        return decision
 
     def _draw(self, num_lanes: int) -> tuple[Tensor, Tensor]:
         return draw(num_lanes, self._model.dimensions.action, self.options, self._generator)

@@ -41,11 +41,6 @@ class History:
         self.spent, self.return_to_go, self.state, self.action = self._steps.split(self._sizes, dim=-1)
         self.timestep = torch.full((num_lanes, length), NEVER, device=device)
 
-    @property
-    def valid(self) -> Tensor:
-        """[L, K - 1] where there was a step."""
-        return self.timestep != NEVER
-
     def prompt(self, state: Tensor, budget: Budget, lanes: Tensor) -> Prompt:
         """What is known on these lanes now that they are in `state` [l, S]."""
         limit, timestep = budget.limit[lanes], self.timestep[lanes]

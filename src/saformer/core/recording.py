@@ -27,8 +27,8 @@ class Recorder:
         self._capacity, self._records = capacity, device.type == "cuda"
         self._memory = torch.cuda.graph_pool_handle() if self._records else None  # shared: replays take turns
 
-    def recorded(self, function: Function, *, copied: bool = True) -> Function:
-        """The same function. Unless `copied`, results have the recording's rows, and the next call overwrites them."""
+    def recorded(self, function: Function, *, trimmed: bool = True) -> Function:
+        """The same function. A GPU's next call overwrites its results; untrimmed, they have the recording's rows."""
         recordings: dict[tuple[int, int], tuple[tuple[Tensor, ...], Function]] = {}
 
         def call(place: Any, *rows: Tensor) -> Any:
@@ -42,7 +42,7 @@ class Recorder:
             for kept, row in zip(inputs, rows, strict=True):
                 kept[: len(row)].copy_(row)
             results = replay()
-            return over_tensors(lambda kept: kept[: len(rows[0])].clone(), results) if copied else results
+            return over_tensors(lambda kept: kept[: len(rows[0])], results) if trimmed else results
 
         return call
 
@@ -59,7 +59,7 @@ class Recorder:
                 results = play()
         except RuntimeError as error:
             why = next(iter(str(error).splitlines()), "no reason given")
-            warnings.warn(f"decisions are not recorded ({type(error).__name__}: {why}): they are slower", stacklevel=5)
+            warnings.warn(f"decisions are not recorded ({type(error).__name__}: {why}): they are slower", stacklevel=6)
             self._records = False
             return play
 
