@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +48,7 @@ class Attention(nn.Module):
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
         self.heads, self.dropout = config.heads, config.dropout
+        self.attend: Callable[..., Tensor] = F.scaled_dot_product_attention
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
         self.output = nn.Linear(config.width, config.width)
 
@@ -57,14 +58,8 @@ class Attention(nn.Module):
         Positions before `first` (0, or -1 for the last alone) are seen, but ask for nothing themselves.
         """
         query, key, value = self._project(x)
-        mixed = F.scaled_dot_product_attention(
-            query[:, :, first:],
-            key,
-            value,
-            attn_mask=None if added is None else added[..., first:, :],
-            is_causal=added is None,
-            dropout_p=self.dropout * self.training,
-        )
+        mask, dropout = None if added is None else added[..., first:, :], self.dropout * self.training
+        mixed = self.attend(query[:, :, first:], key, value, attn_mask=mask, is_causal=added is None, dropout_p=dropout)
         return self.output(mixed.transpose(1, 2).flatten(2)), key, value
 
     def branch(self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, *, first: int = 0) -> Tensor:
@@ -122,15 +117,16 @@ class Block(nn.Module):
         return self._finish(x[:, :, first:], attended)
 
     def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.drop(attended)
-        added: Tensor = x + self.drop(self.perceptron(self.perceptron_norm(x)))
+        # Sums are float32: converting first is the same to the bit, and to a CPU much less work than adding two types.
+        x = x + self.drop(attended).to(x.dtype)
+        added: Tensor = x + self.drop(self.perceptron(self.perceptron_norm(x))).to(x.dtype)
         return added
 
 
 class Trunk(nn.Module):
     """A causal transformer over embedded tokens.
 
-    `training_dtype` is what blocks are computed in when whole windows are read (bfloat16 on a GPU); tokens come and
+    `training_dtype` is what blocks are computed in when whole windows are read (`training.precision`); tokens come and
     outputs leave in float32, so that budgets and likelihoods are never rounded.
     """
 

@@ -16,7 +16,8 @@ from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.pack import PackedAgent, Slot, can_be_fused
-from saformer.training.update import Learner, Update, set_training_dtype, training_dtype
+from saformer.training.precision import set_training_dtype, training_dtype
+from saformer.training.update import Learner, Update
 
 Metrics = dict[str, float]
 AHEAD = 50
@@ -214,7 +215,7 @@ class Trainer(PackTrainer):
 def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.device) -> Learner:
     """What is trained: the agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
     agents = [member.agent for member in members]
-    dtype = training_dtype(config.precision, device)
+    dtype = training_dtype(agents[0].model, config.precision, device)
     fused = _have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))
     if len(agents) == 1 and not (fused and config.compile == "auto"):
         set_training_dtype(agents[0].model, dtype)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.objectives import PerSample
-from saformer.core.transformer import Trunk
 
 Losses = Callable[[type, dict[str, Tensor]], dict[str, Tensor]]
 Batches = Callable[[], Any]
@@ -231,20 +230,6 @@ def means_of(term: PerSample, num_models: int) -> Tensor:
         return term.mean()[None]
     sums, counts = (side.reshape(num_models, -1).sum(1) for side in (term.sums, term.counts))
     return sums / counts.clamp(min=1)
-
-
-def training_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """What transformer blocks are computed in while training; auto: bfloat16 on a GPU."""
-    automatic = "bfloat16" if device.type == "cuda" else "float32"
-    dtype: torch.dtype = getattr(torch, automatic if precision == "auto" else precision)
-    return dtype
-
-
-def set_training_dtype(model: nn.Module, dtype: torch.dtype) -> None:
-    """Have every transformer's blocks computed in this."""
-    for module in model.modules():
-        if isinstance(module, Trunk):
-            module.training_dtype = dtype
 
 
 def _not_finite(names: Sequence[str], rows: list[list[float]]) -> dict[int, tuple[str, ...]]:
