@@ -609,6 +609,6 @@ MUTANTS = (
            "tests/training/test_precision.py::test_a_seed_repeats_to_the_bit_and_so_does_a_resumed_run"),
     Mutant("added twice", "core/transformer.py", "x = x + self.drop(attended).to(x.dtype)", "x = x + (1 + (attended.dtype != x.dtype)) * self.drop(attended).to(x.dtype)",
            "tests/training/test_precision.py::test_losses_are_those_of_float32_nearly"),
-    Mutant("width of a layer norm", "training/precision.py", "trunk.norm.weight.shape[-1]", "trunk.norm.normalized_shape[0]",
+    Mutant("width of a layer norm", "training/precision.py", "trunk.config.width", "trunk.norm.normalized_shape[0]",
            "tests/training/test_precision.py::test_a_pack_of_wide_trunks_is_reduced_too"),
 )  # fmt: skip

@@ -21,8 +21,7 @@ def training_dtype(model: nn.Module, precision: str, device: torch.device) -> to
         return given
     if device.type == "cuda":
         return torch.bfloat16
-    # packed weights have an axis before
-    wide = any(trunk.norm.weight.shape[-1] >= SMALLEST_WIDTH for trunk in _trunks(model))
+    wide = any(trunk.config.width >= SMALLEST_WIDTH for trunk in _trunks(model))
     return torch.bfloat16 if wide and _cpu_multiplies_bfloat16() else torch.float32
 
 
