@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks import roofline
-from benchmarks.roofline import Machine, Work
+from benchmarks import rooflines
+from benchmarks.rooflines import Ceilings, Work, ceilings
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import ExecutionOptions, SaFormerPolicy
 from saformer.core.history import Prompt
@@ -44,13 +44,13 @@ class Case:
     def work(self) -> Work:
         """What our way must compute and move."""
         sizes = {"lanes": self.lanes, "window": self.window}
-        rounds = roofline.one_round(TRUNK, candidates=self.candidates, **sizes).times(self.rounds)
-        return roofline.reading(TRUNK, **sizes) + rounds
+        rounds = rooflines.one_round(TRUNK, candidates=self.candidates, **sizes).times(self.rounds)
+        return rooflines.reading(TRUNK, **sizes) + rounds
 
     @property
     def naive_work(self) -> Work:
         """What the naive way must, in one round."""
-        return roofline.naive(TRUNK, lanes=self.lanes, candidates=self.candidates, window=self.window)
+        return rooflines.naive(TRUNK, lanes=self.lanes, candidates=self.candidates, window=self.window)
 
 
 def cases(base: Case, *, curves: bool) -> Iterator[Case]:
@@ -148,7 +148,7 @@ def latencies(step: Callable[[], object], *, repeat: int, device: str) -> list[f
     return taken
 
 
-def naive_seconds(model: SaFormer, case: Case, machine: Machine, device: str, repeat: int) -> float | None:
+def naive_seconds(model: SaFormer, case: Case, machine: Ceilings, device: str, repeat: int) -> float | None:
     """The median of a naive round, unless it takes too long."""
     if 3 * machine.arithmetic_seconds(case.naive_work) > PATIENCE:
         return None
@@ -159,13 +159,13 @@ def naive_seconds(model: SaFormer, case: Case, machine: Machine, device: str, re
     return statistics.median(taken)
 
 
-def row(model: SaFormer, case: Case, machine: Machine, device: str, repeat: int) -> str:
+def row(model: SaFormer, case: Case, machine: Ceilings, device: str, repeat: int) -> str:
     """What one case took."""
     naive = naive_seconds(model, case, machine, device, repeat // 10) if case.rounds == 1 else None
     taken = latencies(decide(policy_at_work(model, case), case.lanes), repeat=repeat, device=device)
     middle, last = statistics.median(taken), sorted(taken)[int(0.99 * len(taken))]
     beside = ["", ""] if naive is None else [f"{1e3 * naive:.1f} ms", f"{naive / middle:.1f}"]
-    bounds = [machine.arithmetic_seconds(case.work), machine.transfer_seconds(case.work)]
+    bounds = [machine.arithmetic_seconds(case.work), machine.byte_seconds(case.work)]
     cells = [str(part) for part in (case.lanes, case.candidates, case.window, case.rounds)]
     cells += [f"{1e3 * middle:.2f} ms", f"{1e3 * last:.2f} ms", f"{1 / middle:.0f}", *beside]
     return "| " + " | ".join([*cells, *(f"{1e3 * bound:.2f} ms" for bound in bounds)]) + " |"
@@ -202,14 +202,14 @@ def main() -> None:
     parser.add_argument("--memory-steps", type=int, default=10_000, help="0: not measured")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    model, machine = model_of_paper_size(options.device), Machine.measure(options.device)
+    model, machine = model_of_paper_size(options.device), ceilings(options.device, torch.float32)
     print("| lanes | N | K | rounds | median | p99 | per second | naive | times faster | arithmetic | bytes |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for case in cases(Case(options.lanes), curves=options.curves):
         print(row(model, case, machine, options.device, options.repeat), flush=True)
     print(
-        f"\nArithmetic and bytes: the least time they take at {machine.flops_per_second / 1e12:.2f} TFLOP/s and "
-        f"{machine.bytes_per_second / 1e9:.0f} GB/s, which a large product and a large copy reach here in float32."
+        f"\nArithmetic and bytes: the least time they take at {machine.operations / 1e12:.2f} TFLOP/s and "
+        f"{machine.bytes / 1e9:.0f} GB/s, which a large product and a large copy reach here in float32."
     )
     if options.memory_steps:
         print(memory_over(model, Case(options.lanes, candidates=16), options.memory_steps, options.device))

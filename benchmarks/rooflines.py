@@ -1,4 +1,4 @@
-"""What an update must compute and move at the least, and what a device can compute and move at the most."""
+"""What updates and decisions must compute and move at the least, and what a device can at the most."""
 
 from __future__ import annotations
 
@@ -25,20 +25,25 @@ SUMS = 8
 """Widths of the sum (float32) that a layer reads and writes for each token: twice in each direction."""
 
 
+FLOAT32 = 4
+"""Bytes of a float32, which decisions are computed in."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What has to be done."""
 
     operations: float
-    """multiplications and additions"""
+    """multiplications and additions of matrix products; everything else is small beside them"""
     bytes: float
+    """if each product reads its operands and writes its result once, and all else happens on the way"""
 
     def __add__(self, other: Work) -> Work:
         return Work(self.operations + other.operations, self.bytes + other.bytes)
 
-    def times(self, models: int) -> Work:
-        """The same for M packed models: none of them shares weights or windows with another."""
-        return Work(models * self.operations, models * self.bytes)
+    def times(self, count: float) -> Work:
+        """The same for so many packed models, layers or rounds: none of them shares anything with another."""
+        return Work(count * self.operations, count * self.bytes)
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,53 @@ def _network_work(
     # weights are read in both directions; AdamW reads gradients, weights and two means, and writes the last three
     weights = parameters * (2 * element_bytes + 4 * (1 + 7))
     return Work(3 * forward, moved + weights)
+
+
+def block(width: int, *, tokens: float, answering: float, seen: float) -> Work:
+    """One block over `tokens` tokens, of which `answering` are asked for an output and look at `seen` others."""
+    projected = Work(2 * 3 * width**2 * tokens, FLOAT32 * (4 * width * tokens + 3 * width**2))
+    attended = Work(2 * 2 * width * seen * answering, FLOAT32 * 2 * (seen + width) * answering)
+    answered = Work(2 * 9 * width**2 * answering, FLOAT32 * (12 * width * answering + 9 * width**2))
+    return projected + attended + answered
+
+
+def reading(config: TrunkConfig, *, lanes: int, window: int) -> Work:
+    """Both networks read each lane's past once; of the last block only the last answer is needed."""
+    work = Work(0, 0)
+    for length in prefixes(window):
+        inner = block(config.width, tokens=lanes * length, answering=lanes * length, seen=length)
+        work += inner.times(config.layers - 1) + block(
+            config.width, tokens=lanes * length, answering=lanes, seen=length
+        )
+    return work
+
+
+def one_round(config: TrunkConfig, *, lanes: int, candidates: int, window: int) -> Work:
+    """Two tokens per candidate through the actor, one through the critic, all of which see the past."""
+    work = Work(0, 0)
+    for length, own in zip(prefixes(window), (2, 1), strict=True):
+        count, seen = lanes * candidates, length + own
+        past = Work(0, FLOAT32 * 2 * config.width * length * lanes)  # keys and values
+        inner = block(config.width, tokens=own * count, answering=own * count, seen=seen) + past
+        last = block(config.width, tokens=own * count, answering=count, seen=seen) + past
+        work += inner.times(config.layers - 1) + last
+    return work
+
+
+def naive(config: TrunkConfig, *, lanes: int, candidates: int, window: int) -> Work:
+    """Every candidate's whole window through both networks, and one window more per lane for the expected return."""
+    work = Work(0, 0)
+    for kinds, windows in ((len(ACTOR_LAYOUT), candidates + 1), (len(CRITIC_LAYOUT), candidates)):
+        tokens = lanes * windows * kinds * window
+        work += block(config.width, tokens=tokens, answering=tokens, seen=kinds * window).times(config.layers)
+    return work
+
+
+def prefixes(window: int) -> tuple[int, int]:
+    """Tokens that actor and critic have read when candidates are proposed."""
+    past = window - 1
+    actor = len(ACTOR_LAYOUT) * past + len(ACTOR_LAYOUT.before("return_to_go"))
+    return actor, len(CRITIC_LAYOUT) * past + len(CRITIC_LAYOUT.before("action"))
 
 
 def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
