@@ -12,9 +12,10 @@ from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, COptiDICE
 from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.agents.markov import MarkovOptions
 from saformer.data.relabel import relabel
-from saformer.data.sampling import TransitionBatch
+from saformer.data.transitions import TransitionBatch
 from saformer.training.config import FitConfig
-from saformer.training.fit import Trainer, fit
+from saformer.training.fit import fit
+from saformer.training.trainer import Trainer
 from tests.agents.made import short_episodes
 
 FIT = FitConfig(updates=6, batch_size=16, warmup_updates=0, weight_decay=0.0)
@@ -137,7 +138,7 @@ def test_save_load_update_equals_update(data, kind):
     expected = whole.step()
     agent = KINDS[kind][0]
     again = trainer(agent.restore(whole.agent.dimensions, whole.agent.config, weights), data, seed=9)
-    again.restore(saved)
+    again.restore([saved])
     assert again.step() == expected
     states = [one.agent.model.state_dict() for one in (whole, again)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
@@ -220,7 +221,7 @@ def test_on_a_gpu_updates_are_recorded_and_resumed(data, kind):
         return run
 
     whole, halfway, resumed = advance(one(), 20), advance(one(), 10).checkpoint({}), one()
-    resumed.restore(halfway)
+    resumed.restore([halfway])
     advance(resumed, 20)
     weights = [dict(run.agent.model.named_parameters()) for run in (whole, resumed)]
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-3) for name in weights[0])

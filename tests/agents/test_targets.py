@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saformer.agents.targets import limit_at, steps_that_count, td_target
-from saformer.data.sampling import TransitionBatch
+from saformer.data.transitions import TransitionBatch
 
 
 def transitions(*, terminated, truncated, timestep) -> TransitionBatch:

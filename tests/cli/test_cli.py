@@ -37,7 +37,7 @@ def test_flags_are_frozen(capsys):
     }
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json", "--limits",
-        "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification",
+        "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification", "--workers",
     }
     # fmt: on
     assert flags(demo.parse, capsys) == {"--device", "--out", "--scale", "--seed"}

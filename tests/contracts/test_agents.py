@@ -10,7 +10,8 @@ from saformer.core.batch import WindowBatch
 from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import WindowSampler
 from saformer.training.config import FitConfig
-from saformer.training.fit import NonFiniteLossError, Trainer, fit
+from saformer.training.fit import fit
+from saformer.training.trainer import NonFiniteLossError, Trainer
 from tests.conftest import tiny_config
 
 MODULES = ("actor", "critic")

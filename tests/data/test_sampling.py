@@ -6,9 +6,10 @@ import torch
 from saformer.core.normalizer import Normalizer, centre_and_half_range, mean_and_deviation
 from saformer.criteria import torque
 from saformer.data.relabel import relabel
-from saformer.data.sampling import TransitionSampler, WindowSampler, dimensions_of, statistics_of
+from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
+from saformer.data.transitions import TransitionSampler
 
 
 def test_windows_are_consecutive_steps_padded_at_the_end(data):

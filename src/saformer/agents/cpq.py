@@ -20,7 +20,8 @@ from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import TransitionBatch, TransitionSampler, dimensions_of
+from saformer.data.sampling import dimensions_of
+from saformer.data.transitions import TransitionBatch, TransitionSampler
 
 
 @dataclass(frozen=True)

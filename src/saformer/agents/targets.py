@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from saformer.data.sampling import TransitionBatch
+from saformer.data.transitions import TransitionBatch
 
 
 def td_target(gain: Tensor, next_value: Tensor, batch: TransitionBatch, *, discount: float, horizon: int) -> Tensor:

@@ -14,7 +14,8 @@ from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import TransitionBatch, statistics_of
+from saformer.data.sampling import statistics_of
+from saformer.data.transitions import TransitionBatch
 
 Made = TypeVar("Made", bound=Agent)
 

@@ -57,6 +57,8 @@ class EvaluateCommand:
     """Decides initial states and proposals."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    workers: int | Literal["auto"] = "auto"
+    """Processes that step the environments; auto: one per core where that pays. 0: none beside this one."""
     json: bool = False
     """Print JSON instead of the table."""
     report: Path | None = None
@@ -86,6 +88,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             data=command.data,
             seed=command.seed,
             device=command.device,
+            workers=command.workers,
             listener=listener,
         )
     if command.json:

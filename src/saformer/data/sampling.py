@@ -1,10 +1,11 @@
-"""Windows and transitions drawn from a relabelled store, gathered where the networks live."""
+"""Windows drawn from a relabelled store, gathered where the networks live."""
 
 from __future__ import annotations
 
+import copy
+import itertools
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from torch import Tensor
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.normalizer import centre_and_half_range, mean_and_deviation
 from saformer.data.relabel import RelabelledStore
-from saformer.data.store import TrajectoryStore
 
 BLOCK_ROWS = 200_000
 
@@ -56,106 +56,11 @@ class WindowSampler:
     def __init__(self, data: RelabelledStore, *, window: int, device: torch.device | str = "cpu") -> None:
         if window < 1:
             raise ValueError(f"a window needs at least 1 step, got {window}")
-        self._steps = _Steps(data.store, torch.device(device))
-        self._offsets = torch.arange(window, device=device)
-        self._cost_to_go = _shared(data.cost_to_go).to(device)
-        self._return_to_go = _shared(data.return_to_go).to(device)[:, None]
-        self._limit = torch.from_numpy(data.episode_cost.astype(np.float32)).to(device)  # one row per trajectory
-
-    def sample(self, batch_size: int, generator: torch.Generator) -> WindowBatch:
-        """A batch of windows, with replacement."""
-        return self.windows(self._steps.draw(batch_size, generator))
-
-    def windows(self, starts: Tensor) -> WindowBatch:
-        """The windows that begin at these steps [B], counted over all trajectories laid end to end."""
-        steps = self._steps
-        trajectory = steps.trajectory(starts)
-        asked = starts[:, None] + self._offsets
-        last = steps.last[trajectory][:, None]
-        within = torch.minimum(asked, last)
-        return WindowBatch(
-            limit=self._limit[trajectory],
-            cost_to_go=self._cost_to_go[within],
-            return_to_go=self._return_to_go[within],
-            state=steps.state(within, trajectory[:, None]),
-            action=steps.action(within, trajectory[:, None]),
-            timestep=within - steps.start[trajectory][:, None],
-            valid=asked <= last,
-        )
-
-
-@dataclass(frozen=True)
-class TransitionBatch:
-    """B single steps and where each led. Both ends of an episode are kept apart: only one of them ends its values."""
-
-    state: Tensor
-    """[B, S]"""
-    action: Tensor
-    """[B, A]"""
-    reward: Tensor
-    """[B, 1]"""
-    cost: Tensor
-    """[B, C] of this step, undiscounted."""
-    next_state: Tensor
-    """[B, S]"""
-    terminated: Tensor
-    """[B] bool"""
-    truncated: Tensor
-    """[B] bool"""
-    timestep: Tensor
-    """[B] int64, counted from the start of the episode."""
-    initial_state: Tensor
-    """[B, S] how other episodes began, each with equal chance: what a limit per episode is held against."""
-
-
-class TransitionSampler:
-    """Draws single steps, each with equal chance, and beginnings of episodes, each with equal chance.
-
-    On a CPU, states and actions stay where the store has them, on disk if need be; on other devices they are copied.
-    """
-
-    def __init__(self, data: RelabelledStore, *, device: torch.device | str = "cpu") -> None:
-        store = data.store
-        self._steps = _Steps(store, torch.device(device))
-        self._reward = _shared(store.gather("reward")).to(device)[:, None]
-        self._cost = _shared(data.cost).to(device)
-        # one row per trajectory
-        self._final_state, self._terminated, self._truncated = (
-            _shared(store.episodes[name]).to(device) for name in ("final_state", "terminated", "truncated")
-        )
-
-    def sample(self, batch_size: int, generator: torch.Generator) -> TransitionBatch:
-        """A batch of transitions, with replacement."""
-        steps = self._steps.draw(batch_size, generator)
-        shape, count = (batch_size,), len(self._terminated)
-        return self.transitions(steps, torch.randint(count, shape, generator=generator, device=steps.device))
-
-    def transitions(self, places: Tensor, begun: Tensor) -> TransitionBatch:
-        """The steps at these places [B], counted over all trajectories laid end to end; `begun` [B] are numbers of
-        trajectories whose first states go with them."""
-        steps = self._steps
-        trajectory = steps.trajectory(places)
-        is_last = places == steps.last[trajectory]
-        following = steps.state(torch.minimum(places + 1, steps.last[trajectory]), trajectory)
-        return TransitionBatch(
-            state=steps.state(places, trajectory),
-            action=steps.action(places, trajectory),
-            reward=self._reward[places],
-            cost=self._cost[places],
-            next_state=torch.where(is_last[:, None], self._final_state[trajectory], following),
-            terminated=is_last & self._terminated[trajectory],
-            truncated=is_last & self._truncated[trajectory],
-            timestep=places - steps.start[trajectory],
-            initial_state=steps.state(steps.start[begun], begun),
-        )
-
-
-class _Steps:
-    """States and actions of trajectories laid end to end; on a CPU they are left where they lie."""
-
-    def __init__(self, store: TrajectoryStore, device: torch.device) -> None:
+        store, device = data.store, torch.device(device)
         in_place = device.type == "cpu"
-        self._num_steps = store.num_steps
+        place = store.episodes["start"] if in_place else store.starts
+        self.num_steps, self.device = store.num_steps, device
+        self._offsets = torch.arange(window, device=device)
         self._state, self._action = (
             _shared(store.steps[name]) if in_place else _shared(store.gather(name)).to(device)
             for name in ("state", "action")
@@ -164,27 +69,99 @@ class _Steps:
         self._low, self._high = (
             torch.tensor(bound, device=device) for bound in (environment.action_low, environment.action_high)
         )
+        if not in_place:  # once and for all
+            self._action = self._action.clamp(self._low, self._high)
+            self._low, self._high = torch.full_like(self._low, -torch.inf), torch.full_like(self._high, torch.inf)
+        self._cost_to_go = _shared(data.cost_to_go).to(device)
+        self._return_to_go = _shared(data.return_to_go).to(device)[:, None]
         # one row per trajectory
-        self.start = torch.from_numpy(store.starts).to(device)
-        self.last = torch.from_numpy(store.starts + store.lengths - 1).to(device)
-        place = store.episodes["start"] if in_place else store.starts
+        self._limit = torch.from_numpy(data.episode_cost.astype(np.float32)).to(device)
+        self._start = torch.from_numpy(store.starts).to(device)
+        self._last = torch.from_numpy(store.starts + store.lengths - 1).to(device)
         self._shift = torch.from_numpy(np.asarray(place) - store.starts).to(device)
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """[count] places, each with equal chance."""
-        return torch.randint(self._num_steps, (count,), generator=generator, device=self.start.device)
+    def sample(self, batch_size: int, generator: torch.Generator) -> WindowBatch:
+        """A batch of windows, with replacement."""
+        return self.windows(self.starts(batch_size, generator))
 
-    def trajectory(self, places: Tensor) -> Tensor:
-        """The trajectories that these places lie in."""
-        return torch.searchsorted(self.start, places, right=True) - 1
+    def starts(self, batch_size: int, generator: torch.Generator) -> Tensor:
+        """Where the windows of a batch begin."""
+        return torch.randint(self.num_steps, (batch_size,), generator=generator, device=self.device)
 
-    def state(self, places: Tensor, trajectory: Tensor) -> Tensor:
-        """The states at these places of these trajectories."""
-        return self._state[places + self._shift[trajectory]]
+    def windows(self, starts: Tensor) -> WindowBatch:
+        """The windows that begin at these steps [B], counted over all trajectories laid end to end."""
+        trajectory = torch.searchsorted(self._start, starts, right=True) - 1
+        steps = starts[:, None] + self._offsets
+        last = self._last[trajectory][:, None]
+        within = torch.minimum(steps, last)
+        stored = within + self._shift[trajectory][:, None]
+        return WindowBatch(
+            limit=self._limit[trajectory],
+            cost_to_go=self._cost_to_go[within],
+            return_to_go=self._return_to_go[within],
+            state=self._state[stored],
+            action=self._action[stored].clamp(self._low, self._high),
+            timestep=within - self._start[trajectory][:, None],
+            valid=steps <= last,
+        )
 
-    def action(self, places: Tensor, trajectory: Tensor) -> Tensor:
-        """The actions, within bounds."""
-        return self._action[places + self._shift[trajectory]].clamp(self._low, self._high)
+
+class PackedSampler:
+    """The windows of M models in one batch, each model's behind its neighbour's, states and actions padded with zeros.
+
+    Every model draws from its own data with its own generator, as it would alone. On a GPU all data lie in one table,
+    so that a batch is gathered at once; models may share a sampler, and then share its rows.
+    """
+
+    def __init__(self, samplers: Sequence[WindowSampler], dimensions: Dimensions) -> None:
+        self._samplers, self._dimensions = tuple(samplers), dimensions
+        parts = list(dict.fromkeys(samplers))
+        sizes = [0, *itertools.accumulate(part.num_steps for part in parts)]
+        self._first = [sizes[parts.index(sampler)] for sampler in samplers]
+        self._table = _joined(parts, dimensions) if parts[0].device.type != "cpu" else None
+
+    def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> WindowBatch:
+        """A batch of `batch_size` windows per model."""
+        pairs = zip(self._samplers, generators, strict=True)
+        if self._table is None:
+            return _side_by_side(
+                [sampler.sample(batch_size, generator) for sampler, generator in pairs], self._dimensions
+            )
+        starts = [sampler.starts(batch_size, generator) for sampler, generator in pairs]
+        return self._table.windows(torch.cat([first + own for first, own in zip(self._first, starts, strict=True)]))
+
+
+def _joined(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:
+    """One sampler over all steps of all parts, on a GPU."""
+    whole = copy.copy(parts[0])
+    firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
+    whole.num_steps = firsts.pop()
+    whole._state, whole._action = (
+        torch.cat([_widened(getattr(part, f"_{kind}"), dimensions.of(kind)) for part in parts])
+        for kind in ("state", "action")
+    )
+    for name in ("_cost_to_go", "_return_to_go", "_limit", "_shift"):
+        setattr(whole, name, torch.cat([getattr(part, name) for part in parts]))
+    for name in ("_start", "_last"):
+        moved = [getattr(part, name) + first for part, first in zip(parts, firsts, strict=True)]
+        setattr(whole, name, torch.cat(moved))
+    unbounded = torch.full((dimensions.action,), torch.inf, device=whole.device)
+    whole._low, whole._high = -unbounded, unbounded  # on a GPU, actions are within bounds already
+    return whole
+
+
+def _side_by_side(batches: Sequence[WindowBatch], dimensions: Dimensions) -> WindowBatch:
+    def column(name: str) -> Tensor:
+        parts = [getattr(batch, name) for batch in batches]
+        if name in ("state", "action"):
+            parts = [_widened(part, dimensions.of(name)) for part in parts]
+        return torch.cat(parts)
+
+    return WindowBatch(**{name: column(name) for name in vars(batches[0])})
+
+
+def _widened(values: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.pad(values, (0, width - values.shape[-1]))
 
 
 def _blocks_of(values: NDArray[Any]) -> Callable[[], tuple[Tensor, ...]]:
