@@ -23,6 +23,9 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import dimensions_of
 from saformer.data.transitions import TransitionBatch, TransitionSampler
 
+HUNDRED_STEPS = 100
+"""As many count at gamma_c = 0.99, where alpha was chosen."""
+
 
 @dataclass(frozen=True)
 class CPQConfig:
@@ -41,7 +44,7 @@ class CPQConfig:
     average_rate: float = 0.05
     """tau: how fast target networks follow."""
     penalty: float = 5.0
-    """alpha: weight of the penalty on unfamiliar actions that do not look costly, in units of a step's cost."""
+    """alpha: weight of the penalty on unfamiliar actions that do not look costly, in units of a step's cost if a hundred steps count, and in proportion if more or fewer do."""  # noqa: E501
     kl_weight: float = 1.5
     """beta: weight of the code's divergence in the VAE."""
     vae_deviation: float = 0.1
@@ -189,7 +192,7 @@ class CPQAgent:
         familiar = model.cost(timed, batch.action).detach().mean(0)
         floor = torch.maximum(allowed, familiar) + self.config.margin * model.units.get_buffer("limit")
         looks = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, N, C]
-        shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale**2).sum((0, -1))  # [B, N], as errors are
+        shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale).sum((0, -1)) / HUNDRED_STEPS  # [B, N]
         penalty = torch.where(strange, shortfall, 0.0).mean(1)
         return {
             "error": model.cost.error(timed, batch.action, target),
