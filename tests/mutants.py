@@ -665,4 +665,6 @@ MUTANTS = (
            'tests/data/test_sampling.py::test_transitions_of_a_view_are_those_of_its_trajectories'),
     Mutant('watched terms count', 'training/update.py', 'if term.watched}', 'if not name}',
            'tests/training/test_update.py::test_what_is_watched_is_no_part_of_the_loss'),
+    Mutant('negative costs to come', 'agents/cpq.py', 'cost.mean(0).clamp(min=0)', 'cost.mean(0)',
+           'tests/agents/test_values.py::test_no_cost_to_come_is_negative'),
 )  # fmt: skip

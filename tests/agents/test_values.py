@@ -95,6 +95,18 @@ def test_unfamiliar_actions_look_costly():
     assert (own <= allowed).float().mean() > 0.95
 
 
+@pytest.mark.parametrize("kind", ["bcq_lag", "cpq"])
+def test_no_cost_to_come_is_negative(kind):
+    """However low a critic's output. Seen to fail when costs are backed up as they come."""
+    data = short_episodes()
+    make, config = {"bcq_lag": (BCQLagAgent, BCQLagConfig), "cpq": (CPQAgent, CPQConfig)}[kind]
+    model = make.create(data, config(limit=(3.0,), **SMALL), seed=0).model
+    model.cost_target.begin_at(torch.tensor([-1000.0]))
+    state, step = model.units.state(BEGUN), torch.zeros(1, dtype=torch.int64)
+    found = model.best(state, step, torch.zeros(1, 2, 2))[2] if kind == "bcq_lag" else model.expected(state, step)[1]
+    assert found.item() == 0
+
+
 def test_a_multiplier_rises_falls_and_waits_at_zero():
     """Its gradient is the excess, reversed. Seen to fail when it goes on falling below 0."""
     multiplier = Multiplier(2, 0.5)

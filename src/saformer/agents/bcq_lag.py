@@ -128,7 +128,7 @@ class BCQLag(nn.Module):
         action = self.perturbed(self.perturbation_target, state, timestep, action)
         reward, cost = self.reward_target(state, action), self.cost_target(self.timed(state, timestep), action)
         reward = pessimistic(reward.amin(0), reward.amax(0), self.config.pessimism)  # [B, N, 1]
-        cost = pessimistic(cost.amax(0), cost.amin(0), self.config.pessimism)  # [B, N, C]
+        cost = pessimistic(cost.amax(0), cost.amin(0), self.config.pessimism).clamp(min=0)  # [B, N, C]
         priced = reward[..., 0] / self.reward.scale - (cost / self.cost.scale) @ self.multiplier()
         chosen = priced.argmax(1)[:, None, None]
         picked = (values.gather(1, chosen.expand(-1, -1, values.shape[-1]))[:, 0] for values in (action, reward, cost))

@@ -100,7 +100,7 @@ class CPQ(nn.Module):
         action = self.drawn(state, timestep)
         reward, cost = self.reward_target(state, action), self.cost_target(self.timed(state, timestep), action)
         safe = (cost.amax(0) <= self.allowed(timestep)).all(-1, keepdim=True)
-        return reward.amin(0), cost.mean(0), safe
+        return reward.amin(0), cost.mean(0).clamp(min=0), safe
 
     @torch.no_grad()
     def unfamiliar(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
