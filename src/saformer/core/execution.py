@@ -190,6 +190,7 @@ class SaFormerPolicy:
         remaining = self.budget.remaining[lanes]
         decision = self._round(reading, remaining)
         for _ in range(1, self.options.rounds):
+            assert decision.fell_back is not None
             rejected = decision.fell_back.nonzero()[:, 0]
             if len(rejected) == 0:
                 break
@@ -219,6 +220,8 @@ class SaFormerPolicy:
 
 def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
     """The return-to-go that stands for this step in the past: [L]."""
+    assert decision.candidates is not None
+    assert decision.return_to_go is not None
     proposed = decision.candidates.return_to_go
     return {"selected": decision.return_to_go, "expected": proposed[:, 0], "highest": proposed.amax(1)}[past_return]
 
@@ -234,6 +237,7 @@ def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> D
         parts = {f.name: updated(getattr(old, f.name), getattr(new, f.name)) for f in fields(old)}  # type: ignore[arg-type]
         return replace(old, **parts)  # type: ignore[type-var]
 
+    assert decision.num_rounds is not None
     num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))
     merged = updated(decision, again)
     assert isinstance(merged, Decision)

@@ -18,19 +18,19 @@ class Decision:
 
     action: Tensor
     """[L, A] what to execute."""
-    return_to_go: Tensor
-    """[L] the return that was asked for with it."""
-    chosen: Tensor
-    """[L] its index among the candidates."""
-    num_safe: Tensor
+    return_to_go: Tensor | None = None
+    """[L] the return that was asked for with it; None where a policy asks for none."""
+    chosen: Tensor | None = None
+    """[L] its index among the candidates; this and what follows is None where a policy proposes none."""
+    num_safe: Tensor | None = None
     """[L] candidates of the last round that were forecast to stay within the budget."""
-    num_rounds: Tensor
+    num_rounds: Tensor | None = None
     """[L] rounds of proposals it took; more than 1 means that whole rounds were rejected."""
-    fell_back: Tensor
+    fell_back: Tensor | None = None
     """[L] bool: no round held a safe candidate, so the fallback chose."""
-    candidates: Candidates
+    candidates: Candidates | None = None
     """all that was proposed in the last round"""
-    verification: Verification | None
+    verification: Verification | None = None
     """what the critic made of it; None when verification is off"""
 
 

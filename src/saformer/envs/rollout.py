@@ -26,7 +26,7 @@ class Episode:
     cost: NDArray[np.float64]
     """[T, C] of each step, undiscounted"""
     num_rounds: NDArray[np.int64]
-    """[T] rounds of proposals that each decision took"""
+    """[T] rounds of proposals that each decision took; 1 for a policy that proposes nothing"""
     fell_back: NDArray[np.bool_]
     """[T] whether the fallback decided"""
 
@@ -120,7 +120,8 @@ def _begin(environment: Costed, limit: NDArray[np.float64], seed: int) -> _Lane:
 
 def _step(lanes: list[_Lane], alive: list[int], decision: Decision, horizon: int) -> None:
     actions = decision.action.cpu().numpy()
-    num_rounds, fell_back = decision.num_rounds.tolist(), decision.fell_back.tolist()
+    num_rounds = [1] * len(alive) if decision.num_rounds is None else decision.num_rounds.tolist()
+    fell_back = [False] * len(alive) if decision.fell_back is None else decision.fell_back.tolist()
     for row, i in enumerate(alive):
         lanes[i].step(actions[row], horizon)
         lanes[i].num_rounds.append(num_rounds[row])

@@ -32,13 +32,21 @@ class DecisionTrace:
         self._step += 1
 
     def _is_telling(self, lane: int, decision: Decision, row: int) -> bool:
-        num_safe, num_candidates = int(decision.num_safe[row]), decision.candidates.return_to_go.shape[1]
-        balance = min(num_safe, num_candidates - num_safe)
-        return lane not in self.kept or balance >= self.kept[lane]["balance"]
+        return lane not in self.kept or _balance(decision, row) >= self.kept[lane]["balance"]
+
+
+def _balance(decision: Decision, row: int) -> int:
+    """How many candidates were accepted or rejected, whichever is less."""
+    assert decision.verification is not None
+    safe = decision.verification.safe[row]
+    return min(int(safe.sum()), int((~safe).sum()))
 
 
 def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
     assert decision.verification is not None
+    assert decision.candidates is not None
+    assert decision.chosen is not None
+    assert decision.fell_back is not None
     safe = decision.verification.safe[row]
     return {
         "step": step,
@@ -48,7 +56,7 @@ def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
         "safe": safe.tolist(),
         "chosen": int(decision.chosen[row]),
         "fell_back": bool(decision.fell_back[row]),
-        "balance": min(int(safe.sum()), int((~safe).sum())),
+        "balance": _balance(decision, row),
     }
 
 
