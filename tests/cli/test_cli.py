@@ -46,10 +46,10 @@ def test_flags_are_frozen(capsys):
 def test_presets_fill_in_what_is_not_said():
     """Seen to fail when the preset's values are not the parser's defaults."""
     small, paper = train.parse(["allowance"]), train.parse(["allowance", "--preset", "paper"])
-    assert (small.agent.window, small.agent.trunk.width, small.fit.updates) == (5, 64, 6000)
-    assert (paper.agent.window, paper.agent.trunk.width, paper.fit.updates) == (20, 128, 100_000)
+    assert (small.config.window, small.config.trunk.width, small.fit.updates) == (5, 64, 6000)
+    assert (paper.config.window, paper.config.trunk.width, paper.fit.updates) == (20, 128, 100_000)
     changed = train.parse(["allowance", "--preset=paper", "--width", "32"])
-    assert (changed.agent.trunk.width, changed.agent.window) == (32, 20)
+    assert (changed.config.trunk.width, changed.config.window) == (32, 20)
 
 
 def test_help_lists_every_verb(capsys):
