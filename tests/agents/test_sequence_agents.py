@@ -133,7 +133,9 @@ def test_cdt_asks_for_the_best_that_the_data_shows_within_a_limit(data):
 @pytest.mark.parametrize(("target", "rises"), [(5.0, True), (-20.0, False)])
 def test_the_temperature_rises_while_the_entropy_is_too_low(data, target, rises):
     """And takes the entropy with it. Seen to fail when the dual has the wrong sign."""
-    agent = CDTAgent.create(data, CDTConfig(window=4, trunk=TRUNK, target_entropy=target, temperature_rate=0.05), seed=0)
+    agent = CDTAgent.create(
+        data, CDTConfig(window=4, trunk=TRUNK, target_entropy=target, temperature_rate=0.05), seed=0
+    )
     trainer = Trainer(agent, agent.sampler(data), FIT, seed=0)
     found = [trainer.step() for _ in range(50)]
     log_temperature = agent.model.temperature(torch.zeros(1)).item()

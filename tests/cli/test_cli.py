@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from saformer.cli import demo, evaluate, train
+from saformer.cli import demo, evaluate, sweep, train
 from saformer.cli.main import VERBS, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -19,25 +19,37 @@ def tiny_run(path, *more: str) -> int:
     return main(["train", "allowance", "--data-steps", "2000", *settings.split(), "--out", str(path), *more])
 
 
-def flags(parse, capsys) -> set[str]:
+def flags(parse, capsys, *arguments: str) -> set[str]:
     with pytest.raises(SystemExit):
-        parse(["--help"])
+        parse([*arguments, "--help"])
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
 
 
 def test_flags_are_frozen(capsys):
     """A flag that changes its name breaks somebody's script: change these on purpose only."""
     # fmt: off
-    assert flags(train.parse, capsys) == {
-        "--action-noise", "--batch-size", "--candidates", "--checkpoint-every", "--compile", "--cost-discount",
-        "--criteria", "--data-seed", "--data-steps", "--device", "--dropout", "--evaluate-every", "--gradient-clip",
-        "--heads", "--held-out", "--layers", "--learning-rate", "--out", "--past-return", "--penalty", "--precision",
-        "--preset", "--report-every", "--resume", "--seed", "--temperature", "--tensorboard", "--updates",
-        "--warmup-updates", "--weight-decay", "--width", "--window",
+    of_training = {
+        "--agent", "--batch-size", "--checkpoint-every", "--compile", "--cost-discount", "--criteria", "--data-seed",
+        "--data-steps", "--device", "--evaluate-every", "--gradient-clip", "--held-out", "--learning-rate", "--limit",
+        "--out", "--precision", "--preset", "--report-every", "--resume", "--seed", "--tensorboard", "--updates",
+        "--warmup-updates", "--weight-decay",
     }
+    of_transformers = {"--dropout", "--heads", "--layers", "--width", "--window"}
+    of_agents = {
+        "saformer": {"--action-noise", "--candidates", "--past-return", "--penalty", "--temperature"},
+        "dt": {"--action"},
+        "cdt": {"--augmentation", "--cost-weight", "--initial-temperature", "--target-entropy", "--temperature-rate"},
+        "bc_safe": {"--best"},
+    }
+    assert flags(train.parse, capsys) == of_training | of_transformers | of_agents["saformer"]
+    for agent, own in of_agents.items():
+        assert flags(train.parse, capsys, "--agent", agent) == of_training | of_transformers | own
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json", "--limits",
         "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification",
+    }
+    assert flags(sweep.parse, capsys) == {
+        "--data", "--device", "--episodes", "--json", "--limits", "--option", "--seed", "--values",
     }
     # fmt: on
     assert flags(demo.parse, capsys) == {"--device", "--out", "--scale", "--seed"}
@@ -107,6 +119,12 @@ def test_resume_of_a_run_that_died_before_its_first_checkpoint(tmp_path):
     [
         (["fly"], "unknown command 'fly'"),
         (["train", "hoper-medium"], "did you mean hopper-medium"),
+        (["train", "allowance", "--agent", "gpt"], "unknown agent 'gpt'; known are saformer, dt, cdt, bc_safe"),
+        (["train", "allowance", "--agent", "bc_safe"], "bc_safe is trained for one limit: say which"),
+        (["train", "allowance", "--limit", "p20"], "saformer is not trained for one limit: leave limit (--limit) out"),
+        (["train", "allowance", "--window", "0"], "window must be at least 1"),
+        (["sweep", "OUT/exists"], "saformer has no option target_return; it has"),
+        (["sweep", "OUT/exists", "--option", "temperature"], "say which values of temperature"),
         (["train", "allowance", "--device", "quantum"], "unknown device 'quantum'"),
         (["train", "allowance", "--resume", "--out", "OUT/none"], "no run to resume"),
         (["train", "allowance", "--tensorboard", "--out", "OUT/exists"], "already holds a run"),
