@@ -1,6 +1,7 @@
 """Every agent from the command line: listed, trained, evaluated, reported."""
 
 import json
+import shlex
 
 import pytest
 
@@ -12,20 +13,9 @@ from saformer.data.limits import parse_limit
 from saformer.runs.run import Run
 from saformer.training.presets import PRESETS
 
-BRIEF = [
-    "--data-steps",
-    "2000",
-    "--updates",
-    "4",
-    "--batch-size",
-    "8",
-    "--checkpoint-every",
-    "2",
-    "--evaluate-every",
-    "2",
-    "--report-every",
-    "1",
-]
+BRIEF = shlex.split(
+    "--data-steps 2000 --updates 4 --batch-size 8 --checkpoint-every 2 --evaluate-every 2 --report-every 1"
+)
 
 
 def train_briefly(name: str, path, *more: str) -> int:

@@ -158,8 +158,8 @@ def spoilt(batch: WindowBatch, where: torch.Tensor, by: float) -> WindowBatch:
 
 
 def assert_alike(one: dict[str, PerSample], other: dict[str, PerSample]) -> None:
-    for term in one:
-        assert torch.allclose(one[term].sums, other[term].sums, rtol=1e-4, atol=1e-4), term
+    for term, value in one.items():
+        assert torch.allclose(value.sums, other[term].sums, rtol=1e-4, atol=1e-4), term
 
 
 @pytest.mark.parametrize("name", WINDOWED)
