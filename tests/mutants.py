@@ -523,7 +523,7 @@ MUTANTS = (
            "tests/data/test_logs.py::test_files_are_read_in_the_order_of_their_numbers"),
     Mutant("clipped as a whole", "training/update.py", "sum(1) for gradient in gradients]).sum(0).sqrt()", "sum(1) for gradient in gradients]).sum(0).sum().sqrt().expand(num_models)",
            "tests/training/test_update.py::test_packed_runs_equal_the_same_runs_alone"),
-    Mutant("padding is likely", "training/pack.py", "    if name == ACTION_HEAD:\n        fill", "    if False:\n        fill",
+    Mutant("padding is likely", "training/pack.py", "    if is_gaussian:\n        fill", "    if False:\n        fill",
            "tests/training/test_update.py::test_packed_runs_equal_the_same_runs_alone"),
     Mutant("padding learns", "training/pack.py", "self._is_padded = not bool(used.all())", "self._is_padded = False",
            "tests/training/test_update.py::test_what_is_padded_learns_nothing"),
@@ -575,4 +575,8 @@ MUTANTS = (
     Mutant("SaFormer's options for all", "cli/evaluate.py", "        if run.spec_path.exists():", "        if False:", "tests/cli/test_agents.py::test_flags_are_those_of_the_agent"),
     Mutant("trials all alike", "api/trials.py", "options_of(agent, {option: value})", "options_of(agent, {option: tried[0]})",
            "tests/cli/test_agents.py::test_a_sweep_finds_the_return_that_earns_most"),
+    Mutant("Gaussians of SaFormer alone", "training/pack.py", "if isinstance(module, GaussianHead)}", 'if isinstance(module, GaussianHead) and name.startswith("actor")}',
+           "tests/training/test_packed_sequences.py::test_packed_sequences_equal_the_same_alone"),
+    Mutant("a loss asks for a number", "agents/cdt.py", "log_temperature = self.model.temperature(entropy.sums)", "log_temperature = torch.full_like(entropy.sums, self.model.temperature(entropy.sums)[0].item())",
+           "tests/contracts/test_recording.py::test_losses_are_one_graph"),
 )  # fmt: skip

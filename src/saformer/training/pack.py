@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import Agent, MovingAverage, Phase
 from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.gaussian import GaussianHead
 from saformer.core.normalizer import KINDS, Normalizer
 
 LOG_DEVIATION_OF_NOTHING = -0.5 * math.log(2 * math.pi)
 """A Gaussian of this log-deviation has log-likelihood 0 at its mean: padded actions add nothing to a likelihood."""
-ACTION_HEAD = "actor.action_head.linear"
 
 
 class PackedLinear(nn.Module):
@@ -123,7 +123,8 @@ class PackedAgent:
         for number, agent in enumerate(self.agents):
             for name, parameter in agent.model.named_parameters():
                 stacked = self.model.get_parameter(name)[number]
-                parameter.copy_(_own(name, stacked, parameter.shape, self.dimensions))
+                is_gaussian = name.rpartition(".")[0] in _gaussians(agent.model)
+                parameter.copy_(_own(stacked, parameter.shape, is_gaussian=is_gaussian))
 
 
 def largest(parts: Sequence[Dimensions]) -> Dimensions:
@@ -149,54 +150,58 @@ def joined(batches: Sequence[WindowBatch], dimensions: Dimensions) -> WindowBatc
 
 
 def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
-    packed = copy.deepcopy(models[0])
+    packed, gaussians = copy.deepcopy(models[0]), _gaussians(models[0])
     for name, module in models[0].named_modules():
         if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding | Normalizer):
             owner, _, own_name = name.rpartition(".")
             parts: list[Any] = [model.get_submodule(name) for model in models]
-            packed.get_submodule(owner).add_module(own_name, _packed(name, parts, dimensions))
+            packed.get_submodule(owner).add_module(own_name, _packed(parts, dimensions, is_gaussian=name in gaussians))
     return packed
 
 
-def _packed(name: str, parts: list[Any], dimensions: Dimensions) -> nn.Module:
+def _gaussians(model: nn.Module) -> set[str]:
+    """Names of the linear maps whose outputs are means first, then log-deviations."""
+    return {f"{name}.linear" for name, module in model.named_modules() if isinstance(module, GaussianHead)}
+
+
+def _packed(parts: list[Any], dimensions: Dimensions, *, is_gaussian: bool) -> nn.Module:
     if isinstance(parts[0], nn.LayerNorm):
         return PackedLayerNorm(parts)
     if isinstance(parts[0], nn.Embedding):
         return PackedEmbedding(parts)
     if isinstance(parts[0], Normalizer):
         return PackedNormalizer(parts, dimensions)
-    return _packed_linear(name, parts, dimensions)
+    return _packed_linear(parts, is_gaussian=is_gaussian)
 
 
-def _packed_linear(name: str, parts: Sequence[nn.Linear], dimensions: Dimensions) -> PackedLinear:
-    inputs = max(part.in_features for part in parts)
-    outputs = 2 * dimensions.action if name == ACTION_HEAD else max(part.out_features for part in parts)
+def _packed_linear(parts: Sequence[nn.Linear], *, is_gaussian: bool) -> PackedLinear:
+    inputs, outputs = max(part.in_features for part in parts), max(part.out_features for part in parts)
     weight = parts[0].weight.new_zeros(len(parts), outputs, inputs)
     bias = weight.new_zeros(len(parts), outputs)
     used = torch.zeros_like(bias, dtype=torch.bool)
     for number, part in enumerate(parts):
-        places = _places(name, part.out_features, outputs)
+        places = _places(part.out_features, outputs, is_gaussian=is_gaussian)
         weight[number, places, : part.in_features] = part.weight.detach()
         bias[number, places] = part.bias.detach()
         used[number, places] = True
     fill = weight.new_zeros(outputs)
-    if name == ACTION_HEAD:
+    if is_gaussian:
         fill[outputs // 2 :] = LOG_DEVIATION_OF_NOTHING
     return PackedLinear(weight, bias, used, fill)
 
 
-def _places(name: str, own: int, outputs: int) -> Tensor:
-    """Where a model's outputs stand among the pack's: an action head has means first, then log-deviations."""
-    if name != ACTION_HEAD:
+def _places(own: int, outputs: int, *, is_gaussian: bool) -> Tensor:
+    """Where a model's outputs stand among the pack's."""
+    if not is_gaussian:
         return torch.arange(own)
     half = torch.arange(own // 2)
     return torch.cat([half, outputs // 2 + half])
 
 
-def _own(name: str, stacked: Tensor, shape: torch.Size, dimensions: Dimensions) -> Tensor:
+def _own(stacked: Tensor, shape: torch.Size, *, is_gaussian: bool) -> Tensor:
     """A model's part of a padded parameter."""
-    if name.startswith(ACTION_HEAD):
-        stacked = stacked[_places(ACTION_HEAD, shape[0], 2 * dimensions.action).to(stacked.device)]
+    if is_gaussian:
+        stacked = stacked[_places(shape[0], len(stacked), is_gaussian=True).to(stacked.device)]
     return stacked[tuple(slice(size) for size in shape)]
 
 
