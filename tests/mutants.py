@@ -579,4 +579,7 @@ MUTANTS = (
            "tests/training/test_packed_sequences.py::test_packed_sequences_equal_the_same_alone"),
     Mutant("a loss asks for a number", "agents/cdt.py", "log_temperature = self.model.temperature(entropy.sums)", "log_temperature = torch.full_like(entropy.sums, self.model.temperature(entropy.sums)[0].item())",
            "tests/contracts/test_recording.py::test_losses_are_one_graph"),
+    Mutant("an option renamed", "agents/dt.py", "    target_return: float | None = None\n", "    wanted_return: float | None = None\n",
+           "tests/docs/test_readme.py::test_every_agent_has_a_page_whose_commands_are_understood"),
+    Mutant("a metric unexplained", "../../docs/agents/cdt.md", "`actor/cost_error`", "`actor/cost_loss`", "tests/docs/test_readme.py::test_every_metric_is_explained"),
 )  # fmt: skip
