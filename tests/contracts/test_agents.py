@@ -41,7 +41,9 @@ def drawn(agent: Agent, data: RelabelledStore, size: int = 16) -> Any:
 
 
 def terms_of(agent: Agent, batch: Any) -> dict[str, PerSample]:
-    return {f"{phase.name}/{name}": term for phase in agent.phases for name, term in phase.terms(batch).items()}
+    """All terms that are minimised, as phase/term."""
+    found = [(phase.name, name, term) for phase in agent.phases for name, term in phase.terms(batch).items()]
+    return {f"{phase}/{name}": term for phase, name, term in found if not term.watched}
 
 
 def trained(agent: Agent, data: RelabelledStore, updates: int) -> Trainer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -166,6 +166,7 @@ class CDTAgent:
             "action": over_valid_steps(-action.log_prob(batch.action), batch.valid),
             "entropy_bonus": bonus,
             "cost_error": self._cost_error(self.model.cost_head(LAYOUT.at("action", outputs)), batch),
+            "entropy": replace(entropy, watched=True),
         }
 
     def temperature_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
@@ -173,7 +174,11 @@ class CDTAgent:
         batch = self.model.sequence.normalizer.window(batch)
         with torch.no_grad():
             entropy = action_entropy(self.model.sequence(batch), batch.valid)
-        return {"dual": self._entropy_constrained(entropy)[1]}
+        temperature = self.model.temperature(entropy.sums).exp()
+        return {
+            "dual": self._entropy_constrained(entropy)[1],
+            "temperature": PerSample(temperature, torch.ones_like(temperature), watched=True),
+        }
 
     def _entropy_constrained(self, entropy: PerSample) -> tuple[PerSample, PerSample]:
         """What the entropy adds to the actor's loss, and the temperature's loss."""

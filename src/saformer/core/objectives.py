@@ -22,6 +22,8 @@ class PerSample:
 
     sums: Tensor
     counts: Tensor
+    watched: bool = False
+    """only measured: no part of the loss"""
 
     def mean(self) -> Tensor:
         """The mean over all valid steps of the batch: padding counts neither above nor below the line."""
@@ -29,7 +31,7 @@ class PerSample:
 
     def scaled(self, factor: float | Tensor) -> PerSample:
         """The same steps, each worth `factor` times as much."""
-        return PerSample(self.sums * factor, self.counts)
+        return PerSample(self.sums * factor, self.counts, self.watched)
 
 
 def over_valid_steps(values: Tensor, valid: Tensor) -> PerSample:

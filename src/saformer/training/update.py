@@ -16,7 +16,8 @@ from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.objectives import PerSample
 from saformer.core.transformer import Trunk
 
-Losses = Callable[[type, dict[str, Tensor]], dict[str, Tensor]]
+Losses = Callable[[type, dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Tensor]]]
+"""What is minimised, and what is only watched."""
 Batches = Callable[[], Any]
 WARMUP_UPDATES = 3
 
@@ -129,12 +130,13 @@ class Update:
 
     def _differentiate(self, phase: Phase, batch: Any) -> dict[str, Tensor]:
         """Leave the clipped gradient on the phase's parameters; losses and the norm before clipping, each [M]."""
-        losses = self._losses[phase.name](type(batch), dict(vars(batch)))
+        losses, watched = self._losses[phase.name](type(batch), dict(vars(batch)))
         gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), phase.parameters)
         for parameter, gradient in zip(phase.parameters, gradients, strict=True):
             parameter.grad = gradient
         norm = clip_gradients(phase.parameters, self._clip, num_models=self._learner.num_models)
-        return {**{name: loss.detach() for name, loss in losses.items()}, "gradient_norm": norm.detach()}
+        found = {**losses, **watched, "gradient_norm": norm}
+        return {name: value.detach() for name, value in found.items()}
 
     @torch.no_grad()
     def _book(self, metrics: dict[str, Tensor]) -> None:
@@ -241,8 +243,11 @@ def set_training_dtype(model: nn.Module, precision: str, device: torch.device) -
 
 
 def _losses_of(phase: Phase, num_models: int) -> Losses:
-    def losses(kind: type, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: means_of(term, num_models) for name, term in phase.terms(kind(**batch)).items()}
+    def losses(kind: type, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        terms = phase.terms(kind(**batch))
+        means = {name: means_of(term, num_models) for name, term in terms.items()}
+        watched = {name: means.pop(name) for name, term in terms.items() if term.watched}
+        return means, watched
 
     return losses
 
