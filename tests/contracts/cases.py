@@ -19,11 +19,13 @@ class Case:
     config: Callable[[float, int], Any]
     """(dropout, number of constraints) -> a config that a test can afford"""
     certain: Any
-    """options under which the policy draws no random numbers"""
+    """options under which the policy draws no random numbers; None if there are none"""
     reaches: Mapping[str, frozenset[str]]
     """phase/term -> the modules that its gradient reaches, of all that any term reaches"""
     reads_windows: bool = True
     """whether it learns from windows rather than from single steps"""
+    takes_any_weights: bool = True
+    """whether random weights of any size make sense, so that tests may see every input matter"""
     several_constraints: bool = True
     """whether it can keep more than one; else it must refuse them"""
 

@@ -25,13 +25,14 @@ from tests.contracts.cases import CASES
 FULL_CONFIG = FitConfig(updates=6, batch_size=8, warmup_updates=0, checkpoint_every=2)
 NAMES = list(KINDS)
 WINDOWED = [name for name in NAMES if CASES[name].reads_windows]
+CERTAIN = [name for name in NAMES if CASES[name].certain is not None]
 TERMS = [(name, term) for name in NAMES for term in CASES[name].reaches]
 
 
 def made(name: str, data: RelabelledStore, *, seed: int = 0, dropout: float = 0.0, spread: bool = False) -> Agent:
     """A tiny agent; with a `spread` of outputs, its weights are random rather than the near-zero initial ones."""
     agent = create_agent(data, CASES[name].config(dropout, data.cost.shape[1]), seed=seed)
-    if spread:
+    if spread and CASES[name].takes_any_weights:
         randomise(agent.model)
     return agent
 
@@ -59,7 +60,7 @@ def test_every_agent_keeps_the_contracts():
         assert "\n" not in kind.description
         assert PRESETS["small"](name).agent != PRESETS["paper"](name).agent
         assert {type(preset(name).agent) for preset in PRESETS.values()} == {kind.config}
-        assert isinstance(CASES[name].certain, kind.options)
+        assert name not in CERTAIN or isinstance(CASES[name].certain, kind.options)
 
 
 @pytest.mark.parametrize(("name", "term"), TERMS)
@@ -67,12 +68,11 @@ def test_each_loss_term_reaches_its_module_and_no_other(data, name, term):
     """Seen to fail when the hinge is computed on detached forecasts, and when the entropy reaches the temperature."""
     agent, case = made(name, data, spread=True), CASES[name]
     names, parameters = zip(*agent.model.named_parameters(), strict=True)
-    loss = terms_of(agent, drawn(agent, data))[term].mean()
+    loss = terms_of(agent, drawn(agent, data, 128))[term].mean()
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     moved = [n for n, g in zip(names, gradients, strict=True) if g is not None and g.norm() > 0]
-    reached = {module for module in case.modules for n in moved if n.startswith(f"{module}.")}
-    assert reached == case.reaches[term]
-    assert all(any(n.startswith(f"{module}.") for module in case.modules) for n in moved)
+    modules = [next((m for m in case.modules if f"{n}.".startswith(f"{m}.")), n) for n in moved]
+    assert set(modules) == case.reaches[term]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -206,7 +206,7 @@ def test_a_policy_acts_without_dropout(data, name):
     assert torch.equal(first, two_steps(agent, None, states, [[5.0]]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CERTAIN)
 def test_lanes_do_not_see_each_other(data, name):
     """Seen to fail when every lane is told the first lane's return."""
     agent, certain = made(name, data, spread=True), CASES[name].certain
@@ -218,7 +218,7 @@ def test_lanes_do_not_see_each_other(data, name):
         assert torch.allclose(together[:, lane : lane + 1], alone, atol=1e-5), lane
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CERTAIN)
 def test_a_lane_that_is_begun_anew_remembers_nothing(data, name):
     """Seen to fail when what was earned before is still counted."""
     agent, certain = made(name, data, spread=True), CASES[name].certain
