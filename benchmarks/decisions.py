@@ -1,42 +1,82 @@
-"""How long a decision takes, beside the naive way: every candidate read as a whole window.
+"""How long a decision takes, beside the naive way: every candidate read as a whole window. One table.
 
-python -m benchmarks.decisions [--device cpu] [--lanes 1] [--threads 2]
+python -m benchmarks.decisions                             one lane on two CPU cores
+python -m benchmarks.decisions --device cuda --lanes 64    a GPU
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks import rooflines
+from benchmarks.rooflines import Ceilings, Work, ceilings
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import ExecutionOptions, SaFormerPolicy
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
 from saformer.core.transformer import TrunkConfig
 
-WINDOW, CANDIDATES = 20, 128
 HOPPER = Dimensions(state=11, action=3, horizon=1000)
+TRUNK = TrunkConfig()
+PATIENCE = 3.0
+"""Seconds that one figure may take; a naive decision that would take longer is left out."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table. Every round is rejected, so that as many are played as there may be."""
+
+    lanes: int
+    candidates: int = 128
+    window: int = 20
+    rounds: int = 1
+
+    @property
+    def work(self) -> Work:
+        """What our way must compute and move."""
+        sizes = {"lanes": self.lanes, "window": self.window}
+        rounds = rooflines.one_round(TRUNK, candidates=self.candidates, **sizes).times(self.rounds)
+        return rooflines.reading(TRUNK, **sizes) + rounds
+
+    @property
+    def naive_work(self) -> Work:
+        """What the naive way must, in one round."""
+        return rooflines.naive(TRUNK, lanes=self.lanes, candidates=self.candidates, window=self.window)
+
+
+def cases(base: Case, *, curves: bool) -> Iterator[Case]:
+    """The case itself, all four rounds of it, and curves in N, K and lanes."""
+    yield base
+    yield replace(base, rounds=4)
+    if curves:
+        yield from (replace(base, candidates=n) for n in (1, 8, 32, 64, 256, 512))
+        yield from (replace(base, window=k) for k in (5, 10, 40))
+        yield from (replace(base, lanes=lanes) for lanes in (1, 4, 16, 64, 256) if lanes != base.lanes)
 
 
 def model_of_paper_size(device: str, dimensions: Dimensions = HOPPER) -> SaFormer:
     """Untrained, which costs the same."""
     torch.manual_seed(0)
-    return SaFormer(dimensions, TrunkConfig()).to(device).eval()
+    return SaFormer(dimensions, TRUNK).to(device).eval()
 
 
-def warm_policy(model: SaFormer, *, lanes: int, rounds: int, candidates: int = CANDIDATES) -> SaFormerPolicy:
-    """A policy in the middle of its episodes, under limits so tight that every round is rejected."""
-    policy = SaFormerPolicy(model, window=WINDOW, options=ExecutionOptions(candidates=candidates, rounds=rounds))
-    state = torch.zeros(lanes, model.dimensions.state)
-    policy.reset(state, torch.zeros(lanes, model.dimensions.constraints))
-    for _ in range(WINDOW + 2):
-        policy.act(state)
-        policy.observe(torch.zeros(lanes, 1), torch.ones(lanes, model.dimensions.constraints))
+def policy_at_work(model: SaFormer, case: Case) -> SaFormerPolicy:
+    """A policy in the middle of its episodes, so far over its limits that every round is rejected."""
+    options = ExecutionOptions(candidates=case.candidates, rounds=case.rounds)
+    policy = SaFormerPolicy(model, window=case.window, options=options)
+    policy.reset(torch.zeros(case.lanes, model.dimensions.state), torch.zeros(case.lanes, model.dimensions.constraints))
+    policy.history.timestep.copy_(torch.arange(case.window - 1).expand(case.lanes, -1))
+    policy.budget.num_steps.fill_(case.window - 1)
+    policy.budget.spent.fill_(1e6)
     return policy
 
 
@@ -93,11 +133,11 @@ def _whole_windows(prompt: Prompt, return_to_go: Tensor, action: Tensor) -> Wind
 
 
 def latencies(step: Callable[[], object], *, repeat: int, device: str) -> list[float]:
-    """Seconds of each call, after a few that do not count."""
-    for _ in range(5):
+    """Seconds of each call, after a few that do not count; fewer calls where they take long."""
+    for _ in range(3):
         step()
-    taken = []
-    for _ in range(repeat):
+    taken: list[float] = []
+    while len(taken) < repeat and (len(taken) < 3 or sum(taken) < PATIENCE):
         if device != "cpu":
             torch.cuda.synchronize()
         began = time.perf_counter()
@@ -108,6 +148,49 @@ def latencies(step: Callable[[], object], *, repeat: int, device: str) -> list[f
     return taken
 
 
+def naive_seconds(model: SaFormer, case: Case, machine: Ceilings, device: str, repeat: int) -> float | None:
+    """The median of a naive round, unless it takes too long."""
+    if 3 * machine.arithmetic_seconds(case.naive_work) > PATIENCE:
+        return None
+    policy = policy_at_work(model, case)
+    state = torch.zeros(case.lanes, model.dimensions.state, device=device)
+    prompt = policy.history.prompt(state, policy.budget, torch.arange(case.lanes, device=device))
+    taken = latencies(lambda: naive_decision(model, prompt, case.candidates), repeat=repeat, device=device)
+    return statistics.median(taken)
+
+
+def row(model: SaFormer, case: Case, machine: Ceilings, device: str, repeat: int) -> str:
+    """What one case took."""
+    naive = naive_seconds(model, case, machine, device, repeat // 10) if case.rounds == 1 else None
+    taken = latencies(decide(policy_at_work(model, case), case.lanes), repeat=repeat, device=device)
+    middle, last = statistics.median(taken), sorted(taken)[int(0.99 * len(taken))]
+    beside = ["", ""] if naive is None else [f"{1e3 * naive:.1f} ms", f"{naive / middle:.1f}"]
+    bounds = [machine.arithmetic_seconds(case.work), machine.byte_seconds(case.work)]
+    cells = [str(part) for part in (case.lanes, case.candidates, case.window, case.rounds)]
+    cells += [f"{1e3 * middle:.2f} ms", f"{1e3 * last:.2f} ms", f"{1 / middle:.0f}", *beside]
+    return "| " + " | ".join([*cells, *(f"{1e3 * bound:.2f} ms" for bound in bounds)]) + " |"
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds (Linux)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def memory_over(model: SaFormer, case: Case, steps: int, device: str) -> str:
+    """Memory of the process, and of the GPU, after a tenth of the steps and after all of them."""
+    step, held = decide(policy_at_work(model, case), case.lanes), []
+    for number in range(1, steps + 1):
+        step()
+        if number in (steps // 10, steps):
+            allocated = 0 if device == "cpu" else torch.cuda.memory_allocated()
+            held.append((resident() / 2**20, allocated / 2**20))
+    (before, on_gpu_before), (after, on_gpu_after) = held
+    return (
+        f"Memory after {steps // 10} and {steps} steps ({case.lanes} lanes, N = {case.candidates}): process "
+        f"{before:.1f} and {after:.1f} MB, GPU {on_gpu_before:.3f} and {on_gpu_after:.3f} MB allocated."
+    )
+
+
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -115,21 +198,21 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=200)
+    parser.add_argument("--curves", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--memory-steps", type=int, default=10_000, help="0: not measured")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    model = model_of_paper_size(options.device)
-    print("| decision | median | p99 | per second |\n|---|---|---|---|")
-    naive_policy = warm_policy(model, lanes=options.lanes, rounds=1)
-    state = torch.zeros(options.lanes, model.dimensions.state, device=options.device)
-    prompt = naive_policy.history.prompt(state, naive_policy.budget, torch.arange(options.lanes, device=options.device))
-    rows = [("naive, one round", lambda: naive_decision(model, prompt, CANDIDATES), max(5, options.repeat // 20))]
-    for rounds in (1, 4):
-        policy = warm_policy(model, lanes=options.lanes, rounds=rounds)
-        rows.append((f"ours, {rounds} of {rounds} rounds", decide(policy, options.lanes), options.repeat))
-    for name, step, repeat in rows:
-        taken = latencies(step, repeat=repeat, device=options.device)
-        middle, last = statistics.median(taken), sorted(taken)[int(0.99 * len(taken))]
-        print(f"| {name} | {1e3 * middle:.2f} ms | {1e3 * last:.2f} ms | {1 / middle:.0f} |")
+    model, machine = model_of_paper_size(options.device), ceilings(options.device, torch.float32)
+    print("| lanes | N | K | rounds | median | p99 | per second | naive | times faster | arithmetic | bytes |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for case in cases(Case(options.lanes), curves=options.curves):
+        print(row(model, case, machine, options.device, options.repeat), flush=True)
+    print(
+        f"\nArithmetic and bytes: the least time they take at {machine.operations / 1e12:.2f} TFLOP/s and "
+        f"{machine.bytes / 1e9:.0f} GB/s, which a large product and a large copy reach here in float32."
+    )
+    if options.memory_steps:
+        print(memory_over(model, Case(options.lanes, candidates=16), options.memory_steps, options.device))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """How long an update of actor and critic takes: plainly, as we train, packed, and beside OSRL's CDT (its actor alone).
 
-python -m benchmarks.updates                              two CPU cores
+python -m benchmarks.updates --scaling                    two CPU cores
 python -m benchmarks.updates --device cuda --packs 9 27   a GPU
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import platform
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,17 +16,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from benchmarks.measure import seconds
+from benchmarks.rooflines import ceilings, update_work
 from saformer.agents.saformer import SaFormerAgent
 from saformer.criteria import torque
 from saformer.data.relabel import RelabelledStore, relabel
+from saformer.data.sampling import dimensions_of
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.training.fit import Trainer, optimizer_of
-from saformer.training.pack import PackedAgent, joined
+from saformer.training.config import FitConfig
 from saformer.training.presets import paper
-from saformer.training.update import Update, set_training_dtype
+from saformer.training.trainer import Member, PackTrainer, Trainer
 
+Advance = Callable[[], int]
+"""Makes some updates and answers how many."""
 SIZES = ((11, 3), (17, 6))
 """States and actions of Hopper and HalfCheetah."""
 
@@ -49,58 +51,51 @@ def made_up(num_states: int, num_actions: int, *, episodes: int = 100) -> Relabe
     return relabel(TrajectoryStore.of(parts, bounds), [torque])
 
 
-def single(data: RelabelledStore, device: str, *, compiled: bool) -> float:
-    """Seconds of one update as `fit` does it."""
-    preset = paper()
-    agent = SaFormerAgent.create(data, preset.agent, seed=0)
+def single(data: RelabelledStore, device: str, fit: FitConfig, *, window: int = 20) -> Advance:
+    """Updates of one model as `fit` does them."""
+    agent = SaFormerAgent.create(data, replace(paper().agent, window=window), seed=0)
     agent.model.to(device).train()
-    sampler = agent.sampler(data, device)
-    config = replace(preset.fit, compile="auto" if compiled else "off")
-    if not compiled:
-        config = replace(config, precision="float32")
-    trainer = Trainer(agent, sampler, config, seed=0)
-    return per_update(lambda: trainer.advance(50)[0], device)
+    trainer = Trainer(agent, agent.sampler(data, device), fit, seed=0)
+    return lambda: trainer.advance(50)[0]
 
 
-def packed(data: list[RelabelledStore], device: str) -> float:
-    """Seconds of one update of all models together."""
+def packed(data: list[RelabelledStore], device: str) -> Advance:
+    """Updates of all models together."""
     preset = paper()
-    members = [SaFormerAgent.create(d, preset.agent, seed=i) for i, d in enumerate(data)]
-    for agent in members:
-        agent.model.to(device)
-    pack = PackedAgent(members)
-    pack.model.train()
-    set_training_dtype(pack.model, "auto", torch.device(device))
-    generators = [torch.Generator(device).manual_seed(i) for i in range(len(data))]
-    samplers = {id(d): members[0].sampler(d, device) for d in data}
-    updates = Update(
-        pack,
-        {phase.name: optimizer_of(phase, preset.fit, torch.device(device)) for phase in pack.phases},
-        lambda: joined(
-            [samplers[id(d)].sample(preset.fit.batch_size, g) for d, g in zip(data, generators, strict=True)],
-            pack.dimensions,
-        ),
-        generators,
-        gradient_clip=preset.fit.gradient_clip,
-        compiled=True,
-    )
-    return per_update(lambda: updates.run([1e-3] * (50 if device != "cpu" else 1)).num_updates, device)
+    agents = [SaFormerAgent.create(d, preset.agent, seed=i) for i, d in enumerate(data)]
+    for agent in agents:
+        agent.model.to(device).train()
+    samplers = {id(d): agents[0].sampler(d, device) for d in data}
+    members = [Member(agent, samplers[id(d)], seed) for seed, (agent, d) in enumerate(zip(agents, data, strict=True))]
+    trainer = PackTrainer(members, preset.fit)
+    return lambda: trainer.advance(50)[0]
 
 
-def per_update(advance: Callable[[], int], device: str) -> float:
-    """Seconds per update, over a second or two of them."""
-    count = advance()
-    if device == "cpu":
-        return seconds(advance, repeat=5) / count
-    advance()
+def per_update(cases: dict[str, Advance], device: str) -> dict[str, float]:
+    """Seconds per update: on a CPU the median of nine, in turn, so that whatever else goes on hits all alike."""
+    for advance in cases.values():
+        advance()
+        advance()
+    if device != "cpu":
+        return {name: _over_two_seconds(advance) for name, advance in cases.items()}
+    taken: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(9):
+        for name, advance in cases.items():
+            began = time.perf_counter()
+            count = advance()
+            taken[name].append((time.perf_counter() - began) / count)
+    return {name: statistics.median(found) for name, found in taken.items()}
+
+
+def _over_two_seconds(advance: Advance) -> float:
     began, done = time.perf_counter(), 0
     while time.perf_counter() - began < 2:
         done += advance()
     return (time.perf_counter() - began) / done
 
 
-def osrl_cdt() -> float | None:
-    """Seconds of one update of OSRL's CDT of the same size; None where it is not installed."""
+def osrl_cdt() -> Advance | None:
+    """Updates of OSRL's CDT of the same size; None where it is not installed."""
     try:
         from osrl.algorithms.cdt import CDT, CDTTrainer
     except ImportError:
@@ -123,7 +118,7 @@ def osrl_cdt() -> float | None:
         stochastic=True,
         target_entropy=-float(num_actions),
     )
-    trainer = CDTTrainer(model, env=None)
+    trainer = CDTTrainer(model, env=None, learning_rate=preset.fit.learning_rate)
     arguments = (
         torch.randn(batch, window, num_states),
         torch.rand(batch, window, num_actions) * 2 - 1,
@@ -134,33 +129,91 @@ def osrl_cdt() -> float | None:
         torch.rand(batch),
         torch.zeros(batch, window),
     )
-    return seconds(lambda: trainer.train_one_step(*arguments), repeat=5)
+
+    def advance() -> int:
+        trainer.train_one_step(*arguments)
+        return 1
+
+    return advance
+
+
+def scaling(data: RelabelledStore, device: str) -> list[tuple[str, float]]:
+    """Seconds per update as one size grows and the others stay as in the paper."""
+    fit, found = paper().fit, []
+    for window in (5, 10, 20, 40):
+        torch._dynamo.reset()
+        found.append((f"K = {window}", _alone(single(data, device, fit, window=window), device)))
+    for batch in (32, 64, 128, 256):
+        torch._dynamo.reset()
+        found.append((f"batch {batch}", _alone(single(data, device, replace(fit, batch_size=batch)), device)))
+    for episodes in (10, 100, 1000):
+        torch._dynamo.reset()
+        grown = made_up(*SIZES[1], episodes=episodes)
+        found.append((f"{1000 * episodes:,} steps of data", _alone(single(grown, device, fit), device)))
+    return found
+
+
+def _alone(advance: Advance, device: str) -> float:
+    return per_update({"": advance}, device)[""]
+
+
+def print_rooflines(data: RelabelledStore, device: str, packs: list[int]) -> None:
+    """What an update takes at the least, by arithmetic and by bytes."""
+    preset = paper()
+    print("\n| roofline of an update | operations | bytes | by arithmetic | by bytes |\n|---|---|---|---|---|")
+    for dtype in (torch.float32, torch.bfloat16):
+        most = ceilings(device, dtype)
+        one = update_work(
+            dimensions_of(data),
+            preset.agent.trunk,
+            window=preset.agent.window,
+            batch=preset.fit.batch_size,
+            element_bytes=dtype.itemsize,
+        )
+        name = str(dtype).removeprefix("torch.")
+        print(f"| {name}: at most | {most.operations / 1e9:,.0f} G/s | {most.bytes / 1e9:,.0f} GB/s | | |")
+        for models in (1, *packs):
+            work = one.times(models)
+            least = (1e3 * most.arithmetic_seconds(work), 1e3 * most.byte_seconds(work))
+            what = f"| {name}, models: {models} | {work.operations / 1e9:,.0f} G | {work.bytes / 1e9:.2f} GB "
+            print(what + f"| {least[0]:.2f} ms | {least[1]:.2f} ms |")
 
 
 def main() -> None:
-    """Print one table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--packs", type=int, nargs="*", default=[])
+    parser.add_argument("--threads", type=int, default=2, help="of a CPU")
+    parser.add_argument("--scaling", action="store_true", help="also with other windows, batches and amounts of data")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
+    torch.set_num_threads(options.threads)
     data = [made_up(*size) for size in SIZES]
     on_gpu = options.device != "cpu"
-    name = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {os.cpu_count()} cores"
+    name = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {options.threads} threads"
     print(f"{name}; torch {torch.__version__}; K = 20, 3 layers, width 128, batch 128, HalfCheetah's sizes\n")
     print("| update of actor and critic | time | per model |\n|---|---|---|")
-    rows = [("plain", single(data[1], options.device, compiled=False), 1)]
-    if on_gpu:
-        rows.append(("as we train", single(data[1], options.device, compiled=True), 1))
-    for size in options.packs:
-        torch._dynamo.reset()
-        members = [data[i % 2] for i in range(size)]
-        rows.append((f"{size} models packed, Hopper and HalfCheetah in turn", packed(members, options.device), size))
+    fit = paper().fit
+    cases = {
+        "plain (float32)": single(data[1], options.device, replace(fit, compile="off", precision="float32")),
+        "as we train": single(data[1], options.device, fit),
+    }
     theirs = None if on_gpu else osrl_cdt()
     if theirs is not None:
-        rows.append(("OSRL's CDT, actor alone, 4 tokens a step", theirs, 1))
-    for what, taken, models in rows:
-        print(f"| {what} | {1e3 * taken:.2f} ms | {1e3 * taken / models:.3f} ms |")
+        cases["OSRL's CDT, actor alone, 4 tokens a step (float32)"] = theirs
+    for what, taken in per_update(cases, options.device).items():
+        print(f"| {what} | {1e3 * taken:.2f} ms | {1e3 * taken:.3f} ms |", flush=True)
+    for size in options.packs:
+        torch._dynamo.reset()
+        taken = _alone(packed([data[i % 2] for i in range(size)], options.device), options.device)
+        what = f"{size} models packed, Hopper and HalfCheetah in turn"
+        print(f"| {what} | {1e3 * taken:.2f} ms | {1e3 * taken / size:.3f} ms |", flush=True)
+    print_rooflines(data[1], options.device, options.packs)
+    if options.scaling:
+        print("\n| as we train, with | time |\n|---|---|")
+        for what, taken in scaling(data[1], options.device):
+            print(f"| {what} | {1e3 * taken:.2f} ms |", flush=True)
 
 
 if __name__ == "__main__":

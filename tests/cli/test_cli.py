@@ -46,7 +46,7 @@ def test_flags_are_frozen(capsys):
         assert flags(train.parse, capsys, "--agent", agent) == of_training | of_transformers | own
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json", "--limits",
-        "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification",
+        "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification", "--workers",
     }
     assert flags(sweep.parse, capsys) == {
         "--data", "--device", "--episodes", "--json", "--limits", "--option", "--seed", "--values",

@@ -17,8 +17,9 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
 from saformer.training.config import FitConfig
-from saformer.training.fit import NonFiniteLossError, Trainer, fit
+from saformer.training.fit import fit
 from saformer.training.presets import PRESETS
+from saformer.training.trainer import NonFiniteLossError, Trainer
 from tests.conftest import randomise, tiny_config
 from tests.contracts.cases import CASES
 
@@ -143,7 +144,7 @@ def test_save_load_update_equals_update(data, tmp_path, name):
     agent = restore_agent(name, halfway.agent.dimensions, config, kept.groups["model"])
     assert agent.config == halfway.agent.config
     resumed = Trainer(agent, agent.sampler(data), FULL_CONFIG, seed=99)
-    resumed.restore(kept)
+    resumed.restore([kept])
     for _ in range(3):
         resumed.step()
     found, expected = resumed.checkpoint({}), straight.checkpoint({})

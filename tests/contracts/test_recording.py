@@ -1,54 +1,215 @@
-"""Every agent's losses can be compiled and recorded: nothing in them waits for a number or depends on one."""
+"""Decisions replayed on a GPU are those that were computed, and nothing grows while deciding."""
 
-from dataclasses import replace
+import copy
+import gc
+import warnings
 
 import pytest
 import torch
 
-from saformer.agents.registry import KINDS, create_agent
-from saformer.training.config import FitConfig
-from saformer.training.fit import Trainer
-from tests.contracts.cases import CASES
+from saformer.core import execution
+from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.recording import Recorder, _room_for, over_tensors
+from saformer.core.transformer import Memory
 
-CONFIG = FitConfig(updates=20, batch_size=8, warmup_updates=2, precision="float32")
-
-
-@pytest.mark.parametrize("name", list(KINDS))
-def test_losses_are_one_graph(data, name):
-    """Traced as a whole, they say what they say when they are not. Seen to fail when a loss asks for a number."""
-    torch.compiler.reset()
-    agent = create_agent(data, CASES[name].config(0.0, 1), seed=0)
-    batch = agent.sampler(data).sample(8, torch.Generator().manual_seed(0))
-    for phase in agent.phases:
-        traced = torch.compile(
-            lambda values, p=phase: sums_of(p, type(batch)(**values)), backend="eager", fullgraph=True
-        )
-        found, expected = seeded(traced, dict(vars(batch))), seeded(sums_of, phase, batch)
-        assert found.keys() == expected.keys()
-        assert all(torch.allclose(found[term], expected[term], atol=1e-5) for term in expected)
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+LANES = 5
 
 
-def seeded(function, *arguments):
-    """What a loss draws, it draws alike each time."""
-    torch.manual_seed(0)
-    return function(*arguments)
+class Plain(Recorder):
+    """Records nothing."""
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        super().__init__(capacity, torch.device("cpu"))
 
 
-def sums_of(phase, batch) -> dict[str, torch.Tensor]:
-    return {term: value.sums for term, value in phase.terms(batch).items()}
+class Rehearsed(Recorder):
+    """What a GPU does, on a CPU: results always in one place, with a row for each lane that was made room for."""
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        super().__init__(capacity, device)
+        self._records = True
+
+    def _record(self, play):
+        results = play()
+
+        def replay():
+            over_tensors(lambda kept, new: kept.copy_(new), results, play())
+            return results
+
+        return replay
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", list(KINDS))
-def test_on_a_gpu_recorded_updates_equal_plain_ones(data, name):
-    """To within 1e-3: a GPU adds gradients of embeddings in any order."""
-    weights = []
-    for compiled in ("auto", "off"):
-        agent = create_agent(data, CASES[name].config(0.0, 1), seed=0)
-        agent.model.to("cuda").train()
-        trainer = Trainer(agent, agent.sampler(data, "cuda"), replace(CONFIG, compile=compiled), seed=0)
-        while trainer.update < CONFIG.updates:
-            trainer.advance(CONFIG.updates - trainer.update)
-        weights.append(dict(agent.model.named_parameters()))
-    for key, value in weights[0].items():
-        assert torch.allclose(value, weights[1][key], atol=1e-3), key
+def episodes(policy, steps: int = 4):
+    """Decisions under limits from hopeless to generous: of all lanes, of fewer, of one begun anew, of all again."""
+    generator = torch.Generator().manual_seed(0)
+    limits = torch.tensor([[0.5], [7.93], [8.2], [9.0], [30.0]])
+    policy.reset(torch.zeros(LANES, 2), limits)
+    for number, lanes in enumerate([None, torch.tensor([0, 2, 3]), torch.tensor([3]), None, torch.tensor([4, 1, 0])]):
+        if number == 3:
+            policy.reset(torch.zeros(1, 2), [[7.0]], lanes=torch.tensor([1]))
+        count = LANES if lanes is None else len(lanes)
+        for _ in range(steps):
+            yield policy.act(torch.randn(count, 2, generator=generator), lanes)
+            policy.observe(torch.zeros(count, 1), 0.5 * torch.rand(count, 1, generator=generator), lanes)
+
+
+@pytest.fixture
+def model(agent):
+    return copy.deepcopy(agent.model).cuda()
+
+
+def policy_of(model, **changes) -> SaFormerPolicy:
+    return SaFormerPolicy(model, window=4, options=ExecutionOptions(candidates=8, **changes))
+
+
+def assert_same(decisions, others) -> None:
+    rounds = set()
+    for one, other in zip(decisions, others, strict=True):
+        for name in ("chosen", "num_rounds", "num_safe", "fell_back"):
+            assert torch.equal(getattr(one, name), getattr(other, name)), name
+        assert torch.allclose(one.action, other.action, atol=1e-5)
+        assert torch.allclose(one.candidates.return_to_go, other.candidates.return_to_go, atol=1e-4)
+        rounds |= set(one.num_rounds.tolist())
+    assert len(rounds) > 1, "some decisions took several rounds"
+
+
+@needs_a_gpu
+@pytest.mark.parametrize("fallback", ["mean", "likely"])
+def test_replayed_decisions_are_the_computed_ones(model, monkeypatch, fallback):
+    replayed = list(episodes(policy_of(model, fallback=fallback)))
+    monkeypatch.setattr(execution, "Recorder", Plain)
+    assert_same(replayed, list(episodes(policy_of(model, fallback=fallback))))
+
+
+def test_rehearsed_decisions_are_the_computed_ones(agent, monkeypatch):
+    """All of it but the GPU, over decisions that are kept. Seen to fail when results are not the caller's own."""
+    computed = list(episodes(policy_of(agent.model)))
+    monkeypatch.setattr(execution, "Recorder", Rehearsed)
+    assert_same(list(episodes(policy_of(agent.model))), computed)
+
+
+def test_a_decision_is_the_callers_own(agent):
+    """Seen to fail when its tensors may not be changed, or when changing them changes the past."""
+    policy = policy_of(agent.model)
+    policy.reset(torch.zeros(1, 2), 9.0)
+    decision = policy.act(torch.zeros(1, 2))
+    before = policy.history.action.clone()
+    decision.action.add_(1.0)
+    assert torch.equal(policy.history.action, before)
+
+
+def test_what_a_recording_reads_stays_in_its_place(agent):
+    """Limits, spendings and the past are changed in place. Seen to fail when a new limit is put in another place."""
+    policy = policy_of(agent.model)
+    policy.reset(torch.zeros(2, 2), [[30.0], [30.0]])
+    budget, history = policy.budget, policy.history
+
+    def places() -> list[int]:
+        kept = (budget.limit, budget.spent, budget.num_steps, history.state, history.timestep)
+        return [tensor.data_ptr() for tensor in kept]
+
+    before = places()
+    policy.act(torch.zeros(2, 2))
+    policy.observe(torch.zeros(2, 1), torch.ones(2, 1))
+    policy.budget.limit = torch.tensor([[0.5], [30.0]])
+    assert policy.act(torch.zeros(2, 2)).fell_back.tolist() == [True, False]
+    policy.reset(torch.zeros(2, 2), [[20.0], [30.0]])
+    assert policy.budget is budget
+    assert policy.history is history
+    assert places() == before
+
+
+@needs_a_gpu
+def test_a_decision_stays_as_it_was(model):
+    """Later replays do not reach into what was handed out."""
+    policy = policy_of(model)
+    steps = episodes(policy)
+    first = next(steps)
+    kept = over_tensors(torch.clone, first)
+    for _ in steps:
+        pass
+    for name in ("action", "return_to_go", "chosen", "num_rounds"):
+        assert torch.equal(getattr(first, name), getattr(kept, name)), name
+
+
+@needs_a_gpu
+def test_a_seed_repeats_and_a_reset_keeps_recordings(model):
+    policy = policy_of(model)
+    once, twice = list(episodes(policy)), list(episodes(policy))
+    for one, other in zip(once, twice, strict=True):
+        assert torch.equal(one.action, other.action)
+
+
+@needs_a_gpu
+def test_what_cannot_be_recorded_is_computed(model, monkeypatch):
+    """A risk that asks the host; three lanes, so that the reading has more rows than there are lanes."""
+
+    def waits(forecast):
+        return forecast.mean + 0.0 * forecast.mean.sum().item()
+
+    policy = SaFormerPolicy(model, window=4, options=ExecutionOptions(candidates=8), risk=waits)
+    policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 8.0))
+    lanes = torch.tensor([0, 2, 3, 4])
+    with pytest.warns(UserWarning, match="not recorded"):
+        decision = policy.act(torch.zeros(4, 2), lanes)
+    monkeypatch.setattr(execution, "Recorder", Plain)
+    plain = policy_of(model)
+    plain.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 8.0))
+    assert torch.equal(decision.chosen, plain.act(torch.zeros(4, 2), lanes).chosen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = policy.act(torch.zeros(4, 2), lanes)
+    assert torch.equal(again.chosen, plain.act(torch.zeros(4, 2), lanes).chosen)
+
+
+@needs_a_gpu
+def test_memory_of_a_gpu_does_not_grow(model):
+    policy = policy_of(model)
+    for _ in episodes(policy, steps=10):
+        pass
+    allocated = []
+    for _ in range(2):
+        for _ in episodes(policy, steps=50):
+            pass
+        gc.collect()
+        allocated.append(torch.cuda.memory_allocated())
+    assert allocated[0] == allocated[1]
+
+
+def bytes_of_all_tensors() -> int:
+    """In this process, as far as Python can reach them."""
+    gc.collect()
+    storages = {}
+    for thing in gc.get_objects():
+        if type(thing) in (torch.Tensor, torch.nn.Parameter):
+            storages[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+def test_memory_does_not_grow_with_the_episode(agent):
+    """Seen to fail when decisions are kept."""
+    policy = agent.policy()
+    policy.reset(torch.zeros(2, 2), [[4.0], [9.0]])
+    sizes = []
+    for step in range(300):
+        policy.act(torch.zeros(2, 2))
+        policy.observe(torch.zeros(2, 1), torch.full((2, 1), 0.01))
+        if step in (10, 299):
+            sizes.append(bytes_of_all_tensors())
+    assert sizes[0] == sizes[1]
+
+
+def test_few_sizes_hold_any_number_of_lanes():
+    """Seen to fail when a recording is too small."""
+    assert [_room_for(n, 64) for n in (1, 2, 3, 16, 17, 32, 33, 64)] == [1, 2, 4, 16, 32, 32, 64, 64]
+    assert [_room_for(n, 5) for n in range(1, 6)] == [1, 2, 3, 5, 5]
+    assert len({_room_for(n, 720) for n in range(1, 721)}) == 11
+
+
+def test_over_tensors_reaches_all_of_them():
+    """Seen to fail when what lies in a tuple is left out."""
+    memory = Memory((torch.ones(2), torch.ones(2)), (torch.ones(2),), torch.zeros(2))
+    doubled = over_tensors(lambda one, other: one + other, memory, memory)
+    assert [key.tolist() for key in doubled.keys] == [[2.0, 2.0], [2.0, 2.0]]
+    assert doubled.values[0].tolist() == [2.0, 2.0]

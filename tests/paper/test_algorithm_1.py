@@ -8,7 +8,8 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
 from saformer.core.critic import CostForecast, expected_cost
-from saformer.core.execution import Candidates, ExecutionOptions, Verification, propose, select, verify
+from saformer.core.execution import Candidates, ExecutionOptions, Verification, draw, propose, select, verify
+from saformer.core.history import NEVER
 from tests.conftest import tiny_config
 
 ALL = torch.arange(1)
@@ -79,6 +80,8 @@ def test_budget_is_derived_from_the_limit():
     assert budget.remaining.tolist() == [[20.0]]
     budget.spend(torch.tensor([[25.0]]), ALL)
     assert budget.remaining.tolist() == [[-5.0]]
+    budget.limit = torch.tensor([[60.0]])
+    assert budget.remaining.tolist() == [[5.0]]
 
 
 def test_discounted_budget_counts_from_the_start_of_the_episode():
@@ -125,8 +128,8 @@ def test_candidate_0_is_the_mean_and_temperature_spreads_the_rest(agent):
     policy.reset(torch.zeros(1, 2), [[4.0]])
     reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
     generator = torch.Generator().manual_seed(0)
-    wide = propose(agent.model, reading, ExecutionOptions(candidates=6), generator)
-    cold = propose(agent.model, reading, ExecutionOptions(candidates=6, temperature=0.0), generator)
+    wide = propose(agent.model, reading, *draw(1, 1, ExecutionOptions(candidates=6), generator))
+    cold = propose(agent.model, reading, *draw(1, 1, ExecutionOptions(candidates=6, temperature=0.0), generator))
     expected = agent.model.normalizer.restore("return_to_go", reading.return_to_go.mean)[:, 0]
     assert torch.allclose(wide.return_to_go[:, 0], expected)
     assert torch.allclose(cold.return_to_go, expected.expand(1, 6))
@@ -144,11 +147,12 @@ def test_two_point_noise_lies_one_deviation_from_the_mean(agent):
     agent.model.get_buffer("action_low").fill_(-99.0)
     agent.model.get_buffer("action_high").fill_(99.0)
     options = ExecutionOptions(candidates=9, action_noise="two_point", temperature=0.5)
-    action = propose(agent.model, reading, options, torch.Generator().manual_seed(0)).action[0, :, 0]
+    action = propose(agent.model, reading, *draw(1, 1, options, torch.Generator().manual_seed(0))).action[0, :, 0]
     distance = (action[1:] - action[0]).abs()
     assert torch.allclose(distance, distance[0].expand(8), rtol=1e-4)
     assert len(set((action[1:] > action[0]).tolist())) == 2
-    wide = propose(agent.model, reading, replace(options, temperature=1.0), torch.Generator().manual_seed(0)).action[0]
+    noise = draw(1, 1, replace(options, temperature=1.0), torch.Generator().manual_seed(0))
+    wide = propose(agent.model, reading, *noise).action[0]
     assert torch.allclose((wide[1:, 0] - wide[0]).abs(), 2 * distance, rtol=1e-4)
 
 
@@ -183,7 +187,8 @@ def test_risk_reads_the_forecast(agent):
     policy = agent.policy()
     policy.reset(torch.zeros(1, 2), [[4.0]])
     reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
-    proposed = propose(agent.model, reading, ExecutionOptions(candidates=3), torch.Generator().manual_seed(0))
+    noise = draw(1, 1, ExecutionOptions(candidates=3), torch.Generator().manual_seed(0))
+    proposed = propose(agent.model, reading, *noise)
     plain = verify(agent.model, reading, proposed, torch.tensor([[4.0]]))
     wary = verify(agent.model, reading, proposed, torch.tensor([[4.0]]), risk=lambda f: f.mean + 1.0)
     assert torch.allclose(wary.cost, plain.cost + 1.0)
@@ -199,10 +204,9 @@ def test_an_episode_books_costs_and_remembers_whole_steps(agent):
     policy.observe(0.0, 0.5)
     assert policy.budget.remaining.tolist() == [[6.0]]
     history = policy.history
-    assert history.valid.tolist() == [[False, True, True]]
     assert history.spent[0, 1:].tolist() == [[0.0], [2.5]]
     assert history.state[0, 1:].tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert history.timestep[0, 1:].tolist() == [0, 1]
+    assert history.timestep.tolist() == [[NEVER, 0, 1]]
     assert torch.equal(history.action[0, 1], first.action[0])
     assert torch.equal(history.return_to_go[0, 1], first.return_to_go)
 
@@ -237,7 +241,7 @@ def test_lanes_can_be_begun_anew(agent):
     policy.observe([[0.0], [0.0]], [[1.0], [1.0]])
     policy.reset(torch.zeros(1, 2), [[7.0]], lanes=torch.tensor([1]))
     assert policy.budget.remaining.tolist() == [[8.0], [7.0]]
-    assert policy.history.valid.any(1).tolist() == [True, False]
+    assert (policy.history.timestep != NEVER).any(1).tolist() == [True, False]
     assert policy.act(torch.zeros(1, 2), lanes=torch.tensor([1])).action.shape == (1, 1)
 
 
@@ -249,7 +253,7 @@ def test_lanes_can_be_begun_anew(agent):
         (lambda p: p.reset([1.0, 2.0, 3.0], 1.0), "expected 2 values"),
         (lambda p: p.act([float("inf"), 0.0]), "infinite"),
         (lambda p: p.act(torch.zeros(3, 2)), "3 states for 1 lanes"),
-        (lambda p: p.observe(0.0, -1.0), "costs must be at least 0"),
+        (lambda p: p.observe(0.0, -1.0), "must be at least 0"),
     ],
 )
 def test_bad_input_is_refused(agent, call, message):

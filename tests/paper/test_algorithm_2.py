@@ -5,7 +5,8 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.sampling import WindowSampler
 from saformer.training.config import FitConfig
-from saformer.training.fit import Trainer, fit
+from saformer.training.fit import fit
+from saformer.training.trainer import Observer, Trainer
 from tests.conftest import tiny_config
 
 
@@ -43,8 +44,6 @@ def test_schedule_warms_up_and_falls_to_a_tenth():
 def test_fit_reports_every_so_often(data, tmp_path):
     """Seen to fail when the last row is left out."""
     rows = []
-    from saformer.training.fit import Observer
-
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     config = FitConfig(updates=5, report_every=2, evaluate_every=4, warmup_updates=0)
     observer = Observer(row=rows.append, evaluate=lambda agent: {"training": agent.model.training})

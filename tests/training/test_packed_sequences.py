@@ -11,9 +11,7 @@ from saformer.agents.dt import DTAgent, DTConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.training.config import FitConfig
-from saformer.training.fit import Trainer, optimizer_of
-from saformer.training.pack import PackedAgent, joined
-from saformer.training.update import Update
+from saformer.training.trainer import Member, PackTrainer, Trainer
 from tests.training.test_update import CHEETAH, HOPPER, robot
 
 CONFIG = FitConfig(updates=8, batch_size=6, warmup_updates=2)
@@ -54,20 +52,11 @@ def test_packed_sequences_equal_the_same_alone(
     trainers = [Trainer(a, a.sampler(d), CONFIG, seed=i) for i, (a, d) in enumerate(zip(alone, data, strict=True))]
     expected = [[trainer.step() for _ in range(CONFIG.updates)] for trainer in trainers]
 
-    pack = PackedAgent(together)
-    generators = [torch.Generator().manual_seed(seed) for seed in range(len(data))]
-    samplers = [agent.sampler(part) for agent, part in zip(together, data, strict=True)]
-
-    def batches():
-        drawn = [s.sample(CONFIG.batch_size, g) for s, g in zip(samplers, generators, strict=True)]
-        return joined(drawn, pack.dimensions)
-
-    optimizers = {phase.name: optimizer_of(phase, CONFIG, torch.device("cpu")) for phase in pack.phases}
-    updates = Update(pack, optimizers, batches, generators, gradient_clip=CONFIG.gradient_clip, compiled=False)
+    members = [Member(a, a.sampler(d), i) for i, (a, d) in enumerate(zip(together, data, strict=True))]
+    pack = PackTrainer(members, CONFIG)
     for update in range(CONFIG.updates):
-        for name, values in updates.run([CONFIG.learning_rate_at(update)]).means.items():
-            for number, value in enumerate(values):
-                assert value == pytest.approx(expected[number][update][name], rel=1e-5, abs=1e-5), (update, name)
+        for number, row in enumerate(pack.advance(1)[1]):
+            assert row == pytest.approx(expected[number][update], rel=1e-5, abs=1e-5), update
     pack.unpack()
     for one, other in zip(alone, together, strict=True):
         for (name, mine), theirs in zip(one.model.named_parameters(), other.model.parameters(), strict=True):

@@ -19,7 +19,8 @@ from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.config import FitConfig
-from saformer.training.fit import InterruptedTrainingError, NonFiniteLossError, Observer, fit
+from saformer.training.fit import InterruptedTrainingError, fit
+from saformer.training.trainer import NonFiniteLossError, Observer
 from tests.conftest import tiny_config
 
 CONFIG = FitConfig(updates=12, batch_size=8, warmup_updates=3, checkpoint_every=4, report_every=3)

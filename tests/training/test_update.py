@@ -14,8 +14,9 @@ from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.training.config import FitConfig
-from saformer.training.fit import Trainer, _until_next_event, optimizer_of
-from saformer.training.pack import PackedAgent, joined
+from saformer.training.fit import _until_next_event
+from saformer.training.pack import PackedAgent
+from saformer.training.trainer import Member, PackTrainer, Trainer
 from saformer.training.update import Update
 from tests.conftest import randomise, tiny_config
 
@@ -65,20 +66,13 @@ def train_alone(members: list[SaFormerAgent]) -> list[list[dict[str, float]]]:
     return [[trainer.step() for _ in range(CONFIG.updates)] for trainer in trainers]
 
 
-def train_packed(members: list[SaFormerAgent]) -> tuple[PackedAgent, list[dict[str, list[float]]]]:
-    pack = PackedAgent(members)
-    generators = [torch.Generator().manual_seed(seed) for seed in range(len(members))]
-    samplers = [sampler(data) for data in (HOPPER, CHEETAH)]
-
-    def batches():
-        drawn = [s.sample(CONFIG.batch_size, g) for s, g in zip(samplers, generators, strict=True)]
-        return joined(drawn, pack.dimensions)
-
-    optimizers = {phase.name: optimizer_of(phase, CONFIG, CPU) for phase in pack.phases}
-    updates = Update(pack, optimizers, batches, generators, gradient_clip=CONFIG.gradient_clip, compiled=False)
-    found = [updates.run([CONFIG.learning_rate_at(update)]).means for update in range(CONFIG.updates)]
-    pack.unpack()
-    return pack, found
+def train_packed(members: list[SaFormerAgent]) -> tuple[PackedAgent, list[list[dict[str, float]]]]:
+    pairs = zip(members, (HOPPER, CHEETAH), strict=True)
+    trainer = PackTrainer([Member(agent, sampler(data), seed) for seed, (agent, data) in enumerate(pairs)], CONFIG)
+    found = [trainer.advance(1)[1] for _ in range(CONFIG.updates)]
+    trainer.unpack()
+    assert isinstance(trainer.learner, PackedAgent)
+    return trainer.learner, found
 
 
 def test_packed_runs_equal_the_same_runs_alone():
@@ -88,10 +82,9 @@ def test_packed_runs_equal_the_same_runs_alone():
     """
     alone, together = agents(), agents()
     expected, (_, found) = train_alone(alone), train_packed(together)
-    for update, means in enumerate(found):
-        for name, values in means.items():
-            for number, value in enumerate(values):
-                assert value == pytest.approx(expected[number][update][name], rel=1e-5, abs=1e-5), (update, name)
+    for update, rows in enumerate(found):
+        for number, row in enumerate(rows):
+            assert row == pytest.approx(expected[number][update], rel=1e-5, abs=1e-5), (update, number)
     for one, other, data in zip(alone, together, (HOPPER, CHEETAH), strict=True):
         batch = sampler(data).windows(torch.arange(0, 60, 7))
         with torch.no_grad():
@@ -158,7 +151,7 @@ def test_after_a_bad_update_nothing_changes():
     updates = Update(agent, trainer.optimizers, spoilt, [generator], gradient_clip=0.25, compiled=False)
     found = updates.run([1e-3] * 3)
     assert found.num_updates == 0
-    assert "actor/action" in found.bad
+    assert "actor/action" in found.bad[0]
     assert all(torch.equal(value, good[name]) for name, value in agent.model.state_dict().items())
 
 
@@ -202,7 +195,7 @@ def test_on_a_gpu_recorded_updates_equal_plain_ones_and_resume(tmp_path, dropout
     recorded = advance(trainer(), 20)
     halfway = advance(trainer(), 10).checkpoint({})
     resumed = trainer()
-    resumed.restore(halfway)
+    resumed.restore([halfway])
     advance(resumed, 20)
     weights = [dict(one.agent.model.named_parameters()) for one in (recorded, resumed)]
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-3) for name in weights[0])

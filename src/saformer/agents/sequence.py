@@ -74,8 +74,8 @@ class SequenceModel(nn.Module):
         tokens = [embed(past.tokens(kinds), past.timestep), embed(now, prompt.timestep[:, None])]
         seen = past.valid.repeat_interleave(len(kinds), dim=1)
         valid = torch.cat([seen, seen.new_ones(len(seen), len(now))], dim=1)
-        outputs, _ = self.trunk.read(torch.cat(tokens, dim=1), valid)
-        return self.action_head(outputs[:, -1])
+        output, _ = self.trunk.read(torch.cat(tokens, dim=1), valid)
+        return self.action_head(output)
 
     def raw_action(self, action: Tensor) -> Tensor:
         """An action [L, A] in model units, as the environment takes it: within its bounds."""
@@ -132,9 +132,7 @@ class SequencePolicy:
         """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
         dimensions = self._model.dimensions
         num_lanes = len(as_rows(state, dimensions.state, self._device))
-        limit = as_rows(limit, dimensions.constraints, self._device).expand(num_lanes, -1)
-        if (limit < 0).any():
-            raise ValueError(f"a limit must be at least 0, got {limit.min().item():g}: costs are never negative")
+        limit = as_rows(limit, dimensions.constraints, self._device, least=0.0).expand(num_lanes, -1)
         if lanes is None:
             self._generator.manual_seed(self._drawing.seed)
             self._begin(limit)
@@ -160,9 +158,7 @@ class SequencePolicy:
     def observe(self, reward: object, cost: object, lanes: Tensor | None = None) -> None:
         """Book what the last action brought: rewards [L], costs [L, C]."""
         lanes = self._lanes(lanes)
-        cost = as_rows(cost, self._model.dimensions.constraints, self._device)
-        if (cost < 0).any():
-            raise ValueError(f"costs must be at least 0, got {cost.min().item():g}")
+        cost = as_rows(cost, self._model.dimensions.constraints, self._device, least=0.0)
         self.return_to_go[lanes] -= as_rows(reward, 1, self._device)[:, 0]
         self.budget.spend(cost, lanes)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
@@ -51,6 +51,8 @@ class EvaluateCommand(Generic[Options]):
     """Decides initial states and proposals."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    workers: int | Literal["auto"] = "auto"
+    """Processes that step the environments; auto: one per core where that pays. 0: none beside this one."""
     json: bool = False
     """Print JSON instead of the table."""
     report: Path | None = None
@@ -81,6 +83,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             data=command.data,
             seed=command.seed,
             device=command.device,
+            workers=command.workers,
             listener=listener,
         )
     if command.json:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from saformer.api import Listener
-from saformer.training.fit import Metrics
+from saformer.training.trainer import Metrics
 
 PLAIN_LINES = 10
 """How often progress is said when there is no terminal to draw a bar on."""

@@ -54,8 +54,8 @@ class Actor(nn.Module):
 
         [L, P, E], [L, P] -> Gaussian over [L, 1] and the memory of the prefix.
         """
-        outputs, memory = self.trunk.read(tokens, valid)
-        return self.return_to_go_head(outputs[:, -1]), memory
+        output, memory = self.trunk.read(tokens, valid)
+        return self.return_to_go_head(output), memory
 
     def propose_action(self, tokens: Tensor, memory: Memory) -> Gaussian:
         """The action for each asked return-to-go, given branches (return-to-go, state) after the prefix.
@@ -64,6 +64,5 @@ class Actor(nn.Module):
 
         [L, N, 2, E] -> Gaussian over [L, N, A].
         """
-        outputs = self.trunk.branch(tokens, memory)
-        proposal: Gaussian = self.action_head(outputs[:, :, -1])
+        proposal: Gaussian = self.action_head(self.trunk.branch(tokens, memory))
         return proposal

@@ -13,12 +13,21 @@ class Budget:
     cost_discount**t times its cost, so limit and remaining count from the start of the episode.
     """
 
-    def __init__(self, limit: Tensor, *, cost_discount: float = 1.0) -> None:
+    def __init__(self, limit: Tensor, cost_discount: float = 1.0) -> None:
         assert limit.ndim == 2, f"limits must be [L, C], got {tuple(limit.shape)}"
-        self.limit = limit.clone()
-        self.spent = torch.zeros_like(self.limit)
+        self._limit = limit.clone()
+        self.spent = torch.zeros_like(limit)
         self.num_steps = torch.zeros(len(limit), dtype=torch.int64, device=limit.device)
         self.cost_discount = cost_discount
+
+    @property
+    def limit(self) -> Tensor:
+        """[L, C] what was promised. It is moved in place: a recording reads it where it lies."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: Tensor) -> None:
+        self._limit.copy_(limit)
 
     @property
     def remaining(self) -> Tensor:

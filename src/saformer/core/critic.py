@@ -51,5 +51,5 @@ class CostCritic(nn.Module):
 
     def forecast(self, tokens: Tensor, memory: Memory) -> Tensor:
         """The cost-to-go of each candidate action after the prefix: [L, N, 1, E] -> [L, N, C]."""
-        forecast: Tensor = self.head(self.trunk.branch(tokens, memory)[:, :, -1])
+        forecast: Tensor = self.head(self.trunk.branch(tokens, memory))
         return forecast

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,6 +13,7 @@ from saformer.core.critic import CostForecast, Risk, expected_cost
 from saformer.core.history import History
 from saformer.core.model import Reading, SaFormer
 from saformer.core.policy import Decision, as_rows
+from saformer.core.recording import Recorder, over_tensors
 
 Fallback = Literal["mean", "least_cost", "likely"]
 ActionNoise = Literal["normal", "two_point"]
@@ -78,21 +79,21 @@ class Verification:
         return (self.cost <= self.remaining[:, None]).all(-1)
 
 
-def propose(
-    model: SaFormer,
-    reading: Reading,
-    options: ExecutionOptions,
-    generator: torch.Generator,
-) -> Candidates:
-    """Sample N returns-to-go, and an action for each (Algorithm 1, lines 5 to 8)."""
-    shape, device = (len(reading.state), options.candidates), reading.state.device
+def draw(lanes: int, actions: int, options: ExecutionOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """What a round leaves to chance, in deviations: returns-to-go [L, N] and actions [L, N, A] from their means."""
+    shape, device = (lanes, options.candidates), generator.device
     return_noise = torch.randn(*shape, generator=generator, device=device)
-    action_noise = torch.randn(*shape, model.dimensions.action, generator=generator, device=device)
+    action_noise = torch.randn(*shape, actions, generator=generator, device=device)
     if options.action_noise == "two_point":
         action_noise = action_noise.sign()
     return_noise[:, 0], action_noise[:, 0] = 0, 0
-    return_to_go, return_density = model.returns_to_go(reading, options.temperature * return_noise)
-    action, action_density = model.actions(reading, return_to_go, options.temperature * action_noise)
+    return options.temperature * return_noise, options.temperature * action_noise
+
+
+def propose(model: SaFormer, reading: Reading, return_noise: Tensor, action_noise: Tensor) -> Candidates:
+    """N returns-to-go, and an action for each, so far from their means (Algorithm 1, lines 5 to 8)."""
+    return_to_go, return_density = model.returns_to_go(reading, return_noise)
+    action, action_density = model.actions(reading, return_to_go, action_noise)
     return Candidates(return_to_go[..., 0], action, return_density + action_density)
 
 
@@ -161,84 +162,88 @@ class SaFormerPolicy:
         self._risk = risk
         self._device = model.normalizer.centre("state").device
         self._generator = torch.Generator(self._device).manual_seed(self.options.seed)
-        self.budget = Budget(torch.zeros(0, model.dimensions.constraints, device=self._device))
-        self.history = History(0, window - 1, model.dimensions, self._device)
+        self._begin(num_lanes=0)
+
+    def _begin(self, *, num_lanes: int) -> None:
+        """Make room for so many episodes."""
+        dimensions, device = self._model.dimensions, self._device
+        self._every_lane = torch.arange(num_lanes, device=device)
+        self.budget = Budget(torch.zeros(num_lanes, dimensions.constraints, device=device), self._cost_discount)
+        self.history = History(num_lanes, self._window - 1, dimensions, device)
+        recorder = Recorder(num_lanes, device)
+        self._read = recorder.recorded(self._read_past, trimmed=False)
+        self._first, self._next = recorder.recorded(self._first_round), recorder.recorded(self._next_round)
 
     def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
         """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
         dimensions = self._model.dimensions
         num_lanes = len(as_rows(state, dimensions.state, self._device))
-        limit = as_rows(limit, dimensions.constraints, self._device).expand(num_lanes, -1)
-        if (limit < 0).any():
-            raise ValueError(f"a limit must be at least 0, got {limit.min().item():g}: costs are never negative")
+        limit = as_rows(limit, dimensions.constraints, self._device, least=0.0).expand(num_lanes, -1)
         if lanes is None:
             self._generator.manual_seed(self.options.seed)
-            self.budget = Budget(limit, cost_discount=self._cost_discount)
-            self.history = History(num_lanes, self._window - 1, dimensions, self._device)
-        else:
-            self.budget.renew(limit, self._lanes(lanes))
-            self.history.forget(self._lanes(lanes))
+            if num_lanes != len(self._every_lane):
+                self._begin(num_lanes=num_lanes)
+        self.budget.renew(limit, self._lanes(lanes))
+        self.history.forget(self._lanes(lanes))
 
-    @torch.no_grad()
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
         """Choose one action per lane for states [L, S]."""
         lanes = self._lanes(lanes)
         state = as_rows(state, self._model.dimensions.state, self._device)
         if len(state) != len(lanes):
             raise ValueError(f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one state a lane")
-        reading = self._model.read(self.history.prompt(state, self.budget, lanes))
-        remaining = self.budget.remaining[lanes]
-        decision = self._round(reading, remaining)
-        for _ in range(1, self.options.rounds):
-            assert decision.fell_back is not None
-            rejected = decision.fell_back.nonzero()[:, 0]
-            if len(rejected) == 0:
-                break
-            again = self._round(reading.select(rejected), remaining[rejected])
-            decision = _with_another_round(decision, again, rejected)
+        decision: Decision = over_tensors(torch.clone, self._decide(state, lanes))  # the caller's own
         asked = _remembered_return(decision, self.options.past_return)
         self.history.append(state, decision.action, asked[:, None], self.budget, lanes)
         return decision
 
     def observe(self, reward: object, cost: object, lanes: Tensor | None = None) -> None:
         """Book what the last action cost: costs [L, C]. The reward is not needed: returns are asked for anew."""
-        cost = as_rows(cost, self._model.dimensions.constraints, self._device)
-        if (cost < 0).any():
-            raise ValueError(f"costs must be at least 0, got {cost.min().item():g}")
+        cost = as_rows(cost, self._model.dimensions.constraints, self._device, least=0.0)
         self.budget.spend(cost, self._lanes(lanes))
 
-    def _round(self, reading: Reading, remaining: Tensor) -> Decision:
-        candidates = propose(self._model, reading, self.options, self._generator)
+    @torch.inference_mode()
+    def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
+        reading = self._read(self.history, state, lanes)
+        decision: Decision = self._first(reading, *self._draw(len(lanes)))
+        for _ in range(1, self.options.rounds):
+            assert decision.fell_back is not None
+            rejected = decision.fell_back.cpu().nonzero()[:, 0].to(self._device)  # all that the host waits for
+            if len(rejected) == 0:
+                break
+            again = self._next(reading, rejected, *self._draw(len(rejected)))
+            decision = _with_another_round(decision, again, rejected)
+        return decision
+
+    def _draw(self, num_lanes: int) -> tuple[Tensor, Tensor]:
+        return draw(num_lanes, self._model.dimensions.action, self.options, self._generator)
+
+    def _read_past(self, history: History, state: Tensor, lanes: Tensor) -> Reading:
+        return self._model.read(history.prompt(state, self.budget, lanes))
+
+    def _first_round(self, reading: Reading, *noise: Tensor) -> Decision:
+        candidates = propose(self._model, reading, *noise)
         verification = None
         if self.options.verification == "paper":
-            verification = verify(self._model, reading, candidates, remaining, self._risk)
+            verification = verify(self._model, reading, candidates, reading.remaining, self._risk)
         return select(candidates, verification, self.options.fallback)
 
+    def _next_round(self, reading: Reading, rejected: Tensor, *noise: Tensor) -> Decision:
+        return self._first_round(over_tensors(lambda part: part[rejected], reading), *noise)
+
     def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return torch.arange(len(self.budget.limit), device=self._device) if lanes is None else lanes.to(self._device)
+        return self._every_lane if lanes is None else lanes.to(self._device)
 
 
 def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
     """The return-to-go that stands for this step in the past: [L]."""
-    assert decision.candidates is not None
-    assert decision.return_to_go is not None
-    proposed = decision.candidates.return_to_go
-    return {"selected": decision.return_to_go, "expected": proposed[:, 0], "highest": proposed.amax(1)}[past_return]
+    proposed: Tensor = decision.candidates.return_to_go  # type: ignore[union-attr]
+    of_kind = {"selected": decision.return_to_go, "expected": proposed[:, 0], "highest": proposed.amax(1)}
+    return of_kind[past_return]  # type: ignore[return-value]
 
 
 def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:
     """The decision after `lanes` were proposed for once more."""
-
-    def updated(old: object, new: object) -> object:
-        if old is None or new is None:
-            return old
-        if isinstance(old, Tensor) and isinstance(new, Tensor):
-            return old.index_copy(0, lanes, new)
-        parts = {f.name: updated(getattr(old, f.name), getattr(new, f.name)) for f in fields(old)}  # type: ignore[arg-type]
-        return replace(old, **parts)  # type: ignore[type-var]
-
-    assert decision.num_rounds is not None
-    num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))
-    merged = updated(decision, again)
-    assert isinstance(merged, Decision)
+    num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))  # type: ignore[union-attr]
+    merged: Decision = over_tensors(lambda old, new: old.index_copy(0, lanes, new), decision, again)
     return replace(merged, num_rounds=num_rounds)

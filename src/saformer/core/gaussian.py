@@ -32,10 +32,6 @@ class Gaussian:
         """The point that lies `noise` standard deviations from the mean."""
         return self.mean + torch.exp(self.log_deviation) * noise
 
-    def select(self, index: Tensor) -> Gaussian:
-        """Only these rows."""
-        return Gaussian(self.mean[index], self.log_deviation[index])
-
 
 class GaussianHead(nn.Module):
     """Reads a Gaussian off a trunk output: [..., E] -> Gaussian over [..., d]."""

@@ -10,6 +10,9 @@ from torch import Tensor
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.budget import Budget
 
+NEVER = -1
+"""The time of a step that was not taken: padding."""
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -33,43 +36,32 @@ class History:
     """
 
     def __init__(self, num_lanes: int, length: int, dimensions: Dimensions, device: torch.device) -> None:
-        def columns(size: int) -> Tensor:
-            return torch.zeros(num_lanes, length, size, device=device)
-
-        self.spent = columns(dimensions.constraints)
-        self.return_to_go = columns(1)
-        self.state = columns(dimensions.state)
-        self.action = columns(dimensions.action)
-        self.timestep = torch.zeros(num_lanes, length, dtype=torch.int64, device=device)
-        self.valid = torch.zeros(num_lanes, length, dtype=torch.bool, device=device)
+        self._sizes = [dimensions.constraints, 1, dimensions.state, dimensions.action]
+        self._steps = torch.zeros(num_lanes, length, sum(self._sizes), device=device)
+        self.spent, self.return_to_go, self.state, self.action = self._steps.split(self._sizes, dim=-1)
+        self.timestep = torch.full((num_lanes, length), NEVER, device=device)
 
     def prompt(self, state: Tensor, budget: Budget, lanes: Tensor) -> Prompt:
         """What is known on these lanes now that they are in `state` [l, S]."""
-        limit, remaining = budget.limit[lanes], budget.remaining[lanes]
+        limit, timestep = budget.limit[lanes], self.timestep[lanes]
+        spent, return_to_go, past_state, action = self._steps[lanes].split(self._sizes, dim=-1)
         past = WindowBatch(
             limit=limit,
-            cost_to_go=limit[:, None] - self.spent[lanes],
-            return_to_go=self.return_to_go[lanes],
-            state=self.state[lanes],
-            action=self.action[lanes],
-            timestep=self.timestep[lanes],
-            valid=self.valid[lanes],
+            cost_to_go=limit[:, None] - spent,
+            return_to_go=return_to_go,
+            state=past_state,
+            action=action,
+            timestep=timestep.clamp(min=0),
+            valid=timestep != NEVER,
         )
-        return Prompt(past, cost_to_go=remaining, state=state, timestep=budget.num_steps[lanes])
+        return Prompt(past, limit - budget.spent[lanes], state, budget.num_steps[lanes])
 
     def append(self, state: Tensor, action: Tensor, return_to_go: Tensor, budget: Budget, lanes: Tensor) -> None:
         """Remember one whole step on these lanes, before its cost is booked."""
-        present = (
-            (self.spent, budget.spent[lanes]),
-            (self.return_to_go, return_to_go),
-            (self.state, state),
-            (self.action, action),
-            (self.timestep, budget.num_steps[lanes]),
-            (self.valid, torch.ones_like(lanes, dtype=torch.bool)),
-        )
-        for column, value in present:
+        present = torch.cat([budget.spent[lanes], return_to_go, state, action], dim=1)
+        for column, value in ((self._steps, present), (self.timestep, budget.num_steps[lanes])):
             column[lanes] = torch.cat([column[lanes], value[:, None]], dim=1)[:, 1:]
 
     def forget(self, lanes: Tensor) -> None:
         """Start these lanes anew."""
-        self.valid[lanes] = False
+        self.timestep[lanes] = NEVER

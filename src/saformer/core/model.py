@@ -13,6 +13,7 @@ from saformer.core.critic import CRITIC_LAYOUT, CostCritic, CostForecast
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import Prompt
 from saformer.core.normalizer import Normalizer
+from saformer.core.recording import beside
 from saformer.core.transformer import Memory, TrunkConfig
 
 
@@ -28,16 +29,8 @@ class Reading:
     """[L, S], model units"""
     timestep: Tensor
     """[L]"""
-
-    def select(self, lanes: Tensor) -> Reading:
-        """The reading of these lanes."""
-        return Reading(
-            self.return_to_go.select(lanes),
-            self.actor.select(lanes),
-            self.critic.select(lanes),
-            self.state[lanes],
-            self.timestep[lanes],
-        )
+    remaining: Tensor
+    """[L, C] what forecasts are held against, raw units"""
 
 
 class SaFormer(nn.Module):
@@ -69,9 +62,11 @@ class SaFormer(nn.Module):
             seen = past.valid.repeat_interleave(len(kinds), dim=1)
             return torch.cat(tokens, dim=1), torch.cat([seen, seen.new_ones(len(seen), len(until))], dim=1)
 
+        with beside(state.device) as wait_for_the_critic:
+            critic = self.critic.read(*prefix(self.critic, CRITIC_LAYOUT.before("action")))
         return_to_go, actor = self.actor.expect_return(*prefix(self.actor, ACTOR_LAYOUT.before("return_to_go")))
-        critic = self.critic.read(*prefix(self.critic, CRITIC_LAYOUT.before("action")))
-        return Reading(return_to_go, actor, critic, state, prompt.timestep)
+        wait_for_the_critic()
+        return Reading(return_to_go, actor, critic, state, prompt.timestep, prompt.cost_to_go)
 
     def returns_to_go(self, reading: Reading, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Returns-to-go `noise` [L, N] deviations from the expected: [L, N, 1] and their log-density [L, N]."""

@@ -47,13 +47,18 @@ class Policy(Protocol):
         """Tell what the last action brought: rewards [L], costs [L, C]."""
 
 
-def as_rows(value: object, width: int, device: torch.device) -> Tensor:
-    """Numbers, lists, arrays or tensors as float [rows, width]; a single row may come without its first axis."""
-    tensor = torch.as_tensor(value, dtype=torch.float32, device=device)
+def as_rows(value: object, width: int, device: torch.device, *, least: float = -torch.inf) -> Tensor:
+    """Numbers, lists, arrays or tensors as float [rows, width]; a single row may come without its first axis.
+
+    They are checked where they are, so that nobody waits for a GPU.
+    """
+    tensor = torch.as_tensor(value, dtype=torch.float32)
     if tensor.ndim < 2:
         tensor = tensor.reshape(-1, width) if tensor.numel() % width == 0 else tensor.reshape(1, -1)
     if tensor.shape[1] != width:
         raise ValueError(f"expected {width} values per lane, got an array of shape {tuple(tensor.shape)}")
     if not torch.isfinite(tensor).all():
         raise ValueError("got NaN or infinite values; a decision needs finite states, rewards, costs and limits")
-    return tensor
+    if (tensor < least).any():
+        raise ValueError(f"costs and limits must be at least {least:g}, got {tensor.min().item():g}")
+    return tensor.to(device)

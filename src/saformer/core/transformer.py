@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -37,13 +38,8 @@ class Memory:
     """per layer [L, H, P, d]"""
     values: tuple[Tensor, ...]
     """per layer [L, H, P, d]"""
-    valid: Tensor
-    """[L, P] bool"""
-
-    def select(self, lanes: Tensor) -> Memory:
-        """The memory of these lanes."""
-        keys, values = (tuple(layer[lanes] for layer in side) for side in (self.keys, self.values))
-        return Memory(keys, values, self.valid[lanes])
+    hidden: Tensor
+    """[L, 1, P] added to every score: 0 where there was a token, -inf where there was none"""
 
 
 class Attention(nn.Module):
@@ -52,41 +48,42 @@ class Attention(nn.Module):
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
         self.heads, self.dropout = config.heads, config.dropout
+        self.attend: Callable[..., Tensor] = F.scaled_dot_product_attention
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
         self.output = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, T, E] -> output [B, T, E], keys and values [B, H, T, d]; causal if `allowed` is None."""
+    def forward(self, x: Tensor, added: Tensor | None, *, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, T, E] -> output [B, T - first, E], keys and values [B, H, T, d]; causal if nothing is `added` to scores.
+
+        Positions before `first` (0, or -1 for the last alone) are seen, but ask for nothing themselves.
+        """
         query, key, value = self._project(x)
-        mixed = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=allowed,
-            is_causal=allowed is None,
-            dropout_p=self.dropout * self.training,
-        )
+        mask, dropout = None if added is None else added[..., first:, :], self.dropout * self.training
+        mixed = self.attend(query[:, :, first:], key, value, attn_mask=mask, is_causal=added is None, dropout_p=dropout)
         return self.output(mixed.transpose(1, 2).flatten(2)), key, value
 
-    def branch(self, x: Tensor, keys: Tensor, values: Tensor, valid: Tensor) -> Tensor:
-        """N branches of m tokens see the lane's past and themselves, never each other: [L, N, m, E] -> [L, N, m, E].
+    def branch(self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, *, first: int = 0) -> Tensor:
+        """N branches of m tokens see the lane's past and themselves, never each other: [L, N, m, E] -> [L, N, q, E].
 
-        `keys` and `values` are [L, H, P, d], `valid` is [L, P].
+        `keys` and `values` are [L, H, P, d], `hidden` is [L, 1, P]; of m tokens the q from `first` on ask.
         """
         num_lanes, num_branches, length, width = x.shape
-        query, key, value = self._project(x.reshape(num_lanes, num_branches * length, width))
-        apart = (num_lanes, self.heads, num_branches, length, width // self.heads)
-        own_query, own_key, own_value = (part.reshape(apart) for part in (query, key, value))
+        apart = (num_lanes * self.heads, num_branches, length, width // self.heads)
+        query, key, value = (part.reshape(apart) for part in self._project(x.flatten(1, 2)))  # [L * H, N, m, d]
+        query = query[:, :, first:]
+        keys, values = keys.flatten(0, 1), values.flatten(0, 1)
+        hidden = hidden.expand(-1, self.heads, -1).reshape(len(keys), 1, -1)
 
         scale = (width // self.heads) ** -0.5
-        to_past = (query @ keys.transpose(-1, -2)) * scale  # [L, H, N * m, P]
-        to_past = to_past.masked_fill(~valid[:, None, None], -torch.inf).unflatten(2, (num_branches, length))
-        to_own = (own_query @ own_key.transpose(-1, -2)) * scale  # [L, H, N, m, m]
-        to_own = to_own.masked_fill(~_causal(length, x.device), -torch.inf)
-
-        weights = torch.cat([to_past, to_own], dim=-1).softmax(-1)
-        on_past, on_own = weights[..., :-length], weights[..., -length:]
-        mixed = (on_past.flatten(2, 3) @ values).reshape(apart) + on_own @ own_value  # [L, H, N, m, d]
+        to_past = torch.baddbmm(hidden, query.flatten(1, 2), keys.mT, alpha=scale)  # [L * H, N * q, P]
+        to_own = scale * (query[:, :, :, None] * key[:, :, None]).sum(-1)  # [L * H, N, q, m]
+        if query.shape[2] > 1:
+            to_own = to_own + _hidden_future(length, x.device)
+        weights = torch.cat([to_past, to_own.flatten(1, 2)], dim=-1).softmax(-1)
+        on_past, on_own = weights[..., :-length], weights[..., -length:].reshape(to_own.shape)
+        from_own = (on_own[..., None] * value[:, :, None]).sum(-2)  # [L * H, N, q, d]
+        mixed = torch.baddbmm(from_own.flatten(1, 2), on_past, values)  # [L * H, N * q, d]
+        mixed = mixed.reshape(num_lanes, self.heads, num_branches, -1, mixed.shape[-1])
         output: Tensor = self.output(mixed.permute(0, 2, 3, 1, 4).flatten(3))
         return output
 
@@ -105,34 +102,37 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.perceptron_norm = nn.LayerNorm(config.width)
         self.perceptron = nn.Sequential(
-            nn.Linear(config.width, 4 * config.width), nn.ReLU(), nn.Linear(4 * config.width, config.width)
+            nn.Linear(config.width, 4 * config.width), nn.ReLU(inplace=True), nn.Linear(4 * config.width, config.width)
         )
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, T, E] -> the same, with the layer's keys and values."""
-        attended, key, value = self.attention(self.attention_norm(x), allowed)
-        return self._finish(x, attended), key, value
+    def forward(self, x: Tensor, added: Tensor | None, *, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, T, E] -> outputs from position `first` on, with the layer's keys and values of all."""
+        attended, key, value = self.attention(self.attention_norm(x), added, first=first)
+        return self._finish(x[:, first:], attended), key, value
 
-    def branch(self, x: Tensor, keys: Tensor, values: Tensor, valid: Tensor) -> Tensor:
-        """[L, N, m, E] -> the same."""
-        return self._finish(x, self.attention.branch(self.attention_norm(x), keys, values, valid))
+    def branch(self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, *, first: int = 0) -> Tensor:
+        """[L, N, m, E] -> outputs from each branch's token `first` on."""
+        attended = self.attention.branch(self.attention_norm(x), keys, values, hidden, first=first)
+        return self._finish(x[:, :, first:], attended)
 
     def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.drop(attended)
-        added: Tensor = x + self.drop(self.perceptron(self.perceptron_norm(x)))
+        # Sums are float32: converting first is the same to the bit, and to a CPU much less work than adding two types.
+        x = x + self.drop(attended).to(x.dtype)
+        added: Tensor = x + self.drop(self.perceptron(self.perceptron_norm(x))).to(x.dtype)
         return added
 
 
 class Trunk(nn.Module):
     """A causal transformer over embedded tokens.
 
-    `training_dtype` is what blocks are computed in when whole windows are read (bfloat16 on a GPU); tokens come and
+    `training_dtype` is what blocks are computed in when whole windows are read (`training.precision`); tokens come and
     outputs leave in float32, so that budgets and likelihoods are never rounded.
     """
 
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
+        self.config = config
         self.training_dtype: torch.dtype = torch.float32
         self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
@@ -153,26 +153,33 @@ class Trunk(nn.Module):
         return normed
 
     def read(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Memory]:
-        """A prefix that branches will follow: [L, P, E], [L, P] -> outputs [L, P, E] and the memory of it."""
+        """A prefix that branches will follow: [L, P, E], [L, P] -> the last output [L, E] and the memory of it."""
+        hidden = torch.zeros(valid.shape, device=valid.device).masked_fill(~valid, -torch.inf)[:, None]  # [L, 1, P]
+        added = hidden + _hidden_future(valid.shape[1], valid.device)  # [L, P, P]
         # A padded position may see itself, so that no row of the softmax is empty; nobody else sees it.
-        itself = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
-        allowed = (_causal(valid.shape[1], valid.device) & valid[:, None, :]) | itself
+        added.diagonal(dim1=1, dim2=2).zero_()
         x, keys, values = self.drop(tokens), [], []
-        for block in self.blocks:
-            x, key, value = block(x, allowed[:, None])
+        for block, first in self._blocks_until_the_last():
+            x, key, value = block(x, added[:, None], first=first)
             keys.append(key)
             values.append(value)
-        return self.norm(x), Memory(tuple(keys), tuple(values), valid)
+        return self.norm(x[:, -1]), Memory(tuple(keys), tuple(values), hidden)
 
     def branch(self, tokens: Tensor, memory: Memory) -> Tensor:
-        """N continuations of each lane's prefix, read side by side: [L, N, m, E] -> [L, N, m, E]."""
+        """N continuations of each lane's prefix, read side by side: [L, N, m, E] -> their last outputs [L, N, E]."""
         x = tokens
-        for block, keys, values in zip(self.blocks, memory.keys, memory.values, strict=True):
-            assert isinstance(block, Block)
-            x = block.branch(x, keys, values, memory.valid)
-        normed: Tensor = self.norm(x)
+        for (block, first), keys, values in zip(self._blocks_until_the_last(), memory.keys, memory.values, strict=True):
+            x = block.branch(x, keys, values, memory.hidden, first=first)
+        normed: Tensor = self.norm(x[:, :, -1])
         return normed
 
+    def _blocks_until_the_last(self) -> Iterator[tuple[Block, int]]:
+        """Each block and the first position it must answer at: of the last one only the last answer is read."""
+        for number, block in enumerate(self.blocks, 1):
+            assert isinstance(block, Block)
+            yield block, -1 if number == len(self.blocks) else 0
 
-def _causal(length: int, device: torch.device) -> Tensor:
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+def _hidden_future(length: int, device: torch.device) -> Tensor:
+    """What is added to scores so that no position sees a later one: [T, T]."""
+    return torch.full((length, length), -torch.inf, device=device).triu(1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +59,7 @@ class WindowSampler:
         store, device = data.store, torch.device(device)
         in_place = device.type == "cpu"
         place = store.episodes["start"] if in_place else store.starts
-        self._num_steps = store.num_steps
+        self.num_steps, self.device = store.num_steps, device
         self._offsets = torch.arange(window, device=device)
         self._state, self._action = (
             _shared(store.steps[name]) if in_place else _shared(store.gather(name)).to(device)
@@ -67,6 +69,9 @@ class WindowSampler:
         self._low, self._high = (
             torch.tensor(bound, device=device) for bound in (environment.action_low, environment.action_high)
         )
+        if not in_place:  # once and for all
+            self._action = self._action.clamp(self._low, self._high)
+            self._low, self._high = torch.full_like(self._low, -torch.inf), torch.full_like(self._high, torch.inf)
         self._cost_to_go = _shared(data.cost_to_go).to(device)
         self._return_to_go = _shared(data.return_to_go).to(device)[:, None]
         # one row per trajectory
@@ -77,9 +82,11 @@ class WindowSampler:
 
     def sample(self, batch_size: int, generator: torch.Generator) -> WindowBatch:
         """A batch of windows, with replacement."""
-        return self.windows(
-            torch.randint(self._num_steps, (batch_size,), generator=generator, device=self._start.device)
-        )
+        return self.windows(self.starts(batch_size, generator))
+
+    def starts(self, batch_size: int, generator: torch.Generator) -> Tensor:
+        """Where the windows of a batch begin."""
+        return torch.randint(self.num_steps, (batch_size,), generator=generator, device=self.device)
 
     def windows(self, starts: Tensor) -> WindowBatch:
         """The windows that begin at these steps [B], counted over all trajectories laid end to end."""
@@ -97,6 +104,64 @@ class WindowSampler:
             timestep=within - self._start[trajectory][:, None],
             valid=steps <= last,
         )
+
+
+class PackedSampler:
+    """The windows of M models in one batch, each model's behind its neighbour's, states and actions padded with zeros.
+
+    Every model draws from its own data with its own generator, as it would alone. On a GPU all data lie in one table,
+    so that a batch is gathered at once; models may share a sampler, and then share its rows.
+    """
+
+    def __init__(self, samplers: Sequence[WindowSampler], dimensions: Dimensions) -> None:
+        self._samplers, self._dimensions = tuple(samplers), dimensions
+        parts = list(dict.fromkeys(samplers))
+        sizes = [0, *itertools.accumulate(part.num_steps for part in parts)]
+        self._first = [sizes[parts.index(sampler)] for sampler in samplers]
+        self._table = _joined(parts, dimensions) if parts[0].device.type != "cpu" else None
+
+    def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> WindowBatch:
+        """A batch of `batch_size` windows per model."""
+        pairs = zip(self._samplers, generators, strict=True)
+        if self._table is None:
+            return _side_by_side(
+                [sampler.sample(batch_size, generator) for sampler, generator in pairs], self._dimensions
+            )
+        starts = [sampler.starts(batch_size, generator) for sampler, generator in pairs]
+        return self._table.windows(torch.cat([first + own for first, own in zip(self._first, starts, strict=True)]))
+
+
+def _joined(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:
+    """One sampler over all steps of all parts, on a GPU."""
+    whole = copy.copy(parts[0])
+    firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
+    whole.num_steps = firsts.pop()
+    whole._state, whole._action = (
+        torch.cat([_widened(getattr(part, f"_{kind}"), dimensions.of(kind)) for part in parts])
+        for kind in ("state", "action")
+    )
+    for name in ("_cost_to_go", "_return_to_go", "_limit", "_shift"):
+        setattr(whole, name, torch.cat([getattr(part, name) for part in parts]))
+    for name in ("_start", "_last"):
+        moved = [getattr(part, name) + first for part, first in zip(parts, firsts, strict=True)]
+        setattr(whole, name, torch.cat(moved))
+    unbounded = torch.full((dimensions.action,), torch.inf, device=whole.device)
+    whole._low, whole._high = -unbounded, unbounded  # on a GPU, actions are within bounds already
+    return whole
+
+
+def _side_by_side(batches: Sequence[WindowBatch], dimensions: Dimensions) -> WindowBatch:
+    def column(name: str) -> Tensor:
+        parts = [getattr(batch, name) for batch in batches]
+        if name in ("state", "action"):
+            parts = [_widened(part, dimensions.of(name)) for part in parts]
+        return torch.cat(parts)
+
+    return WindowBatch(**{name: column(name) for name in vars(batches[0])})
+
+
+def _widened(values: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.pad(values, (0, width - values.shape[-1]))
 
 
 def _blocks_of(values: NDArray[Any]) -> Callable[[], tuple[Tensor, ...]]:

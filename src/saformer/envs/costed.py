@@ -35,6 +35,11 @@ class Costed(gymnasium.Wrapper):
         self._criteria = tuple(criteria)
         self._state: NDArray[Any] | None = None
 
+    @property
+    def num_costs(self) -> int:
+        """C, one for each criterion."""
+        return len(self._criteria)
+
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; nothing has been spent."""
         state, info = self.env.reset(**keywords)

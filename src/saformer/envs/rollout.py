@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from saformer.core.policy import Decision, Policy
 from saformer.data.trajectory import Trajectory
 from saformer.envs.costed import Costed
+from saformer.envs.lanes import Columns
+from saformer.envs.stepping import Workers, environments, pick_workers
+
+Played = TypeVar("Played")
 
 
 @dataclass(frozen=True)
@@ -26,56 +30,15 @@ class Episode:
     cost: NDArray[np.float64]
     """[T, C] of each step, undiscounted"""
     num_rounds: NDArray[np.int64]
-    """[T] rounds of proposals that each decision took; 1 for a policy that proposes nothing"""
+    """[T] rounds of proposals that each decision took; 1 for a policy that does not propose in rounds"""
     fell_back: NDArray[np.bool_]
     """[T] whether the fallback decided"""
 
 
-@dataclass
-class _Lane:
-    environment: Costed
-    limit: NDArray[np.float64]
-    seed: int
-    state: NDArray[np.floating]
-    states: list[Any] = field(default_factory=list)
-    actions: list[Any] = field(default_factory=list)
-    rewards: list[Any] = field(default_factory=list)
-    costs: list[Any] = field(default_factory=list)
-    num_rounds: list[Any] = field(default_factory=list)
-    fell_back: list[Any] = field(default_factory=list)
-    terminated: bool = False
-    truncated: bool = False
-
-    def step(self, action: NDArray[np.floating], horizon: int) -> None:
-        next_state, reward, self.terminated, self.truncated, info = self.environment.step(action)
-        self.states.append(self.state)
-        self.actions.append(action)
-        self.rewards.append(reward)
-        self.costs.append(info["cost"])
-        self.state = next_state
-        self.truncated = self.truncated or (not self.terminated and len(self.states) >= horizon)
-
-    def episode(self) -> Episode:
-        trajectory = Trajectory.of(
-            self.states,
-            self.actions,
-            self.rewards,
-            self.state,
-            terminated=self.terminated,
-            truncated=self.truncated,
-        )
-        return Episode(
-            limit=self.limit,
-            seed=self.seed,
-            trajectory=trajectory,
-            cost=np.stack(self.costs),
-            num_rounds=np.array(self.num_rounds),
-            fell_back=np.array(self.fell_back),
-        )
-
-
 Watcher = Callable[[torch.Tensor, Decision], None]
-"""Called after each decision with the lanes it is for."""
+"""Called after each decision with the lanes it is for, while these are stepped."""
+Playing = Generator[None, None, list[Episode]]
+"""A rollout that pauses whenever its environments are at work; the episodes are what it returns."""
 
 
 def rollout(
@@ -87,46 +50,159 @@ def rollout(
     horizon: int,
     watch: Watcher | None = None,
     progress: Callable[[int, int], None] | None = None,
+    workers: Workers = "auto",
 ) -> list[Episode]:
     """Run one episode per (limit, seed), all at once; finished lanes are dropped from the batch.
 
     `horizon` ends episodes that the environment would not; `progress` is told how many of how many are finished.
+    `workers` processes step the environments, about one per core where that pays, 0 for this process; the episodes are
+    the same. Only a `Maker` can be told to another process: other environments are stepped in this one.
     """
-    lanes = [_begin(make_environment(), limit, seed) for limit, seed in zip(limits, seeds, strict=True)]
-    policy.reset(_rows([lane.state for lane in lanes]), _rows([lane.limit for lane in lanes]))
-    alive = list(range(len(lanes)))
-    while alive:
-        index = torch.tensor(alive)
-        decision = policy.act(_rows([lanes[i].state for i in alive]), index)
-        if watch:
-            watch(index, decision)
-        _step(lanes, alive, decision, horizon)
-        policy.observe(
-            _rows([[lanes[i].rewards[-1]] for i in alive]), _rows([lanes[i].costs[-1] for i in alive]), index
+    return finish(
+        play(
+            policy,
+            make_environment,
+            limits,
+            seeds,
+            horizon=horizon,
+            watch=watch,
+            progress=progress,
+            workers=workers,
         )
-        running = [i for i in alive if not (lanes[i].terminated or lanes[i].truncated)]
-        if progress and len(running) < len(alive):
-            progress(len(lanes) - len(running), len(lanes))
-        alive = running
-    for lane in lanes:
-        lane.environment.close()
-    return [lane.episode() for lane in lanes]
+    )
 
 
-def _begin(environment: Costed, limit: NDArray[np.float64], seed: int) -> _Lane:
-    state, _ = environment.reset(seed=seed)
-    return _Lane(environment, limit, seed, state)
+def play(
+    policy: Policy,
+    make_environment: Callable[[], Costed],
+    limits: Sequence[NDArray[np.float64]],
+    seeds: Sequence[int],
+    *,
+    horizon: int,
+    watch: Watcher | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    workers: Workers = "auto",
+) -> Playing:
+    """`rollout` by instalments, so that one policy can decide while the environments of another are stepped."""
+    if not seeds or len(limits) != len(seeds):
+        raise ValueError(f"a limit for each seed is needed, at least one: got {len(limits)} for {len(seeds)} seeds")
+    number = pick_workers(workers, num_lanes=len(seeds), num_steps=len(seeds) * horizon)
+    with environments(make_environment, seeds, number) as stepper:
+        columns = stepper.columns
+        _check_finite(columns, np.arange(len(seeds)), seeds)
+        policy.reset(torch.from_numpy(columns.state.copy()), _rows(limits))
+        log = _Log()
+        alive = np.arange(len(seeds))
+        while len(alive):
+            index, state = torch.from_numpy(alive), columns.state[alive]
+            decision = policy.act(torch.from_numpy(state), index)
+            columns.action[alive] = decision.action.cpu().numpy()
+            columns.active[:] = False
+            columns.active[alive] = True
+            stepper.start_step()
+            if watch:
+                watch(index, decision)
+            log.decided(alive, state, columns.action[alive], decision)
+            yield
+            stepper.finish_step()
+            _check_finite(columns, alive, seeds)
+            log.stepped(columns.reward[alive], columns.cost[alive])
+            policy.observe(_rows(columns.reward[alive, None]), _rows(columns.cost[alive]), index)
+            columns.truncated[alive] |= ~columns.terminated[alive] & (log.num_steps >= horizon)
+            running = alive[~(columns.terminated | columns.truncated)[alive]]
+            if progress and len(running) < len(alive):
+                progress(len(seeds) - len(running), len(seeds))
+            alive = running
+        return log.episodes(limits, seeds, columns)
 
 
-def _step(lanes: list[_Lane], alive: list[int], decision: Decision, horizon: int) -> None:
-    actions = decision.action.cpu().numpy()
-    num_rounds = [1] * len(alive) if decision.num_rounds is None else decision.num_rounds.tolist()
-    fell_back = [False] * len(alive) if decision.fell_back is None else decision.fell_back.tolist()
-    for row, i in enumerate(alive):
-        lanes[i].step(actions[row], horizon)
-        lanes[i].num_rounds.append(num_rounds[row])
-        lanes[i].fell_back.append(fell_back[row])
+def finish(playing: Generator[None, None, Played]) -> Played:
+    """Let it go on until it returns."""
+    return take_turns([playing], at_once=1)[0]
 
 
-def _rows(values: list[Any]) -> torch.Tensor:
+def take_turns(playing: Sequence[Generator[None, None, Played]], *, at_once: int) -> list[Played]:
+    """Let `at_once` of them go on by turns; each is carried on while the environments of the others are stepped."""
+    results: dict[int, Played] = {}
+    waiting = list(enumerate(playing))
+    turns = [waiting.pop(0) for _ in range(min(at_once, len(waiting)))]
+    try:
+        while turns:
+            place, turn = turns.pop(0)
+            try:
+                next(turn)
+                turns.append((place, turn))
+            except StopIteration as end:
+                results[place] = end.value
+                turns += [waiting.pop(0)] if waiting else []
+    finally:
+        for _, turn in turns:
+            turn.close()
+    return [results[place] for place in range(len(playing))]
+
+
+class _Log:
+    """What happened at each step, on the lanes that were alive."""
+
+    def __init__(self) -> None:
+        self._steps: list[dict[str, NDArray[Any]]] = []
+
+    @property
+    def num_steps(self) -> int:
+        return len(self._steps)
+
+    def decided(
+        self, lanes: NDArray[np.int64], state: NDArray[np.float32], action: NDArray[np.float32], decision: Decision
+    ) -> None:
+        num_rounds, fell_back = decision.num_rounds, decision.fell_back
+        self._steps.append(
+            {
+                "lane": lanes,
+                "state": state,
+                "action": action,
+                "num_rounds": np.ones(len(lanes), np.int64) if num_rounds is None else num_rounds.cpu().numpy(),
+                "fell_back": np.zeros(len(lanes), np.bool_) if fell_back is None else fell_back.cpu().numpy(),
+            }
+        )
+
+    def stepped(self, reward: NDArray[np.float64], cost: NDArray[np.float64]) -> None:
+        self._steps[-1].update(reward=reward, cost=cost)
+
+    def episodes(self, limits: Sequence[NDArray[np.float64]], seeds: Sequence[int], columns: Columns) -> list[Episode]:
+        """One per lane: the rows of all steps, sorted by lane."""
+        rows = {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
+        lane = rows.pop("lane")
+        order, ends = np.argsort(lane, kind="stable"), np.cumsum(np.bincount(lane))[:-1]
+        parts = {name: np.split(values[order], ends) for name, values in rows.items()}
+        return [
+            Episode(
+                limit=limit,
+                seed=seed,
+                trajectory=Trajectory.of(
+                    parts["state"][i],
+                    parts["action"][i],
+                    parts["reward"][i],
+                    columns.state[i].copy(),
+                    terminated=bool(columns.terminated[i]),
+                    truncated=bool(columns.truncated[i]),
+                ),
+                **{name: parts[name][i] for name in ("cost", "num_rounds", "fell_back")},
+            )
+            for i, (limit, seed) in enumerate(zip(limits, seeds, strict=True))
+        ]
+
+
+def _check_finite(columns: Columns, lanes: NDArray[np.int64], seeds: Sequence[int]) -> None:
+    """Environments that blow up are named, rather than what would become of their numbers."""
+    for name in ("state", "reward"):
+        values = getattr(columns, name)[lanes]
+        if not np.isfinite(values).all():
+            lane = lanes[~np.isfinite(values.reshape(len(lanes), -1)).all(1)][0]
+            raise ValueError(
+                f"the environment of lane {lane} (seed {seeds[lane]}) gave a {name} that is NaN or infinite: "
+                "it has become unstable, or is not meant for such actions"
+            )
+
+
+def _rows(values: Any) -> torch.Tensor:
     return torch.from_numpy(np.asarray(values, dtype=np.float32))

@@ -13,8 +13,9 @@ from saformer.core.policy import Policy
 from saformer.data.limits import Frontier, Limit, frontier
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import rank_correlation
-from saformer.envs.costed import make
+from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
+from saformer.envs.stepping import Workers
 from saformer.evaluation.trace import DecisionTrace, cost_paths
 from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge
 
@@ -69,11 +70,12 @@ def evaluate(
     seed: int = 0,
     frontiers: Sequence[Frontier] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    workers: Workers = "auto",
 ) -> Evaluation:
     """Every limit and episode in one batched rollout. All limits face the same initial states.
 
     The environment and its costs come from `data`, and so does what counts as possible within each limit, unless
-    `frontiers` says it.
+    `frontiers` says it. `workers` processes step the environments (0: this one); the findings are the same.
     """
     if episodes < 1 or not limits:
         raise ValueError(f"at least one episode and one limit are needed, got {episodes} and {len(limits)}")
@@ -84,12 +86,13 @@ def evaluate(
     began = time.perf_counter()
     played = rollout(
         policy,
-        lambda: make(environment, data.criteria),
+        Maker(environment, tuple(data.criteria)),
         [np.array(limit.values) for limit in lane_limits],
         seeds,
         horizon=environment.horizon,
         watch=trace,
         progress=progress,
+        workers=workers,
     )
     seconds = time.perf_counter() - began
     rows = tuple(_row(e, limit, data.cost_discount) for e, limit in zip(played, lane_limits, strict=True))

@@ -25,21 +25,15 @@ class DecisionTrace:
 
     def __call__(self, lanes: Tensor, decision: Decision) -> None:
         """See a decision go by."""
-        if decision.verification is not None:
-            for row, lane in enumerate(lanes.tolist()):
-                if lane in self._lanes and self._is_telling(lane, decision, row):
+        if decision.verification is not None and decision.candidates is not None and decision.num_safe is not None:
+            num_candidates = decision.candidates.return_to_go.shape[1]
+            for row, (lane, num_safe) in enumerate(zip(lanes.tolist(), decision.num_safe.tolist(), strict=True)):
+                if lane in self._lanes and self._is_telling(lane, min(num_safe, num_candidates - num_safe)):
                     self.kept[lane] = _describe(decision, row, self._step)
         self._step += 1
 
-    def _is_telling(self, lane: int, decision: Decision, row: int) -> bool:
-        return lane not in self.kept or _balance(decision, row) >= self.kept[lane]["balance"]
-
-
-def _balance(decision: Decision, row: int) -> int:
-    """How many candidates were accepted or rejected, whichever is less."""
-    assert decision.verification is not None
-    safe = decision.verification.safe[row]
-    return min(int(safe.sum()), int((~safe).sum()))
+    def _is_telling(self, lane: int, balance: int) -> bool:
+        return lane not in self.kept or balance >= self.kept[lane]["balance"]
 
 
 def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
@@ -56,7 +50,7 @@ def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
         "safe": safe.tolist(),
         "chosen": int(decision.chosen[row]),
         "fell_back": bool(decision.fell_back[row]),
-        "balance": _balance(decision, row),
+        "balance": min(int(safe.sum()), int((~safe).sum())),
     }
 
 

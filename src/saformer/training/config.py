@@ -24,9 +24,10 @@ class FitConfig:
     gradient_clip: float = 0.25
     """Largest norm of a phase's gradient."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What transformer blocks are computed in while training; auto: bfloat16 on a GPU, float32 on a CPU."""
+    """What transformer blocks are computed in while training; auto: bfloat16 on a GPU, and on a CPU that multiplies it
+    if the width is at least 128, else float32."""
     compile: Literal["auto", "off"] = "auto"
-    """auto: on a GPU, compile the losses and replay whole updates as a CUDA graph."""
+    """auto: on a GPU, compile the losses and replay whole updates as a CUDA graph; on a CPU nothing: it is slower."""
     report_every: int = 100
     """Updates between rows of metrics."""
     checkpoint_every: int = 1000

@@ -1,135 +1,23 @@
-"""The training loop, shared by all agents: it owns backward, clipping, the step, checkpoints and metrics."""
+"""The training loop, shared by all agents: progress, rows of metrics, evaluations, checkpoints, interrupts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from saformer.agents.agent import Agent, Phase, Sampler
-from saformer.runs.checkpoint import Checkpoint
+from saformer.agents.agent import Agent, Sampler
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.interrupt import Interrupt
-from saformer.training.update import Update, set_training_dtype
-
-Metrics = dict[str, float]
-AHEAD = 50
-"""Updates that a GPU is given at once; Ctrl-C is heard after them."""
-
-
-class NonFiniteLossError(RuntimeError):
-    """Training diverged; the state before the bad update was saved."""
+from saformer.training.trainer import Member, Metrics, NonFiniteLossError, Observer, PackTrainer
 
 
 class InterruptedTrainingError(RuntimeError):
     """The user asked to stop; everything was saved."""
-
-
-@dataclass(frozen=True)
-class Observer:
-    """What a caller may want to hear of while training goes on."""
-
-    progress: Callable[[int, Metrics], None] = lambda update, metrics: None
-    """called after every update with the latest metrics"""
-    evaluate: Callable[[Agent], dict[str, Any]] | None = None
-    """called every `evaluate_every` updates; its answer becomes a row of metrics"""
-    row: Callable[[dict[str, Any]], None] = lambda row: None
-    """called with each row of metrics, as it is written"""
-
-
-class Trainer:
-    """All that changes while training: weights, optimisers, random states, and how far it has come.
-
-    Implements: Algorithm 2
-    """
-
-    def __init__(self, agent: Agent, sampler: Sampler, config: FitConfig, *, seed: int) -> None:
-        self.agent, self.sampler, self.config = agent, sampler, config
-        self.update = 0
-        self.seconds = 0.0
-        self.device = next(agent.model.parameters()).device
-        self.generator = torch.Generator(self.device).manual_seed(seed)
-        # Two streams from one seed: windows have a generator of their own, dropout uses torch's.
-        torch.manual_seed(seed)
-        set_training_dtype(agent.model, config.precision, self.device)
-        self.optimizers = {phase.name: optimizer_of(phase, config, self.device) for phase in agent.phases}
-        self._ahead = AHEAD if self.device.type == "cuda" else 1
-        self._updates_: Update | None = None
-
-    @property
-    def _updates(self) -> Update:
-        """Made when it is first needed: on a GPU it records where everything lies."""
-        if self._updates_ is None:
-            self._updates_ = Update(
-                self.agent,
-                self.optimizers,
-                lambda: self.sampler.sample(self.config.batch_size, self.generator),
-                [self.generator],
-                gradient_clip=self.config.gradient_clip,
-                compiled=self.config.compile == "auto",
-            )
-        return self._updates_
-
-    def step(self) -> Metrics:
-        """One update of every phase. Raises NonFiniteLossError before anything is changed."""
-        return self.advance(1)[1]
-
-    def advance(self, most: int) -> tuple[int, Metrics]:
-        """Some updates, at most `most`: how many there were, and the means of what they measured.
-
-        A GPU is given several at once, so that it never waits. Raises NonFiniteLossError; the state is then what it
-        was before the bad update.
-        """
-        rates = [self.config.learning_rate_at(self.update + ahead) for ahead in range(min(most, self._ahead))]
-        found = self._updates.run(rates)
-        self.update += found.num_updates
-        if found.bad:
-            raise NonFiniteLossError(f"training is not finite at update {self.update}: {', '.join(found.bad)}")
-        means = {name: values[0] for name, values in found.means.items()}
-        return found.num_updates, {"learning_rate": sum(rates) / len(rates), **means}
-
-    def checkpoint(self, facts: dict[str, Any]) -> Checkpoint:
-        """Everything needed to go on as if nothing had happened."""
-        groups = {"model": dict(self.agent.model.state_dict())}
-        for name, optimizer in self.optimizers.items():
-            groups[f"optimizer.{name}"] = _optimizer_tensors(optimizer)
-        groups["random"] = {"windows": self.generator.get_state(), "torch": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            groups["random"]["cuda"] = torch.cuda.get_rng_state(self.device)
-        return Checkpoint(groups, {**facts, "update": self.update, "seconds": self.seconds})
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
-        self.agent.model.load_state_dict(checkpoint.groups["model"])
-        for name, optimizer in self.optimizers.items():
-            # before the first update there is no state, and so no group of that name
-            _restore_optimizer(optimizer, checkpoint.groups.get(f"optimizer.{name}", {}))
-        random = checkpoint.groups["random"]
-        self.generator.set_state(random["windows"])
-        torch.set_rng_state(random["torch"])
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(random["cuda"], self.device)
-        self.update, self.seconds = checkpoint.facts["update"], checkpoint.facts["seconds"]
-        self._updates_ = None
-
-
-def optimizer_of(phase: Phase, config: FitConfig, device: torch.device) -> torch.optim.AdamW:
-    """AdamW; on a GPU in one kernel, with a learning rate that a recorded update can read."""
-    on_gpu, rate = device.type == "cuda", phase.learning_rate or config.learning_rate
-    return torch.optim.AdamW(
-        phase.parameters,
-        lr=torch.tensor(rate, device=device) if on_gpu else rate,
-        weight_decay=config.weight_decay if phase.weight_decay is None else phase.weight_decay,
-        betas=(0.9, 0.999),
-        fused=on_gpu,
-        capturable=on_gpu,
-    )
 
 
 def fit(
@@ -146,47 +34,98 @@ def fit(
 
     Ctrl-C saves first and raises `InterruptedTrainingError`; a loss that is not finite, `NonFiniteLossError`.
     """
-    trainer = Trainer(agent, sampler, config, seed=seed)
-    if resume:
-        assert run is not None, "resuming needs a run"
-        trainer.restore(run.load())
-        run.rewind_metrics(trainer.update)
-    elif run is not None:
-        _save(trainer, run)
-    with Interrupt() as interrupt, _mode(agent, training=True):
-        try:
-            _loop(trainer, run, observer or Observer(), interrupt)
-        except NonFiniteLossError as error:
-            if run is not None:
-                _save(trainer, run)
-                raise NonFiniteLossError(f"{error}. The state before it is saved in {run.path}") from None
-            raise
-    if run is not None:
-        run.mark_done({"updates": trainer.update, "seconds": round(trainer.seconds, 1)})
+    failed = fit_together([Member(agent, sampler, seed, run, observer or Observer())], config, resume=resume)
+    if failed:
+        raise failed[0]
     return agent
 
 
-def _loop(trainer: Trainer, run: Run | None, observer: Observer, interrupt: Interrupt) -> None:
-    config, report = trainer.config, _Report(trainer.update)
+def fit_together(
+    members: Sequence[Member], config: FitConfig, *, resume: bool = False
+) -> dict[int, NonFiniteLossError]:
+    """Train runs of one architecture as one program; each is what it would be alone. Answers which failed, and why.
+
+    A run that diverges is saved as it was before and left behind; the others go on. With `resume`, all go on from their
+    checkpoints, which must be of the same update.
+    """
+    trainer = PackTrainer(members, config)
+    if resume:
+        assert all(member.run is not None for member in members), "resuming needs runs"
+        trainer.restore([member.run.load() for member in members if member.run is not None])
+        for member in members:
+            if member.run is not None:
+                member.run.rewind_metrics(trainer.update)
+    else:
+        _save(trainer)
+    failed: dict[int, NonFiniteLossError] = {}
+    numbers = list(range(len(members)))
+    with Interrupt() as interrupt:
+        while numbers:
+            try:
+                with _mode(trainer, training=True):
+                    _loop(trainer, interrupt)
+            except NonFiniteLossError as error:
+                _save(trainer)
+                for number in error.numbers:
+                    failed[numbers[number]] = _with_place(error, trainer.members[number].run)
+                numbers = [number for number in numbers if number not in failed]
+                trainer = _without(trainer, error.numbers)
+            else:
+                break
+    for number in numbers:
+        run = members[number].run
+        if run is not None:
+            run.mark_done({"updates": trainer.update, "seconds": round(trainer.seconds, 1)})
+    return failed
+
+
+def _without(trainer: PackTrainer, numbers: Sequence[int]) -> PackTrainer:
+    """The same training with the others alone."""
+    left = [number for number in range(len(trainer.members)) if number not in numbers]
+    if not left:
+        return trainer
+    checkpoints = [trainer.checkpoint({}, number) for number in left]
+    rest = PackTrainer([trainer.members[number] for number in left], trainer.config)
+    rest.restore(checkpoints)
+    return rest
+
+
+def _with_place(error: NonFiniteLossError, run: Run | None) -> NonFiniteLossError:
+    where = f". The state before it is saved in {run.path}" if run is not None else ""
+    return NonFiniteLossError(f"{error}{where}")
+
+
+def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
+    config = trainer.config
+    reports = [_Report(trainer.update) for _ in trainer.members]
     while trainer.update < config.updates:
         began = time.perf_counter()
         count, metrics = trainer.advance(_until_next_event(trainer.update, config))
         trainer.seconds += time.perf_counter() - began
-        report.add(metrics, count)
-        observer.progress(trainer.update, metrics)
         last = trainer.update == config.updates
-        if last or trainer.update % config.report_every == 0:
-            _write(run, observer, report.row(trainer.update, trainer.seconds))
-        if observer.evaluate and config.evaluate_every and (last or trainer.update % config.evaluate_every == 0):
-            with _mode(trainer.agent, training=False):
-                found = observer.evaluate(trainer.agent)
-            _write(run, observer, {"update": trainer.update, "evaluation": found})
+        for member, report, values in zip(trainer.members, reports, metrics, strict=True):
+            report.add(values, count)
+            member.observer.progress(trainer.update, values)
+            if last or trainer.update % config.report_every == 0:
+                _write(member, report.row(trainer.update, trainer.seconds))
+        if config.evaluate_every and (last or trainer.update % config.evaluate_every == 0):
+            _evaluate(trainer)
         stopping = interrupt.requested and not last
-        if run is not None and (last or stopping or trainer.update % config.checkpoint_every == 0):
-            _save(trainer, run)
+        if last or stopping or trainer.update % config.checkpoint_every == 0:
+            _save(trainer)
         if stopping:
-            where = f"; saved in {run.path}" if run is not None else ""
+            paths = [str(member.run.path) for member in trainer.members if member.run is not None]
+            where = f"; saved in {', '.join(paths)}" if paths else ""
             raise InterruptedTrainingError(f"stopped after update {trainer.update} of {config.updates}{where}")
+
+
+def _evaluate(trainer: PackTrainer) -> None:
+    trainer.unpack()
+    for member in trainer.members:
+        if member.observer.evaluate is not None:
+            with _mode(trainer, training=False):
+                found = member.observer.evaluate(member.agent)
+            _write(member, {"update": trainer.update, "evaluation": found})
 
 
 def _until_next_event(update: int, config: FitConfig) -> int:
@@ -212,37 +151,29 @@ class _Report:
         return {"update": update, "seconds": round(seconds, 3), **means}
 
 
-def _write(run: Run | None, observer: Observer, row: dict[str, Any]) -> None:
-    if run is not None:
-        run.append_metrics(row)
-    observer.row(row)
+def _write(member: Member, row: dict[str, Any]) -> None:
+    if member.run is not None:
+        member.run.append_metrics(row)
+    member.observer.row(row)
 
 
-def _save(trainer: Trainer, run: Run) -> None:
-    run.save(trainer.checkpoint({"spec": run.spec.digest}))
+def _save(trainer: PackTrainer) -> None:
+    for number, member in enumerate(trainer.members):
+        if member.run is not None:
+            member.run.save(trainer.checkpoint({"spec": member.run.spec.digest}, number))
 
 
 @contextmanager
-def _mode(agent: Agent, *, training: bool) -> Iterator[None]:
+def _mode(trainer: PackTrainer, *, training: bool) -> Iterator[None]:
     """Dropout on while training and off while evaluating; a caller's random state is not disturbed by evaluating."""
-    before, state = agent.model.training, torch.get_rng_state()
-    agent.model.train(training)
+    models = [member.agent.model for member in trainer.members]
+    before, state = [model.training for model in models], torch.get_rng_state()
+    for model in models:
+        model.train(training)
     try:
         yield
     finally:
-        agent.model.train(before)
+        for model, was in zip(models, before, strict=True):
+            model.train(was)
         if not training:
             torch.set_rng_state(state)
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    state = optimizer.state_dict()["state"]
-    return {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.objectives import PerSample
-from saformer.core.transformer import Trunk
 
 Losses = Callable[[type, dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Tensor]]]
 """What is minimised, and what is only watched."""
@@ -50,8 +49,8 @@ class Findings:
     """good ones"""
     means: dict[str, list[float]]
     """per model"""
-    bad: tuple[str, ...] = ()
-    """what was not finite in the update after the last good one"""
+    bad: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """what was not finite in the update after the last good one, by the number of the model"""
 
 
 class Update:
@@ -99,41 +98,39 @@ class Update:
             name: [total / max(1, count) for total in row] for name, row in zip(self._names, found[0], strict=True)
         }
         self._forget()
-        odd = (name for name, row in zip(self._names, found[1], strict=True) if not all(map(math.isfinite, row)))
-        return Findings(count, means, tuple(odd) if bad else ())
+        return Findings(count, means, _not_finite(self._names, found[1]) if bad else {})
 
     def _once(self) -> None:
         batch = self._batches()
         metrics: dict[str, Tensor] = {}
-        for place, phase in enumerate(self._phases):
-            with self._beside(place):
+        for phase, stream in self._side_by_side():
+            with stream:
                 metrics |= {f"{phase.name}/{name}": value for name, value in self._differentiate(phase, batch).items()}
-        for stream in self._streams:
-            torch.cuda.current_stream().wait_stream(stream)
         self._book(metrics)
         if self._on_gpu or not self._bad:
-            for optimizer in self._optimizers.values():
-                optimizer.step()
+            for phase, stream in self._side_by_side():
+                with stream:
+                    self._optimizers[phase.name].step()
             for average in self._learner.averages:
                 _follow(average, unless=self._bad)
 
-    @contextmanager
-    def _beside(self, place: int) -> Iterator[None]:
-        """Phases after the first run on streams of their own."""
-        if place == 0 or not self._on_gpu:
-            yield
-            return
-        stream = self._streams[place - 1]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            yield
+    def _side_by_side(self) -> Iterator[tuple[Phase, AbstractContextManager[Any]]]:
+        """Phases and where to run them: on a GPU each but the first has a stream of its own, and all begin together."""
+        if self._on_gpu:
+            for stream in self._streams:  # before anything of the first phase is queued
+                stream.wait_stream(torch.cuda.current_stream())
+        yield self._phases[0], nullcontext()
+        for place, phase in enumerate(self._phases[1:]):
+            yield phase, torch.cuda.stream(self._streams[place]) if self._on_gpu else nullcontext()
+        for stream in self._streams:
+            torch.cuda.current_stream().wait_stream(stream)
 
     def _differentiate(self, phase: Phase, batch: Any) -> dict[str, Tensor]:
         """Leave the clipped gradient on the phase's parameters; losses and the norm before clipping, each [M]."""
         losses, watched = self._losses[phase.name](type(batch), dict(vars(batch)))
         gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), phase.parameters)
         for parameter, gradient in zip(phase.parameters, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient.contiguous()  # fused optimisers want the parameter's layout
         norm = clip_gradients(phase.parameters, self._clip, num_models=self._learner.num_models)
         found = {**losses, **watched, "gradient_norm": norm}
         return {name: value.detach() for name, value in found.items()}
@@ -161,7 +158,7 @@ class Update:
             self._losses = {name: torch.compile(losses, dynamic=False) for name, losses in plain.items()}
             self._warm_up()
         except Exception as error:  # whatever a compiler raises, training can do without it
-            why = next(iter(str(error).splitlines()), "no reason given")
+            why = _reason(error)
             warnings.warn(f"losses are not compiled ({type(error).__name__}: {why}): training is slower", stacklevel=5)
             self._losses = plain
             self._warm_up()
@@ -193,7 +190,7 @@ class _Snapshot:
         generators: Sequence[torch.Generator],
     ) -> None:
         self._learner, self._optimizers, self._generators = learner, optimizers, generators
-        self._weights = [parameter.detach().clone() for parameter in learner.model.parameters()]
+        self._weights = {name: value.clone() for name, value in learner.model.state_dict().items()}
         self._states = {name: _copied(optimizer) for name, optimizer in optimizers.items()}
         self._random = [generator.get_state() for generator in generators]
         self._dropout = torch.cuda.get_rng_state(generators[0].device)
@@ -201,8 +198,8 @@ class _Snapshot:
     @torch.no_grad()
     def restore(self) -> None:
         """In place: a graph remembers where everything lies."""
-        for parameter, kept in zip(self._learner.model.parameters(), self._weights, strict=True):
-            parameter.copy_(kept)
+        for name, value in self._learner.model.state_dict().items():
+            value.copy_(self._weights[name])
         for name, optimizer in self._optimizers.items():
             for owner, state in optimizer.state.items():
                 for key, value in state.items():
@@ -218,8 +215,12 @@ def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_mode
     if num_models == 1:
         return torch.nn.utils.clip_grad_norm_(parameters, bound)[None]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0).sqrt()
-    scale = (bound / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
+    own = [[gradient[number] for gradient in gradients] for number in range(num_models)]
+    parts = torch._foreach_norm(
+        [part for model in own for part in model]
+    )  # as clip_grad_norm_ does it, for all at once
+    norm = torch.stack(parts).reshape(num_models, -1).norm(dim=1)
+    scale = (bound / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(scale.reshape(-1, *(1,) * (gradient.ndim - 1)))
     return norm
@@ -233,13 +234,14 @@ def means_of(term: PerSample, num_models: int) -> Tensor:
     return sums / counts.clamp(min=1)
 
 
-def set_training_dtype(model: nn.Module, precision: str, device: torch.device) -> None:
-    """What transformer blocks are computed in while training; auto: bfloat16 on a GPU."""
-    automatic = "bfloat16" if device.type == "cuda" else "float32"
-    dtype = getattr(torch, automatic if precision == "auto" else precision)
-    for module in model.modules():
-        if isinstance(module, Trunk):
-            module.training_dtype = dtype
+def _not_finite(names: Sequence[str], rows: list[list[float]]) -> dict[int, tuple[str, ...]]:
+    """For each model that has any, the names of its values that are not finite."""
+    found: dict[int, tuple[str, ...]] = {}
+    for name, row in zip(names, rows, strict=True):
+        for number, value in enumerate(row):
+            if not math.isfinite(value):
+                found[number] = (*found.get(number, ()), name)
+    return found
 
 
 def _losses_of(phase: Phase, num_models: int) -> Losses:
@@ -250,6 +252,12 @@ def _losses_of(phase: Phase, num_models: int) -> Losses:
         return means, watched
 
     return losses
+
+
+def _reason(error: Exception) -> str:
+    """The line of a compiler's report that says most: the last one that names an error, or else the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if "Error" in line), next(iter(lines), "no reason given"))
 
 
 def _set_learning_rate(optimizer: torch.optim.AdamW, rate: float) -> None:

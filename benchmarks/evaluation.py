@@ -1,0 +1,236 @@
+"""How long evaluation takes, simulation included: untrained models of the paper's size in MuJoCo, alive to the end.
+
+python -m benchmarks.evaluation [--device cuda] [--cells 36] [--episodes 20] [--steps 1000] [--together 1 2]
+
+A cell is a dataset under one limit; four cells share a model and are one rollout of 4 x episodes lanes. --tight of the
+four limits are so low that every round of proposals is rejected; under the others the first one is accepted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.decisions import decide, latencies, model_of_paper_size
+from benchmarks.measure import Peak, peak_memory
+from saformer.core.batch import Dimensions
+from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.policy import Decision
+from saformer.criteria import torque
+from saformer.data.store import EnvironmentSpec
+from saformer.envs.lanes import Maker
+from saformer.envs.pool import close_idle
+from saformer.envs.rollout import play, take_turns
+from saformer.envs.stepping import Workers, pick_workers
+
+WINDOW, CANDIDATES = 20, 128
+LIMITS = 4
+LOOSE, TIGHT = 1e6, 0.0
+FALLS = {"terminate_when_unhealthy": False}
+ROBOTS = {
+    "Hopper-v5": (Dimensions(state=11, action=3, horizon=1000), FALLS),
+    "Walker2d-v5": (Dimensions(state=17, action=6, horizon=1000), FALLS),
+    "HalfCheetah-v5": (Dimensions(state=17, action=6, horizon=1000), {}),
+}
+
+
+class Timed:
+    """A policy that knows how long it was busy, device included."""
+
+    def __init__(self, policy: SaFormerPolicy, device: str) -> None:
+        self._policy, self._device = policy, device
+        self.seconds = 0.0
+
+    def reset(self, *arguments: object) -> None:
+        self._policy.reset(*arguments)
+
+    def act(self, *arguments: object) -> Decision:
+        began = time.perf_counter()
+        decision = self._policy.act(*arguments)
+        self._book(began)
+        return decision
+
+    def observe(self, *arguments: object) -> None:
+        began = time.perf_counter()
+        self._policy.observe(*arguments)
+        self._book(began)
+
+    def _book(self, began: float) -> None:
+        if self._device != "cpu":
+            torch.cuda.synchronize()
+        self.seconds += time.perf_counter() - began
+
+
+class Still:
+    """A policy that takes no time, to measure environments alone: it stands still."""
+
+    seconds = 0.0
+
+    def __init__(self, dimensions: Dimensions) -> None:
+        self._num_actions = dimensions.action
+
+    def reset(self, *arguments: object) -> None:
+        pass
+
+    def act(self, state: torch.Tensor, lanes: torch.Tensor) -> Decision:
+        whole = torch.ones(len(lanes), dtype=torch.int64)
+        action = torch.zeros(len(lanes), self._num_actions)
+        return Decision(action, whole, whole, whole, whole, whole < 1, None, None)  # type: ignore[arg-type]
+
+    def observe(self, *arguments: object) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One way to evaluate."""
+
+    num_steps: int
+    seconds: float
+    deciding: float
+    """share of the time in which the device, or this process for it, is busy with decisions"""
+    simulating: float
+    """share of the time in which one worker is busy with environments, on average"""
+    memory: Peak
+    workers_memory: float
+    """MB of all workers, what they share counted once"""
+
+
+def evaluate(
+    options: argparse.Namespace, workers: Workers, together: int, *, steps: int, cells: int, alone: bool = False
+) -> Measured:
+    models = [list(ROBOTS.items())[i % len(ROBOTS)] for i in range(max(1, cells // LIMITS))]
+    policies = [
+        Still(dimensions) if alone else Timed(_policy(dimensions, options), options.device)
+        for _, (dimensions, _) in models
+    ]
+    lanes = LIMITS * options.episodes
+    limits = [np.array([TIGHT if i < options.tight else LOOSE]) for i in range(LIMITS) for _ in range(options.episodes)]
+    number = pick_workers(workers, num_lanes=lanes, num_steps=lanes * 1000)
+    with peak_memory() as memory:
+        busy, began = _workers()[0], time.perf_counter()
+        played = take_turns(
+            [
+                play(policy, maker_of(name), limits, list(range(lanes)), horizon=steps, workers=number)
+                for policy, (name, _) in zip(policies, models, strict=True)
+            ],
+            at_once=together,
+        )
+        seconds = time.perf_counter() - began
+        working, workers_memory = _workers()
+    num_steps = sum(len(episode.trajectory) for episodes in played for episode in episodes)
+    assert num_steps == lanes * steps * len(models), "an episode ended early"
+    return Measured(
+        num_steps,
+        seconds,
+        deciding=sum(policy.seconds for policy in policies) / seconds,
+        simulating=(working - busy) / seconds / (number * min(together, len(models))) if number else float("nan"),
+        memory=memory,
+        workers_memory=workers_memory,
+    )
+
+
+def _policy(dimensions: Dimensions, options: argparse.Namespace) -> SaFormerPolicy:
+    model = model_of_paper_size(options.device, dimensions)
+    how = ExecutionOptions(candidates=CANDIDATES, rounds=options.rounds)
+    return SaFormerPolicy(model, window=WINDOW, options=how)
+
+
+def maker_of(name: str) -> Maker:
+    dimensions, arguments = ROBOTS[name]
+    bounds = (1.0,) * dimensions.action
+    spec = EnvironmentSpec(tuple(-b for b in bounds), bounds, dimensions.horizon, name, dict(arguments))
+    return Maker(spec, (torque,))
+
+
+def _workers() -> tuple[float, float]:
+    """Processor seconds that our workers have used so far, and the MB they hold (Linux; 0 where it does not say)."""
+    seconds = megabytes = 0.0
+    for children in Path("/proc/self/task").glob("*/children"):
+        for process in (Path("/proc") / pid for pid in children.read_text().split()):
+            used = (process / "stat").read_text().rpartition(")")[2].split()
+            seconds += (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
+            rollup = process / "smaps_rollup"
+            held = rollup.read_text().splitlines() if rollup.exists() else []
+            megabytes += sum(int(line.split()[1]) for line in held if line.startswith("Pss:")) / 1024
+    return seconds, megabytes
+
+
+def _row(name: str, found: Measured, lanes: int) -> str:
+    per_step = 1e3 * found.seconds * lanes / found.num_steps
+    speed, busy = found.num_steps / found.seconds, "" if np.isnan(found.simulating) else f"{found.simulating:.0%}"
+    return (
+        f"| {name} | {found.num_steps} | {found.seconds:.1f} s | {speed:.0f} | {per_step:.2f} ms "
+        f"| {found.deciding:.0%} | {busy} | {found.memory.resident:.0f} + {found.workers_memory:.0f} MB |"
+    )
+
+
+def _decisions(options: argparse.Namespace, lanes: int) -> str:
+    """Whether lanes in two groups would pay: one group deciding while the other is stepped."""
+    taken = []
+    for number in (lanes, lanes // 2):
+        policy = _policy(ROBOTS["HalfCheetah-v5"][0], options)
+        limits = torch.full((number, 1), LOOSE)
+        policy.reset(torch.zeros(number, 17), limits)
+        taken.append(1e3 * float(np.median(latencies(decide(policy, number), repeat=20, device=options.device))))
+    return (
+        f"A decision of one round for {lanes} lanes takes {taken[0]:.2f} ms, for {lanes // 2} lanes {taken[1]:.2f} ms."
+    )
+
+
+def _number(text: str) -> Workers:
+    return "auto" if text == "auto" else int(text)
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cells", type=int, default=36)
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--tight", type=int, default=2, help="how many of the four limits reject every proposal")
+    parser.add_argument("--workers", type=_number, nargs="+", default=["auto"])
+    parser.add_argument("--together", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--brief", type=int, default=200, help="steps of the rows that compare")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    lanes = LIMITS * options.episodes
+    evaluate(options, 0, 1, steps=3, cells=4 * len(ROBOTS))  # what happens once only is not measured
+    print(
+        f"{options.device}, {len(os.sched_getaffinity(0))} cores, {lanes} lanes a model, "
+        f"{options.tight} of 4 limits reject all of {options.rounds} rounds"
+    )
+    print(
+        "| evaluation | steps | time | steps per second | a step of all lanes | deciding | each worker busy | memory |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    brief = {"steps": options.brief, "cells": 4 * len(ROBOTS)}
+    most = pick_workers("auto", num_lanes=lanes, num_steps=lanes * 1000)
+    print(_row("environments alone, in this process", evaluate(options, 0, 1, alone=True, **brief), lanes), flush=True)
+    evaluate(options, most, 1, alone=True, steps=3, cells=4)  # the workers are started
+    print(_row(f"environments alone, {most} workers", evaluate(options, most, 1, alone=True, **brief), lanes))
+    print(_row("in this process, one model at a time", evaluate(options, 0, 1, **brief), lanes), flush=True)
+    close_idle()
+    for together in options.together:
+        for workers in options.workers:
+            number = max(1, most // together) if workers == "auto" else workers
+            found = evaluate(options, number, together, steps=options.steps, cells=options.cells)
+            name = f"{options.cells} cells, {number} workers a model, {together} models at a time"
+            print(_row(name, found, lanes), flush=True)
+            close_idle()
+    print(_decisions(options, lanes))
+    if options.device != "cpu":
+        print(f"GPU memory at its peak: {torch.cuda.max_memory_allocated() / 2**20:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Who steps the environments of a rollout: this process, or several others beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, Protocol
+
+import gymnasium
+
+from saformer.envs.costed import Costed
+from saformer.envs.lanes import Columns, Maker, Shape, Share
+from saformer.envs.pool import POSSIBLE, borrowed
+
+Workers = int | Literal["auto"]
+FEWEST_STEPS = 40_000
+"""Below that many steps in all, starting processes (0.3 s) may take longer than it saves: episodes can end early."""
+FEWEST_LANES = 2
+"""Of a worker: with one each, waking it up costs about as much as it saves."""
+
+
+class Stepper(Protocol):
+    """Steps the active lanes: their actions lie in `columns`, and so does what came of them."""
+
+    columns: Columns
+
+    def start_step(self) -> None:
+        """Have active lanes stepped; may return before they are."""
+
+    def finish_step(self) -> None:
+        """Wait until they are."""
+
+
+class Here:
+    """Steps environments in this process."""
+
+    def __init__(self, environments: Sequence[Costed], seeds: Sequence[int]) -> None:
+        self._share = Share(environments, range(len(seeds)), seeds)
+        shape = Shape(len(seeds), *self._share.widths)
+        self.columns = Columns.over(bytearray(shape.num_bytes), shape)
+        self._share.begin(self.columns)
+
+    def start_step(self) -> None:
+        """Step active lanes."""
+        self._share.step()
+
+    def finish_step(self) -> None:
+        """They are stepped already."""
+
+
+def pick_workers(workers: Workers, *, num_lanes: int, num_steps: int) -> int:
+    """How many processes step this many lanes, `num_steps` in all; 0 means this one."""
+    if workers == "auto":
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        enough = cores > 1 and num_steps >= FEWEST_STEPS and POSSIBLE
+        return min(cores, num_lanes // FEWEST_LANES) if enough else 0
+    if not isinstance(workers, int) or workers < 0:
+        raise ValueError(f'workers must be "auto" or a number of processes, 0 for none beside this, got {workers!r}')
+    if workers and not POSSIBLE:
+        raise ValueError(
+            f"workers={workers}: environments cannot be stepped by other processes on {sys.platform}; use 0"
+        )
+    return min(workers, num_lanes)
+
+
+@contextmanager
+def environments(make: Callable[[], Costed], seeds: Sequence[int], num_workers: int) -> Iterator[Stepper]:
+    """Environments that have been reset with these seeds, one a lane, and who steps them."""
+    text = _told(make) if num_workers else None
+    if text is None:
+        here = [make() for _ in seeds]
+        try:
+            yield Here(here, seeds)
+        finally:
+            for environment in here:
+                environment.close()
+        return
+    with borrowed(num_workers) as pool:
+        pool.begin(pool.make(text, seeds))
+        yield pool
+        pool.end()
+
+
+def _told(make: Callable[[], Costed]) -> str | None:
+    """What workers are told to make, or None and a line where it cannot be told."""
+    try:
+        if not isinstance(make, Maker):
+            raise ValueError("they were given as a function")
+        return make.text()
+    except (ValueError, TypeError, gymnasium.error.Error) as error:
+        warnings.warn(
+            f"environments are stepped in this process, as no other could make them: {error} (workers=0 asks for it)",
+            stacklevel=2,
+        )
+        return None

@@ -1,0 +1,242 @@
+"""What changes while runs are trained, alone or together, and how it is saved."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from saformer.agents.agent import Agent, Phase, Sampler
+from saformer.data.sampling import PackedSampler, WindowSampler
+from saformer.runs.checkpoint import Checkpoint
+from saformer.runs.run import Run
+from saformer.training.config import FitConfig
+from saformer.training.pack import PackedAgent, Slot, can_be_fused
+from saformer.training.precision import set_training_dtype, training_dtype
+from saformer.training.update import Learner, Update
+
+Metrics = dict[str, float]
+AHEAD = 50
+"""Updates that a GPU is given at once; Ctrl-C is heard after them."""
+
+
+class NonFiniteLossError(RuntimeError):
+    """Training diverged; the state before the bad update was saved."""
+
+    def __init__(self, message: str, numbers: tuple[int, ...] = (0,)) -> None:
+        super().__init__(message)
+        self.numbers = numbers
+        """of the members of a pack that diverged"""
+
+
+@dataclass(frozen=True)
+class Observer:
+    """What a caller may want to hear of while training goes on."""
+
+    progress: Callable[[int, Metrics], None] = lambda update, metrics: None
+    """called after every update with the latest metrics"""
+    evaluate: Callable[[Agent], dict[str, Any]] | None = None
+    """called every `evaluate_every` updates; its answer becomes a row of metrics"""
+    row: Callable[[dict[str, Any]], None] = lambda row: None
+    """called with each row of metrics, as it is written"""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of those that are trained together."""
+
+    agent: Agent
+    sampler: Sampler
+    seed: int = 0
+    run: Run | None = None
+    """where checkpoints and metrics are kept, if anywhere"""
+    observer: Observer = field(default_factory=Observer)
+
+
+class PackTrainer:
+    """All that changes while runs are trained together: weights, optimisers, random states, and how far they have come.
+
+    Implements: Algorithm 2
+    """
+
+    def __init__(self, members: Sequence[Member], config: FitConfig) -> None:
+        self.members, self.config = tuple(members), config
+        self.update = 0
+        self.seconds = 0.0
+        self.device = next(members[0].agent.model.parameters()).device
+        self.generators = [torch.Generator(self.device).manual_seed(member.seed) for member in members]
+        # Two streams from one seed: windows have a generator of their own, dropout uses torch's.
+        torch.manual_seed(members[0].seed)
+        self._ahead = AHEAD if self.device.type == "cuda" else 1
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Build what trains from the agents as they are; on a GPU, updates are recorded when the first one is due."""
+        self.learner = _learner_of(self.members, self.config, self.device)
+        self.optimizers = {phase.name: optimizer_of(phase, self.config, self.device) for phase in self.learner.phases}
+        self._updates_: Update | None = None
+
+    @property
+    def _updates(self) -> Update:
+        if self._updates_ is None:
+            self.learner.model.train(self.members[0].agent.model.training)
+            self._updates_ = Update(
+                self.learner,
+                self.optimizers,
+                self._batches(),
+                self.generators,
+                gradient_clip=self.config.gradient_clip,
+                compiled=self.config.compile == "auto",
+            )
+        return self._updates_
+
+    def _batches(self) -> Callable[[], Any]:
+        learner, size = self.learner, self.config.batch_size
+        if not isinstance(learner, PackedAgent):
+            return lambda: self.members[0].sampler.sample(size, self.generators[0])
+        learner.model.get_buffer("updates").fill_(self.update)
+        windows = PackedSampler([cast(WindowSampler, member.sampler) for member in self.members], learner.dimensions)
+
+        def draw() -> Any:
+            learner.begin_update()
+            return windows.sample(size, self.generators)
+
+        return draw
+
+    def advance(self, most: int) -> tuple[int, list[Metrics]]:
+        """Some updates, at most `most`: how many there were, and for each member the means of what they measured.
+
+        A GPU is given several at once, so that it never waits. Raises NonFiniteLossError; the state is then what it
+        was before the bad update.
+        """
+        rates = [self.config.learning_rate_at(self.update + ahead) for ahead in range(min(most, self._ahead))]
+        before = [generator.get_state() for generator in self.generators]
+        found = self._updates.run(rates)
+        self.update += found.num_updates
+        if found.bad:
+            self._draw_again(before, found.num_updates)
+            what = ", ".join(sorted({name for names in found.bad.values() for name in names}))
+            raise NonFiniteLossError(f"training is not finite at update {self.update}: {what}", tuple(found.bad))
+        rate = sum(rates) / len(rates)
+        return found.num_updates, [
+            {"learning_rate": rate, **{name: values[number] for name, values in found.means.items()}}
+            for number in range(len(self.members))
+        ]
+
+    def _draw_again(self, states: Sequence[Tensor], times: int) -> None:
+        """Bring the generators of windows to where good updates left them."""
+        for member, generator, state in zip(self.members, self.generators, states, strict=True):
+            generator.set_state(state)
+            for _ in range(times):
+                member.sampler.sample(self.config.batch_size, generator)
+
+    def unpack(self) -> None:
+        """Give every agent what it has learnt."""
+        if isinstance(self.learner, PackedAgent):
+            self.learner.unpack()
+
+    def checkpoint(self, facts: dict[str, Any], number: int = 0) -> Checkpoint:
+        """Everything that a member needs to go on as if nothing had happened, alone or in another pack."""
+        self.unpack()
+        groups = {"model": dict(self.members[number].agent.model.state_dict())}
+        for name in self.optimizers:
+            groups[f"optimizer.{name}"] = self._optimizer_tensors(name, number)
+        groups["random"] = {"windows": self.generators[number].get_state(), "torch": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            groups["random"]["cuda"] = torch.cuda.get_rng_state(self.device)
+        return Checkpoint(groups, {**facts, "update": self.update, "seconds": self.seconds})
+
+    def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Go on from checkpoints of the same update, one for each member."""
+        updates = {checkpoint.facts["update"] for checkpoint in checkpoints}
+        if len(updates) != 1:
+            raise ValueError(f"runs can go on together only from the same update, got {sorted(updates)}")
+        for member, generator, checkpoint in zip(self.members, self.generators, checkpoints, strict=True):
+            member.agent.model.load_state_dict(checkpoint.groups["model"])
+            generator.set_state(checkpoint.groups["random"]["windows"])
+        self._prepare()
+        for name in self.optimizers:
+            for number, checkpoint in enumerate(checkpoints):
+                # before the first update there is no state, and so no group of that name
+                self._restore_optimizer(name, number, checkpoint.groups.get(f"optimizer.{name}", {}))
+        random = checkpoints[0].groups["random"]
+        torch.set_rng_state(random["torch"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(random["cuda"], self.device)
+        self.update, self.seconds = checkpoints[0].facts["update"], checkpoints[0].facts["seconds"]
+
+    def _optimizer_tensors(self, phase: str, number: int) -> dict[str, Tensor]:
+        tensors = {}
+        for index, slot, shape in self._slots(phase, number):
+            for key, value in self.optimizers[phase].state[slot.parameter].items():
+                tensors[f"{index}.{key}"] = value if value.ndim == 0 else slot.read(value, shape).contiguous()
+        return tensors
+
+    def _restore_optimizer(self, phase: str, number: int, tensors: dict[str, Tensor]) -> None:
+        state = self.optimizers[phase].state
+        for index, slot, _ in self._slots(phase, number):
+            for key in [key for key in tensors if key.startswith(f"{index}.")]:
+                value, name = tensors[key].to(self.device), key.split(".", 1)[1]
+                if value.ndim == 0:
+                    on_gpu = self.device.type == "cuda"
+                    state[slot.parameter][name] = value.clone() if on_gpu else value.cpu().clone()
+                    continue
+                if name not in state[slot.parameter]:
+                    state[slot.parameter][name] = torch.zeros_like(slot.parameter)
+                slot.write(state[slot.parameter][name], value)
+
+    def _slots(self, phase: str, number: int) -> Iterator[tuple[int, Slot, torch.Size]]:
+        """Where a member's parameters of a phase are kept, in the order of its own phase."""
+        agent = self.members[number].agent
+        names = {id(parameter): name for name, parameter in agent.model.named_parameters()}
+        for index, parameter in enumerate(next(p for p in agent.phases if p.name == phase).parameters):
+            if isinstance(self.learner, PackedAgent):
+                yield index, self.learner.slot(number, names[id(parameter)]), parameter.shape
+            else:
+                yield index, Slot(parameter, lambda tensor: tensor), parameter.shape
+
+
+class Trainer(PackTrainer):
+    """One run."""
+
+    def __init__(self, agent: Agent, sampler: Sampler, config: FitConfig, *, seed: int) -> None:
+        super().__init__([Member(agent, sampler, seed)], config)
+        self.agent = agent
+
+    def step(self) -> Metrics:
+        """One update of every phase. Raises NonFiniteLossError before anything is changed."""
+        return self.advance(1)[1][0]
+
+
+def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.device) -> Learner:
+    """What is trained: the agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
+    agents = [member.agent for member in members]
+    dtype = training_dtype(agents[0].model, config.precision, device)
+    fused = _have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))
+    if len(agents) == 1 and not (fused and config.compile == "auto"):
+        set_training_dtype(agents[0].model, dtype)
+        return agents[0]
+    pack = PackedAgent(agents, seeds=[member.seed for member in members], fused=fused and config.compile == "auto")
+    set_training_dtype(pack.model, dtype)
+    return pack
+
+
+def _have_triton(device: torch.device) -> bool:
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+def optimizer_of(phase: Phase, config: FitConfig, device: torch.device) -> torch.optim.AdamW:
+    """AdamW; on a GPU in one kernel, with a learning rate that a recorded update can read."""
+    on_gpu, rate = device.type == "cuda", phase.learning_rate or config.learning_rate
+    return torch.optim.AdamW(
+        phase.parameters,
+        lr=torch.tensor(rate, device=device) if on_gpu else rate,
+        weight_decay=config.weight_decay if phase.weight_decay is None else phase.weight_decay,
+        betas=(0.9, 0.999),
+        fused=on_gpu,
+        capturable=on_gpu,
+    )
