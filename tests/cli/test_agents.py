@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,8 @@ from saformer.agents.registry import KINDS
 from saformer.cli import evaluate, train
 from saformer.cli.main import main
 from saformer.data.limits import parse_limit
+from saformer.data.store import TrajectoryStore
+from saformer.envs import allowance
 from saformer.runs.run import Run
 from saformer.training.presets import PRESETS
 
@@ -124,3 +127,12 @@ def test_only_saformer_is_judged_offline(tmp_path, capsys):
     assert train_briefly("dt", tmp_path / "run", "--held-out", "0.1") == 0
     assert main(["evaluate", str(tmp_path / "run"), "--offline"]) == 1
     assert "without a rollout only saformer can be judged" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_without_a_simulator_nothing_can_be_tried(tmp_path, capsys):
+    recorded = allowance.dataset(episodes=20)
+    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(tmp_path / "logs")
+    brief = ["--updates", "2", "--batch-size", "4", "--out", str(tmp_path / "run")]
+    assert main(["train", str(tmp_path / "logs"), "--agent", "dt", *brief]) == 0
+    assert main(["sweep", str(tmp_path / "run")]) == 1
+    assert "has no environment to roll out in" in capsys.readouterr().err.replace("\n", " ")

@@ -92,6 +92,8 @@ def sweep(
     listener = listener or Listener()
     run, agent = Run(path), load(path, device=device)
     found = data_of(run, listener, data=data)
+    if found.store.environment.identifier is None:
+        raise ValueError(f"the data of {path} has no environment to roll out in, so nothing can be tried")
     if not values and option != "target_return":
         raise ValueError(f"say which values of {option} to try: only target returns have some by default")
     tried = sorted(values) or default_targets(found)
