@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from saformer.agents.registry import KINDS
 from saformer.cli import demo, evaluate, sweep, train
 from saformer.cli.main import VERBS, main
 from saformer.data.store import TrajectoryStore
@@ -41,9 +42,27 @@ def test_flags_are_frozen(capsys):
         "cdt": {"--augmentation", "--cost-weight", "--initial-temperature", "--target-entropy", "--temperature-rate"},
         "bc_safe": {"--best"},
     }
+    of_agents_of_steps = {
+        "bcq_lag": {
+            "--acting-candidates", "--average-rate", "--candidates", "--code-bound", "--discount", "--dropout",
+            "--hidden", "--kl-weight", "--multiplier", "--multiplier-learning-rate", "--perturbation", "--pessimism",
+            "--vae-deviation",
+        },
+        "cpq": {
+            "--average-rate", "--candidates", "--discount", "--dropout", "--familiar", "--hidden", "--kl-weight",
+            "--margin", "--penalty", "--vae-deviation",
+        },
+        "coptidice": {
+            "--caution", "--components", "--cost-bound", "--dropout", "--hidden", "--multiplier",
+            "--multiplier-learning-rate", "--sample",
+        },
+    }
     assert flags(train.parse, capsys) == of_training | of_transformers | of_agents["saformer"]
     for agent, own in of_agents.items():
         assert flags(train.parse, capsys, "--agent", agent) == of_training | of_transformers | own
+    for agent, own in of_agents_of_steps.items():
+        assert flags(train.parse, capsys, "--agent", agent) == of_training | own
+    assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json", "--limits",
         "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification", "--workers",
@@ -119,7 +138,7 @@ def test_resume_of_a_run_that_died_before_its_first_checkpoint(tmp_path):
     [
         (["fly"], "unknown command 'fly'"),
         (["train", "hoper-medium"], "did you mean hopper-medium"),
-        (["train", "allowance", "--agent", "gpt"], "unknown agent 'gpt'; known are saformer, dt, cdt, bc_safe"),
+        (["train", "allowance", "--agent", "gpt"], "unknown agent 'gpt'; known are saformer, dt, cdt"),
         (["train", "allowance", "--agent", "bc_safe"], "bc_safe is trained for one limit: say which"),
         (["train", "allowance", "--limit", "p20"], "saformer is not trained for one limit: leave limit (--limit) out"),
         (["train", "allowance", "--window", "0"], "window must be at least 1"),

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from saformer.agents.bc_safe import BCSafeConfig, BCSafeOptions
+from saformer.agents.bcq_lag import BCQLagConfig
 from saformer.agents.cdt import CDTConfig, CDTOptions
+from saformer.agents.coptidice import COptiDICEConfig, COptiDICEOptions
+from saformer.agents.cpq import CPQConfig
 from saformer.agents.dt import DTConfig, DTOptions
+from saformer.agents.markov import MarkovOptions
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.execution import ExecutionOptions
 from saformer.core.transformer import TrunkConfig
@@ -78,5 +82,54 @@ CASES = {
         lambda dropout, constraints: BCSafeConfig(limit=_limit(constraints), window=4, trunk=_trunk(dropout)),
         BCSafeOptions(),
         {"actor/action": NETWORK},
+    ),
+    "bcq_lag": Case(
+        lambda dropout, constraints: BCQLagConfig(
+            limit=_limit(constraints), hidden=(16, 16), candidates=3, acting_candidates=5, dropout=dropout
+        ),
+        None,  # candidates are drawn
+        {
+            "vae/misfit": frozenset({"vae"}),
+            "vae/divergence": frozenset({"vae"}),
+            "critics/reward_error": frozenset({"reward"}),
+            "critics/cost_error": frozenset({"cost"}),
+            "perturbation/reward": frozenset({"perturbation", "reward"}),
+            "perturbation/cost": frozenset({"perturbation", "cost"}),
+            "multiplier/excess": frozenset({"multiplier"}),
+        },
+        reads_windows=False,
+        takes_any_weights=False,
+    ),
+    "cpq": Case(
+        lambda dropout, constraints: CPQConfig(
+            limit=_limit(constraints), hidden=(16, 16), candidates=4, dropout=dropout
+        ),
+        MarkovOptions(),
+        {
+            "vae/misfit": frozenset({"vae"}),
+            "vae/divergence": frozenset({"vae"}),
+            "reward_critic/error": frozenset({"reward"}),
+            "cost_critic/error": frozenset({"cost"}),
+            "cost_critic/penalty": frozenset({"cost"}),
+            "actor/reward": frozenset({"actor", "reward"}),
+            "actor/overrun": frozenset({"actor", "cost"}),
+        },
+        reads_windows=False,
+        takes_any_weights=False,
+    ),
+    "coptidice": Case(
+        lambda dropout, constraints: COptiDICEConfig(
+            limit=_limit(constraints), hidden=(16, 16), components=2, dropout=dropout
+        ),
+        COptiDICEOptions(),
+        {
+            "value/begun": frozenset({"value"}),
+            "value/conjugate": frozenset({"value"}),
+            "bound/highest": frozenset({"excess", "temperature"}),
+            "multiplier/excess": frozenset({"multiplier"}),
+            "actor/action": frozenset({"actor"}),
+        },
+        reads_windows=False,
+        takes_any_weights=False,
     ),
 }

@@ -1,9 +1,15 @@
-"""Windows: what they hold, and where they end."""
+"""Windows and transitions: what they hold, and where they end."""
 
+import numpy as np
 import torch
 
 from saformer.core.normalizer import Normalizer, centre_and_half_range, mean_and_deviation
+from saformer.criteria import torque
+from saformer.data.relabel import relabel
 from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
+from saformer.data.store import EnvironmentSpec, TrajectoryStore
+from saformer.data.trajectory import Trajectory
+from saformer.data.transitions import TransitionSampler
 
 
 def test_windows_are_consecutive_steps_padded_at_the_end(data):
@@ -60,3 +66,51 @@ def test_a_constant_column_keeps_scale_1():
     centre, scale = centre_and_half_range(torch.tensor([-2.0, 1.0]), torch.tensor([4.0, 1.0]))
     assert centre.tolist() == [1.0, 1.0]
     assert scale.tolist() == [3.0, 1.0]
+
+
+def test_transitions_lead_to_the_next_state_and_end_where_their_trajectory_does(data):
+    """Seen to fail when the last step leads to its own state, and when every step has its trajectory's end."""
+    sampler = TransitionSampler(data)
+    batch = sampler.transitions(torch.tensor([0, 18, 19, 20]), torch.tensor([0, 1, 2, 3]))
+    state, store = torch.tensor(data.store.steps["state"]), data.store  # episodes are 20 steps long
+    assert batch.timestep.tolist() == [0, 18, 19, 0]
+    assert torch.equal(batch.next_state[[0, 1, 3]], state[[1, 19, 21]])
+    assert torch.equal(batch.next_state[2], torch.tensor(store.episodes["final_state"][0]))
+    assert batch.terminated.tolist() == [False, False, True, False]
+    assert not batch.truncated.any()
+    assert torch.equal(batch.cost, torch.tensor(data.cost[[0, 18, 19, 20]]))
+    assert torch.equal(batch.reward[:, 0], torch.tensor(store.steps["reward"][[0, 18, 19, 20]]))
+    assert torch.equal(batch.initial_state, state[[0, 20, 40, 60]])
+
+
+def test_transitions_of_a_view_are_those_of_its_trajectories():
+    """Seen to fail when first states are looked up where the whole store has them."""
+    rng = np.random.default_rng(0)
+    parts = [
+        Trajectory.of(
+            rng.standard_normal((steps, 2)),
+            rng.uniform(-1, 1, (steps, 1)),
+            rng.standard_normal(steps),
+            rng.standard_normal(2),
+            terminated=steps > 3,
+            truncated=steps <= 3,
+        )
+        for steps in (4, 2, 5, 3)
+    ]
+    box = EnvironmentSpec((-1.0,), (1.0,), 5)
+    chosen, places, begun = np.array([3, 1]), torch.arange(5), torch.tensor([1, 0, 1, 0, 0])
+    view = relabel(TrajectoryStore.of(parts, box).filter(chosen), [torque])
+    apart = relabel(TrajectoryStore.of([parts[i] for i in chosen], box), [torque])
+    ours, theirs = (TransitionSampler(data).transitions(places, begun) for data in (view, apart))
+    assert all(torch.equal(a, b) for a, b in zip(vars(ours).values(), vars(theirs).values(), strict=True))
+    assert ours.truncated.tolist() == [False, False, True, False, True]
+    assert torch.equal(ours.initial_state[0], torch.tensor(parts[1].state[0]))
+
+
+def test_every_transition_is_drawn_and_a_seed_repeats(data):
+    sampler = TransitionSampler(data)
+    first, again = (sampler.sample(64, torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(first.action, again.action)
+    counts = torch.bincount(sampler.sample(20_000, torch.Generator().manual_seed(1)).timestep, minlength=20)
+    assert counts.min() > 800, "1,000 expected for each of 20 steps"
+    assert counts.max() < 1200

@@ -1,12 +1,15 @@
 """Updates: of one model, of a pack, and after something went wrong."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from saformer.agents.agent import Phase
 from saformer.agents.saformer import SaFormerAgent
+from saformer.core.objectives import PerSample
 from saformer.core.transformer import TrunkConfig
 from saformer.criteria import energy, torque
 from saformer.data.relabel import RelabelledStore, relabel
@@ -16,7 +19,7 @@ from saformer.data.trajectory import Trajectory
 from saformer.training.config import FitConfig
 from saformer.training.fit import _until_next_event
 from saformer.training.pack import PackedAgent
-from saformer.training.trainer import Member, PackTrainer, Trainer
+from saformer.training.trainer import Member, PackTrainer, Trainer, optimizer_of
 from saformer.training.update import Update
 from tests.conftest import randomise, tiny_config
 
@@ -153,6 +156,25 @@ def test_after_a_bad_update_nothing_changes():
     assert found.num_updates == 0
     assert "actor/action" in found.bad[0]
     assert all(torch.equal(value, good[name]) for name, value in agent.model.state_dict().items())
+
+
+def test_what_is_watched_is_no_part_of_the_loss():
+    """It is reported, not minimised. Seen to fail when it is added to the loss."""
+    model = torch.nn.Linear(1, 1, bias=False)
+
+    def terms(batch):
+        value = model.weight.flatten().expand(4)
+        return {"loss": PerSample(value, torch.ones(4)), "seen": PerSample(9 * value, torch.ones(4), watched=True)}
+
+    phase = Phase("one", tuple(model.parameters()), terms)
+    learner = SimpleNamespace(phases=(phase,), averages=(), model=model, num_models=1)
+    optimizers = {"one": optimizer_of(phase, CONFIG, CPU)}
+    draw = lambda: sampler(HOPPER).windows(torch.arange(4))  # noqa: E731
+    updates = Update(learner, optimizers, draw, [torch.Generator()], gradient_clip=100.0, compiled=False)
+    weight = model.weight.item()
+    found = updates.run([1e-3]).means
+    assert model.weight.grad.item() == 1.0
+    assert found["one/seen"] == pytest.approx([9 * weight])
 
 
 def test_updates_are_counted_up_to_the_next_event():

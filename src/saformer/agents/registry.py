@@ -10,8 +10,12 @@ from torch import Tensor
 
 from saformer.agents.agent import Agent
 from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig, BCSafeOptions
+from saformer.agents.bcq_lag import BCQLagAgent, BCQLagConfig, BCQLagOptions
 from saformer.agents.cdt import CDTAgent, CDTConfig, CDTOptions
+from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, COptiDICEOptions
+from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.agents.dt import DTAgent, DTConfig, DTOptions
+from saformer.agents.markov import MarkovOptions
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import Dimensions
 from saformer.core.execution import ExecutionOptions
@@ -63,6 +67,21 @@ KINDS = {
         "Constrained Decision Transformer: asked for a return and a cost, one policy for all limits",
     ),
     "bc_safe": Kind(BCSafeAgent, BCSafeConfig, BCSafeOptions, "behaviour cloning of the trajectories within one limit"),
+    "bcq_lag": Kind(
+        BCQLagAgent,
+        BCQLagConfig,
+        BCQLagOptions,
+        "BCQ-Lagrangian: actions like the data's, the best by two critics and a learnt price on cost",
+    ),
+    "cpq": Kind(
+        CPQAgent, CPQConfig, MarkovOptions, "Constraints Penalised Q-learning: unfamiliar actions count as costly"
+    ),
+    "coptidice": Kind(
+        COptiDICEAgent,
+        COptiDICEConfig,
+        COptiDICEOptions,
+        "COptiDICE: corrects how often the data does what, under a cost constraint, and imitates that",
+    ),
 }
 
 

@@ -39,7 +39,7 @@ class TrainCommand(Generic[Config]):
     agent: str = "saformer"
     """The method: `saformer agents` lists them."""
     limit: str | None = None
-    """The limit that the agent is trained for, where it is trained for one (bc_safe): a percentile of the training data's episode costs (p20) or a cost (4300); commas separate constraints."""  # noqa: E501
+    """The limit that the agent is trained for, where it is trained for one (`saformer agents` says which): a percentile of the training data's episode costs (p20) or a cost (4300); commas separate constraints."""  # noqa: E501
     preset: Literal["small", "paper"] = "small"
     """small: minutes on two CPU cores. paper: the paper's sizes, 100,000 updates, wants a GPU. The defaults below are the preset's."""  # noqa: E501
     criteria: tuple[str, ...] = ()

@@ -237,9 +237,10 @@ class SaFormerPolicy:
 
 def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
     """The return-to-go that stands for this step in the past: [L]."""
-    proposed: Tensor = decision.candidates.return_to_go  # type: ignore[union-attr]
-    of_kind = {"selected": decision.return_to_go, "expected": proposed[:, 0], "highest": proposed.amax(1)}
-    return of_kind[past_return]  # type: ignore[return-value]
+    assert decision.candidates is not None
+    assert decision.return_to_go is not None
+    proposed = decision.candidates.return_to_go
+    return {"selected": decision.return_to_go, "expected": proposed[:, 0], "highest": proposed.amax(1)}[past_return]
 
 
 def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:

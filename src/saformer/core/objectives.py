@@ -22,8 +22,7 @@ class PerSample:
 
     sums: Tensor
     counts: Tensor
-    watched: bool = False
-    """only measured: no part of the loss"""
+    watched: bool = False  # only measured: no part of the loss
 
     def mean(self) -> Tensor:
         """The mean over all valid steps of the batch: padding counts neither above nor below the line."""

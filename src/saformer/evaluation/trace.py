@@ -25,7 +25,9 @@ class DecisionTrace:
 
     def __call__(self, lanes: Tensor, decision: Decision) -> None:
         """See a decision go by."""
-        if decision.verification is not None and decision.candidates is not None and decision.num_safe is not None:
+        if decision.verification is not None:
+            assert decision.candidates is not None
+            assert decision.num_safe is not None
             num_candidates = decision.candidates.return_to_go.shape[1]
             for row, (lane, num_safe) in enumerate(zip(lanes.tolist(), decision.num_safe.tolist(), strict=True)):
                 if lane in self._lanes and self._is_telling(lane, min(num_safe, num_candidates - num_safe)):

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saformer.agents.bc_safe import BCSafeConfig
+from saformer.agents.bcq_lag import BCQLagConfig
 from saformer.agents.cdt import CDTConfig
+from saformer.agents.coptidice import COptiDICEConfig
+from saformer.agents.cpq import CPQConfig
 from saformer.agents.dt import DTConfig
 from saformer.agents.registry import find_kind
 from saformer.agents.saformer import SaFormerConfig
@@ -51,6 +54,9 @@ SMALL = {
     "dt": DTConfig(window=5, trunk=SMALL_TRUNK),
     "cdt": CDTConfig(window=5, trunk=SMALL_TRUNK),
     "bc_safe": BCSafeConfig(trunk=SMALL_TRUNK),
+    "bcq_lag": BCQLagConfig(hidden=(128, 128), dropout=0.0),
+    "cpq": CPQConfig(hidden=(128, 128), dropout=0.0),
+    "coptidice": COptiDICEConfig(hidden=(128, 128), dropout=0.0),
 }
 """What preset `small` makes of each agent."""
 

@@ -1,0 +1,234 @@
+"""CPQ: a cost critic that calls unfamiliar actions unsafe, and a reward critic that counts on safe ones alone.
+
+Xu et al. 2022, "Constraints Penalized Q-learning"; docs/agents/cpq.md says where we leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from saformer.agents.actors import SquashedActor
+from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.markov import MarkovOptions, MarkovPolicy
+from saformer.agents.parts import ConditionalVAE, TwinCritic, follow, of_each, target_of, watched
+from saformer.agents.targets import limit_at, steps_that_count, td_target
+from saformer.agents.units import Timed, Units, check_limit, fresh
+from saformer.core.batch import Dimensions
+from saformer.core.objectives import PerSample
+from saformer.data.relabel import RelabelledStore
+from saformer.data.sampling import dimensions_of
+from saformer.data.transitions import TransitionBatch, TransitionSampler
+
+
+@dataclass(frozen=True)
+class CPQConfig:
+    """What is learnt. The defaults are the paper's Table 6; what it leaves open is noted in docs/agents/cpq.md."""
+
+    limit: tuple[float, ...] = ()
+    """What an episode may cost, for each constraint: this agent is trained for one limit."""
+    cost_discount: float = 1.0
+    """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike, up to the horizon."""
+    discount: float = 0.99
+    """gamma, of rewards."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of every network's hidden layers."""
+    dropout: float = 0.1
+    """Share of activations that critics and actor drop while training."""
+    average_rate: float = 0.05
+    """tau: how fast target networks follow."""
+    penalty: float = 5.0
+    """alpha: weight of the penalty on unfamiliar actions that do not look costly, in units of a step's cost."""
+    kl_weight: float = 1.5
+    """beta: weight of the code's divergence in the VAE."""
+    vae_deviation: float = 0.1
+    """Deviation of the VAE's decoder, in half ranges: finer differences between actions do not count."""
+    familiar: float = 0.95
+    """Share of the data's own actions that count as familiar: the rest sets the threshold for all others."""
+    margin: float = 0.1
+    """How much costlier than the limit and than the data's action an unfamiliar one is to look, in limits."""
+    candidates: int = 10
+    """Actions examined in each state: half of them the policy's, half drawn evenly."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        for name in ("cost_discount", "discount"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+        if not 0 < self.familiar < 1:
+            raise ValueError(f"familiar must lie in (0, 1), got {self.familiar}")
+        if self.candidates < 2:
+            raise ValueError(f"candidates must be at least 2, one of each kind, got {self.candidates}")
+
+
+class CPQ(nn.Module):
+    """All networks of the agent. States and actions are in model units, values in units of a typical step."""
+
+    def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
+        super().__init__()
+        state, action, hidden, dropout = dimensions.state, dimensions.action, config.hidden, config.dropout
+        self.config, self.horizon = config, dimensions.horizon
+        self.units = Units(dimensions)
+        self.timed = Timed(dimensions, finite=config.cost_discount == 1)
+        self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
+        self.actor = SquashedActor(self.timed.size, action, hidden, dropout=dropout)
+        scale = steps_that_count(config.discount, dimensions.horizon)
+        self.reward = TwinCritic(state, action, 1, hidden, scale=scale, dropout=dropout)
+        scale = steps_that_count(config.cost_discount, dimensions.horizon)
+        self.cost = TwinCritic(self.timed.size, action, dimensions.constraints, hidden, scale=scale, dropout=dropout)
+        self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
+
+    def allowed(self, timestep: Tensor) -> Tensor:
+        """[..., C] what the cost critic may say at these steps."""
+        limit = self.units.get_buffer("limit")
+        return limit_at(limit, timestep, discount=self.config.cost_discount, horizon=self.horizon)
+
+    def drawn(self, state: Tensor, timestep: Tensor) -> Tensor:
+        """Actions [..., A] of the present policy."""
+        return self.actor(self.timed(state, timestep)).drawn()
+
+    @torch.no_grad()
+    def expected(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the policy's action: reward to come [B, 1], costs to come [B, C], and whether it is safe [B, 1].
+
+        By the target networks: the lower of two rewards, the mean of two costs, and the higher of them for safety.
+        """
+        action = self.drawn(state, timestep)
+        reward, cost = self.reward_target(state, action), self.cost_target(self.timed(state, timestep), action)
+        safe = (cost.amax(0) <= self.allowed(timestep)).all(-1, keepdim=True)
+        return reward.amin(0), cost.mean(0), safe
+
+    @torch.no_grad()
+    def unfamiliar(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
+        """Actions [B, N, A], and which [B, N] of them are stranger than the data's strangest few."""
+        half = self.config.candidates // 2
+        state = batch.state[:, None].expand(-1, 2 * half, -1)
+        timestep = batch.timestep[:, None].expand(-1, half)
+        evenly = 2 * torch.rand_like(batch.action[:, None].expand(-1, half, -1)) - 1
+        action = torch.cat([self.drawn(state[:, :half], timestep), evenly], dim=1)
+        known = self.vae.strangeness(batch.state, batch.action, self.config.kl_weight)
+        num_strange = max(1, round((1 - self.config.familiar) * len(known)))
+        threshold = known.topk(num_strange).values[-1]
+        return action, self.vae.strangeness(state, action, self.config.kl_weight) > threshold
+
+
+class CPQAgent:
+    """Constraints-penalised Q-learning for a limit on the cost of an episode."""
+
+    name = "cpq"
+    num_models = 1
+
+    def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
+        check_limit(config.limit, dimensions.constraints)
+        self.dimensions = dimensions
+        self.config = config
+        self.model = CPQ(dimensions, config)
+
+    @classmethod
+    def create(cls, data: RelabelledStore, config: CPQConfig, *, seed: int) -> CPQAgent:
+        """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
+        agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
+        for critic in (agent.model.cost, agent.model.cost_target):
+            critic.begin_at(agent.model.units.mean_cost_to_go(data))
+        return agent
+
+    @classmethod
+    def restore(cls, dimensions: Dimensions, config: CPQConfig, weights: Mapping[str, Tensor]) -> CPQAgent:
+        """An agent as it was saved."""
+        agent = cls(dimensions, config)
+        agent.model.load_state_dict(dict(weights))
+        return agent
+
+    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> TransitionSampler:
+        """Single steps."""
+        return TransitionSampler(data, device=device)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What the data does, what actions earn, what they cost, and which to take."""
+        model = self.model
+        return (
+            Phase("vae", tuple(model.vae.parameters()), self.vae_terms),
+            Phase("reward_critic", tuple(model.reward.parameters()), self.reward_terms),
+            Phase("cost_critic", tuple(model.cost.parameters()), self.cost_terms),
+            Phase("actor", tuple(model.actor.parameters()), self.actor_terms),
+        )
+
+    @property
+    def averages(self) -> tuple[MovingAverage, ...]:
+        """Target networks."""
+        model, rate = self.model, self.config.average_rate
+        return follow(model.reward_target, model.reward, rate), follow(model.cost_target, model.cost, rate)
+
+    def vae_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """The actions of the data."""
+        batch = self.model.units.transitions(batch)
+        return self.model.vae.terms(batch.state, batch.action, self.config.kl_weight)
+
+    def reward_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """Only what follows safely counts."""
+        model, batch = self.model, self.model.units.transitions(batch)
+        reward, _, safe = model.expected(batch.next_state, batch.timestep + 1)
+        following = torch.where(safe, reward, 0.0)
+        discount, horizon = self.config.discount, self.dimensions.horizon
+        target = td_target(batch.reward, following, batch, discount=discount, horizon=horizon)
+        return {"error": model.reward.error(batch.state, batch.action, target)}
+
+    def cost_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """What the policy costs; and unfamiliar actions are to look costlier than the limit and than the data's."""
+        model, batch = self.model, self.model.units.transitions(batch)
+        _, cost, _ = model.expected(batch.next_state, batch.timestep + 1)
+        discount, horizon = self.config.cost_discount, self.dimensions.horizon
+        target = td_target(batch.cost, cost, batch, discount=discount, horizon=horizon)
+        timed, allowed = model.timed(batch.state, batch.timestep), model.allowed(batch.timestep)
+        action, strange = model.unfamiliar(batch)
+        familiar = model.cost(timed, batch.action).detach().mean(0)
+        floor = torch.maximum(allowed, familiar) + self.config.margin * model.units.get_buffer("limit")
+        looks = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, N, C]
+        shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale**2).sum((0, -1))  # [B, N], as errors are
+        penalty = torch.where(strange, shortfall, 0.0).mean(1)
+        return {
+            "error": model.cost.error(timed, batch.action, target),
+            "penalty": of_each(self.config.penalty * penalty),
+            "unfamiliar": watched(strange.float().mean(), penalty),
+        }
+
+    def actor_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """The most reward where the action is safe; where it is not, back to safety."""
+        model, batch = self.model, self.model.units.transitions(batch)
+        action = model.drawn(batch.state, batch.timestep)
+        cost = model.cost(model.timed(batch.state, batch.timestep), action).amax(0)  # [B, C]
+        overrun = (cost - model.allowed(batch.timestep)).clamp(min=0).sum(-1) / model.cost.scale
+        reward = model.reward(batch.state, action).amin(0)[:, 0] / model.reward.scale
+        safe = overrun.detach() == 0
+        return {
+            "reward": of_each(torch.where(safe, -reward, 0.0)),
+            "overrun": of_each(overrun),
+            "safe": watched(safe.float(), overrun),
+        } | self._begun(batch)
+
+    def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:
+        """The middle of the actor's distribution."""
+        options = options or self.default_options
+        model = self.model.eval()
+
+        def choose(state: Tensor, timestep: Tensor, _: torch.Generator) -> Tensor:
+            return model.units.raw_action(model.actor(model.timed(model.units.state(state), timestep)).middle)
+
+        device = model.units.get_buffer("limit").device
+        return MarkovPolicy(choose, self.dimensions, limit=self.config.limit, seed=options.seed, device=device)
+
+    @property
+    def default_options(self) -> MarkovOptions:
+        """How to act unless told otherwise."""
+        return MarkovOptions()
+
+    def _begun(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """What whole episodes are expected to cost, in raw units, to be watched."""
+        _, cost, _ = self.model.expected(batch.initial_state, torch.zeros_like(batch.timestep))
+        raw = self.model.units.raw_cost(cost)
+        return {f"expected_cost_{i}": watched(raw[:, i], raw[:, i]) for i in range(raw.shape[1])}

@@ -1,0 +1,145 @@
+"""What is learnt, where it is known in closed form."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from saformer.agents.bcq_lag import BCQLagAgent, BCQLagConfig
+from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, conjugate, correction, episode_mass
+from saformer.agents.cpq import CPQAgent, CPQConfig
+from saformer.agents.parts import Multiplier, divergence_from_normal
+from saformer.core.gaussian import Gaussian
+from saformer.training.config import FitConfig
+from saformer.training.fit import fit
+from tests.agents.made import HORIZON, LENGTH, short_episodes
+
+FIT = FitConfig(updates=600, batch_size=64, learning_rate=5e-3, warmup_updates=0)
+SMALL = {"hidden": (32, 32), "dropout": 0.0, "average_rate": 0.2}
+BEGUN = torch.tensor([[0.0]])
+
+
+@cache
+def trained(kind: str, limit: float, spread: float = 1.0):
+    """An agent that has learnt from short episodes under this limit."""
+    torch.set_num_threads(1)  # the same sums in the same order, however many cores there are
+    data = short_episodes(spread=spread)
+    if kind == "bcq_lag":
+        agent = BCQLagAgent.create(data, BCQLagConfig(limit=(limit,), candidates=3, multiplier=1.0, **SMALL), seed=0)
+    else:
+        agent = CPQAgent.create(data, CPQConfig(limit=(limit,), **SMALL), seed=0)
+    fit(agent, agent.sampler(data), FIT, seed=0)
+    agent.model.eval()
+    return agent
+
+
+def values(agent) -> tuple[float, float]:
+    """Reward and cost to come at the beginning of an episode, in raw units, by the critics."""
+    model, action = agent.model, torch.zeros(1, 1)
+    state, step = model.units.state(BEGUN), torch.zeros(1, dtype=torch.int64)
+    with torch.no_grad():
+        reward = model.reward(state, action).mean(0) * model.units.get_buffer("reward")
+        cost = model.units.raw_cost(model.cost(model.timed(state, step), action).mean(0))
+    return reward.item(), cost.item()
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("bcq_lag", 3.0), ("cpq", 9.0)])
+def test_critics_know_what_an_episode_brings(kind, limit):
+    """Five steps earn 1 each, discounted; the last costs 2. The horizon of 100 does not come into it.
+
+    Seen to fail when reward and cost critic are swapped, and when nothing ends at a termination.
+    """
+    reward, cost = values(trained(kind, limit))
+    assert reward == pytest.approx(sum(0.99**t for t in range(LENGTH)), rel=0.1)
+    assert cost == pytest.approx(2.0, rel=0.15)
+
+
+@pytest.mark.parametrize(("limit", "rises"), [(1.0, True), (3.0, False)])
+def test_the_multiplier_follows_the_cost_of_whole_episodes_that_end_early(limit, rises):
+    """An episode costs 2, after 5 steps of 100. As a rate per step of the horizon, 3 would be broken ten times over.
+
+    Seen to fail when the limit is spread over the horizon.
+    """
+    assert (trained("bcq_lag", limit).model.multiplier().item() > 1) == rises
+
+
+@pytest.mark.parametrize(("limit", "safe"), [(1.0, False), (9.0, True)])
+def test_cpq_calls_an_episode_safe_by_all_of_its_cost(limit, safe):
+    """Seen to fail when it is held against a step's share of the limit."""
+    model = trained("cpq", limit).model
+    assert model.expected(model.units.state(BEGUN), torch.zeros(1, dtype=torch.int64))[2].item() == safe
+
+
+def test_cpq_counts_on_nothing_that_is_not_safe():
+    """Under a limit of 1 every state is unsafe, so that a step is worth what it earns itself.
+
+    Seen to fail when rewards are backed up everywhere.
+    """
+    assert values(trained("cpq", 1.0))[0] == pytest.approx(1.0, rel=0.25)
+
+
+def test_unfamiliar_actions_look_costly():
+    """The data acts within 0.2 of 0; evenly drawn actions look costlier than the limit, its own do not.
+
+    Seen to fail when the penalty has no gradient.
+    """
+    data, agent = short_episodes(spread=0.2), trained("cpq", 3.0, spread=0.2)
+    model, batch = agent.model, agent.sampler(data).sample(200, torch.Generator().manual_seed(0))
+    batch = model.units.transitions(batch)
+    timed = model.timed(batch.state, batch.timestep)
+    far = torch.where(torch.rand(200, 1, generator=torch.Generator().manual_seed(1)) < 0.5, -0.8, 0.8)
+    with torch.no_grad():
+        own, other = model.cost(timed, batch.action).mean(0), model.cost(timed, far).mean(0)
+    allowed = model.allowed(batch.timestep)
+    assert (other > allowed).float().mean() > 0.95
+    assert (own <= allowed).float().mean() > 0.95
+
+
+def test_a_multiplier_rises_falls_and_waits_at_zero():
+    """Its gradient is the excess, reversed. Seen to fail when it goes on falling below 0."""
+    multiplier = Multiplier(2, 0.5)
+    multiplier.loss(torch.tensor([[2.0, -1.0], [4.0, -1.0]])).mean().backward()
+    assert multiplier.value.grad.tolist() == [-3.0, 1.0]
+    with torch.no_grad():
+        multiplier.value.copy_(torch.tensor([0.0, -0.1]))
+    multiplier.value.grad = None
+    multiplier.loss(torch.tensor([[2.0, -1.0]])).mean().backward()
+    assert multiplier.value.grad.tolist() == [-2.0, 0.0]
+    assert multiplier().tolist() == [0.0, 0.0]
+
+
+def test_the_code_diverges_as_two_normals_do():
+    """(s^2 + m^2 - 1) / 2 - log s. Seen to fail when the deviation is taken for the variance."""
+    code = Gaussian(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 2.0]]).log())
+    assert divergence_from_normal(code).item() == pytest.approx(0.5 + 1.5 - 0.6931472)
+
+
+def test_corrections_are_the_slope_of_the_conjugate():
+    """Values by hand: exp(y) - 1 below 0, y^2 / 2 + y above. Seen to fail with the plain chi-square."""
+    advantage = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
+    found = conjugate(advantage)
+    assert found.tolist() == pytest.approx([-0.6321206, 0.0, 4.0])
+    found.sum().backward()
+    assert advantage.grad.tolist() == pytest.approx([0.3678794, 1.0, 3.0])
+    assert correction(advantage).tolist() == pytest.approx([0.3678794, 1.0, 3.0])
+
+
+def test_an_episode_counts_as_many_steps_as_it_has():
+    """Seen to fail when the horizon is taken for the length of every episode."""
+    data = short_episodes()
+    assert episode_mass(data, 1.0) == LENGTH != HORIZON
+    assert episode_mass(data, 0.9) == pytest.approx(4.0951)
+
+
+def test_coptidice_prices_cost_against_reward():
+    """With values of 0, an advantage is reward less priced cost. Seen to fail when the two are swapped."""
+    data = short_episodes()
+    agent = COptiDICEAgent.create(data, COptiDICEConfig(limit=(3.0,), caution=0.5, multiplier=0.25), seed=0)
+    with torch.no_grad():
+        for parameter in agent.model.value.parameters():
+            parameter.zero_()
+    batch = agent.sampler(data).transitions(torch.tensor([0, LENGTH - 1]), torch.tensor([0, 0]))
+    batch = agent.model.units.transitions(batch)
+    assert batch.reward[:, 0].tolist() == [1.0, 1.0]
+    assert batch.cost[:, 0].tolist() == pytest.approx([0.0, 5**0.5])  # the root mean square of a step is 2 / sqrt(5)
+    assert agent.model.advantage(batch).tolist() == pytest.approx([2.0, 2.0 - 0.5 * 5**0.5])
