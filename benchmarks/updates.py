@@ -187,7 +187,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of a CPU")
     parser.add_argument("--scaling", action="store_true", help="also with other windows, batches and amounts of data")
     options = parser.parse_args()
-    torch.set_float32_matmul_precision("high")
     torch.set_num_threads(options.threads)
     data = [made_up(*size) for size in SIZES]
     on_gpu = options.device != "cpu"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         import_data,
         inspect_data,
         load,
+        sweep,
         train,
     )
 
@@ -41,6 +42,7 @@ __all__ = [
     "import_data",
     "inspect_data",
     "load",
+    "sweep",
     "train",
 ]
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from saformer.cli import demo, evaluate, train
+from saformer.agents.registry import KINDS
+from saformer.cli import demo, evaluate, sweep, train
 from saformer.cli.main import VERBS, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -19,25 +20,55 @@ def tiny_run(path, *more: str) -> int:
     return main(["train", "allowance", "--data-steps", "2000", *settings.split(), "--out", str(path), *more])
 
 
-def flags(parse, capsys) -> set[str]:
+def flags(parse, capsys, *arguments: str) -> set[str]:
     with pytest.raises(SystemExit):
-        parse(["--help"])
+        parse([*arguments, "--help"])
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
 
 
 def test_flags_are_frozen(capsys):
     """A flag that changes its name breaks somebody's script: change these on purpose only."""
     # fmt: off
-    assert flags(train.parse, capsys) == {
-        "--action-noise", "--batch-size", "--candidates", "--checkpoint-every", "--compile", "--cost-discount",
-        "--criteria", "--data-seed", "--data-steps", "--device", "--dropout", "--evaluate-every", "--gradient-clip",
-        "--heads", "--held-out", "--layers", "--learning-rate", "--out", "--past-return", "--penalty", "--precision",
-        "--preset", "--report-every", "--resume", "--seed", "--temperature", "--tensorboard", "--updates",
-        "--warmup-updates", "--weight-decay", "--width", "--window",
+    of_training = {
+        "--agent", "--batch-size", "--checkpoint-every", "--compile", "--cost-discount", "--criteria", "--data-seed",
+        "--data-steps", "--device", "--evaluate-every", "--gradient-clip", "--held-out", "--learning-rate", "--limit",
+        "--out", "--precision", "--preset", "--report-every", "--resume", "--seed", "--tensorboard", "--updates",
+        "--warmup-updates", "--weight-decay",
     }
+    of_transformers = {"--dropout", "--heads", "--layers", "--width", "--window"}
+    of_agents = {
+        "saformer": {"--action-noise", "--candidates", "--past-return", "--penalty", "--temperature"},
+        "dt": {"--action"},
+        "cdt": {"--augmentation", "--cost-weight", "--initial-temperature", "--target-entropy", "--temperature-rate"},
+        "bc_safe": {"--best"},
+    }
+    of_agents_of_steps = {
+        "bcq_lag": {
+            "--acting-candidates", "--average-rate", "--candidates", "--code-bound", "--discount", "--dropout",
+            "--hidden", "--kl-weight", "--multiplier", "--multiplier-learning-rate", "--perturbation", "--pessimism",
+            "--vae-deviation",
+        },
+        "cpq": {
+            "--average-rate", "--candidates", "--discount", "--dropout", "--familiar", "--hidden", "--kl-weight",
+            "--margin", "--penalty", "--vae-deviation",
+        },
+        "coptidice": {
+            "--caution", "--components", "--cost-bound", "--dropout", "--hidden", "--multiplier",
+            "--multiplier-learning-rate", "--sample",
+        },
+    }
+    assert flags(train.parse, capsys) == of_training | of_transformers | of_agents["saformer"]
+    for agent, own in of_agents.items():
+        assert flags(train.parse, capsys, "--agent", agent) == of_training | of_transformers | own
+    for agent, own in of_agents_of_steps.items():
+        assert flags(train.parse, capsys, "--agent", agent) == of_training | own
+    assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json", "--limits",
         "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification", "--workers",
+    }
+    assert flags(sweep.parse, capsys) == {
+        "--data", "--device", "--episodes", "--json", "--limits", "--option", "--seed", "--values",
     }
     # fmt: on
     assert flags(demo.parse, capsys) == {"--device", "--out", "--scale", "--seed"}
@@ -46,10 +77,10 @@ def test_flags_are_frozen(capsys):
 def test_presets_fill_in_what_is_not_said():
     """Seen to fail when the preset's values are not the parser's defaults."""
     small, paper = train.parse(["allowance"]), train.parse(["allowance", "--preset", "paper"])
-    assert (small.agent.window, small.agent.trunk.width, small.fit.updates) == (5, 64, 6000)
-    assert (paper.agent.window, paper.agent.trunk.width, paper.fit.updates) == (20, 128, 100_000)
+    assert (small.config.window, small.config.trunk.width, small.fit.updates) == (5, 64, 6000)
+    assert (paper.config.window, paper.config.trunk.width, paper.fit.updates) == (20, 128, 100_000)
     changed = train.parse(["allowance", "--preset=paper", "--width", "32"])
-    assert (changed.agent.trunk.width, changed.agent.window) == (32, 20)
+    assert (changed.config.trunk.width, changed.config.window) == (32, 20)
 
 
 def test_help_lists_every_verb(capsys):
@@ -107,6 +138,12 @@ def test_resume_of_a_run_that_died_before_its_first_checkpoint(tmp_path):
     [
         (["fly"], "unknown command 'fly'"),
         (["train", "hoper-medium"], "did you mean hopper-medium"),
+        (["train", "allowance", "--agent", "gpt"], "unknown agent 'gpt'; known are saformer, dt, cdt"),
+        (["train", "allowance", "--agent", "bc_safe"], "bc_safe is trained for one limit: say which"),
+        (["train", "allowance", "--limit", "p20"], "saformer is not trained for one limit: leave limit (--limit) out"),
+        (["train", "allowance", "--window", "0"], "window must be at least 1"),
+        (["sweep", "OUT/exists"], "saformer has no option target_return; it has"),
+        (["sweep", "OUT/exists", "--option", "temperature"], "say which values of temperature"),
         (["train", "allowance", "--device", "quantum"], "unknown device 'quantum'"),
         (["train", "allowance", "--resume", "--out", "OUT/none"], "no run to resume"),
         (["train", "allowance", "--tensorboard", "--out", "OUT/exists"], "already holds a run"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saformer.api.runs import run_of_store
+from saformer.api.run_data import run_of_store
 from saformer.cli import data
 from saformer.cli.main import main
 from saformer.data.store import TrajectoryStore

@@ -1,124 +1,248 @@
-"""What every agent must keep to."""
+"""What every agent must keep to. `cases.py` has one entry for each."""
 
+import json
 import math
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 import torch
 
+from saformer.agents.agent import Agent
+from saformer.agents.registry import KINDS, create_agent, restore_agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import WindowBatch
-from saformer.core.transformer import TrunkConfig
+from saformer.core.objectives import PerSample
+from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
+from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
 from saformer.training.config import FitConfig
 from saformer.training.fit import fit
+from saformer.training.presets import PRESETS
 from saformer.training.trainer import NonFiniteLossError, Trainer
-from tests.conftest import tiny_config
+from tests.conftest import randomise, tiny_config
+from tests.contracts.cases import CASES
 
-MODULES = ("actor", "critic")
 FULL_CONFIG = FitConfig(updates=6, batch_size=8, warmup_updates=0, checkpoint_every=2)
+NAMES = list(KINDS)
+WINDOWED = [name for name in NAMES if CASES[name].reads_windows]
+CERTAIN = [name for name in NAMES if CASES[name].certain is not None]
+TERMS = [(name, term) for name in NAMES for term in CASES[name].reaches]
 
 
-def gradient_norms(agent: SaFormerAgent, loss: torch.Tensor) -> dict[str, float]:
-    agent.model.zero_grad()
-    loss.backward()
-    norms = {}
-    for name in MODULES:
-        gradients = [p.grad for p in getattr(agent.model, name).parameters() if p.grad is not None]
-        norms[name] = float(sum(g.norm() for g in gradients))
-    return norms
+def made(name: str, data: RelabelledStore, *, seed: int = 0, dropout: float = 0.0, spread: bool = False) -> Agent:
+    """A tiny agent; with a `spread` of outputs, its weights are random rather than the near-zero initial ones."""
+    agent = create_agent(data, CASES[name].config(dropout, data.cost.shape[1]), seed=seed)
+    if spread and CASES[name].takes_any_weights:
+        randomise(agent.model)
+    return agent
 
 
-@pytest.mark.parametrize(
-    ("phase", "term", "reaches"),
-    [
-        ("actor", "cost_to_go", "actor"),
-        ("actor", "return_to_go", "actor"),
-        ("actor", "action", "actor"),
-        ("critic", "forecast_error", "critic"),
-        ("critic", "rising_forecast", "critic"),
-    ],
-)
-def test_each_loss_term_reaches_its_module_and_no_other(agent, batch, phase, term, reaches):
-    """Seen to fail when the hinge is computed on detached forecasts."""
-    terms = next(p for p in agent.phases if p.name == phase).terms(batch)
-    norms = gradient_norms(agent, terms[term].mean())
-    assert norms.pop(reaches) > 0
-    assert set(norms.values()) == {0.0}
+def drawn(agent: Agent, data: RelabelledStore, size: int = 16) -> Any:
+    return agent.sampler(data).sample(size, torch.Generator().manual_seed(0))
 
 
-def test_every_parameter_moves(data):
-    """Seen to fail when a head is left out of its phase."""
-    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
-    before = {name: p.detach().clone() for name, p in agent.model.named_parameters()}
-    trainer = Trainer(agent, WindowSampler(data, window=4), FULL_CONFIG, seed=0)
-    for _ in range(5):
+def terms_of(agent: Agent, batch: Any) -> dict[str, PerSample]:
+    """All terms that are minimised, as phase/term."""
+    found = [(phase.name, name, term) for phase in agent.phases for name, term in phase.terms(batch).items()]
+    return {f"{phase}/{name}": term for phase, name, term in found if not term.watched}
+
+
+def trained(agent: Agent, data: RelabelledStore, updates: int) -> Trainer:
+    trainer = Trainer(agent, agent.sampler(data), FULL_CONFIG, seed=3)
+    for _ in range(updates):
         trainer.step()
+    return trainer
+
+
+def test_every_agent_keeps_the_contracts():
+    assert set(CASES) == set(KINDS)
+    for name, kind in KINDS.items():
+        assert "\n" not in kind.description
+        assert PRESETS["small"](name).agent != PRESETS["paper"](name).agent
+        assert {type(preset(name).agent) for preset in PRESETS.values()} == {kind.config}
+        assert name not in CERTAIN or isinstance(CASES[name].certain, kind.options)
+
+
+@pytest.mark.parametrize(("name", "term"), TERMS)
+def test_each_loss_term_reaches_its_module_and_no_other(data, name, term):
+    """Seen to fail when the hinge is computed on detached forecasts, and when the entropy reaches the temperature."""
+    agent, case = made(name, data, spread=True), CASES[name]
+    learnt = [(n, p) for n, p in agent.model.named_parameters() if p.requires_grad]  # targets only follow
+    names, parameters = zip(*learnt, strict=True)
+    loss = terms_of(agent, drawn(agent, data, 128))[term].mean()
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    moved = [n for n, g in zip(names, gradients, strict=True) if g is not None and g.norm() > 0]
+    modules = [next((m for m in case.modules if f"{n}.".startswith(f"{m}.")), n) for n in moved]
+    assert set(modules) == case.reaches[term]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_losses_are_those_that_the_contracts_name(data, name):
+    agent = made(name, data)
+    assert set(terms_of(agent, drawn(agent, data))) == set(CASES[name].reaches)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_is_optimised_once_or_follows(data, name):
+    """Seen to fail when a phase takes all parameters for its own."""
+    agent = made(name, data)
+    optimised = [id(p) for phase in agent.phases for p in phase.parameters]
+    following = [id(p) for average in agent.averages for p in average.average]
+    assert sorted(optimised + following) == sorted(id(p) for p in agent.model.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_moves(data, name):
+    """Seen to fail when a head is left out of its phase."""
+    agent = made(name, data)
+    before = {name: p.detach().clone() for name, p in agent.model.named_parameters()}
+    trained(agent, data, 5)
     still = [name for name, p in agent.model.named_parameters() if torch.equal(p, before[name])]
     assert still == []
 
 
-def test_statistics_stay_frozen(data):
+@pytest.mark.parametrize("name", NAMES)
+def test_statistics_stay_frozen(data, name):
     """Seen to fail when they drift with use."""
-    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
+    agent = made(name, data)
     before = {name: b.clone() for name, b in agent.model.named_buffers()}
-    fit(agent, WindowSampler(data, window=4), FULL_CONFIG)
+    fit(agent, agent.sampler(data), FULL_CONFIG)
     assert all(torch.equal(b, before[name]) for name, b in agent.model.named_buffers())
-    assert len(before) == 12
+    assert len(before) >= 12
 
 
-def test_same_seed_same_bits(data):
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_bits(data, name):
     """Seen to fail when dropout draws from an unseeded stream."""
-    config = tiny_config(trunk=TrunkConfig(layers=1, width=16, dropout=0.3))
     states = []
     for _ in range(2):
         torch.rand(7)  # whatever a caller did before must not matter
-        agent = SaFormerAgent.create(data, config, seed=3)
-        fit(agent, WindowSampler(data, window=4), FULL_CONFIG, seed=3)
+        agent = made(name, data, seed=3, dropout=0.3)
+        fit(agent, agent.sampler(data), FULL_CONFIG, seed=3)
         states.append(agent.model.state_dict())
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
-def test_another_seed_gives_another_model(data):
-    agents = [SaFormerAgent.create(data, tiny_config(), seed=seed) for seed in (0, 1)]
-    assert not torch.equal(
-        agents[0].model.actor.embedding.of_time.weight, agents[1].model.actor.embedding.of_time.weight
-    )
+@pytest.mark.parametrize("name", NAMES)
+def test_another_seed_gives_another_model(data, name):
+    weights = [dict(made(name, data, seed=seed).model.named_parameters()) for seed in (0, 1)]
+    assert any(not torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
-def test_padding_content_is_irrelevant(agent, batch):
+@pytest.mark.parametrize("name", NAMES)
+def test_save_load_update_equals_update(data, tmp_path, name):
+    """To the bit, duals and optimisers included, from nothing but what a run keeps.
+
+    Seen to fail when random states are not kept.
+    """
+    straight = trained(made(name, data, dropout=0.3), data, 6)
+    halfway = trained(made(name, data, dropout=0.3), data, 3)
+    save_checkpoint(tmp_path / "checkpoint", halfway.checkpoint({}))
+    kept = load_checkpoint(tmp_path / "checkpoint")
+    config = json.loads(json.dumps(asdict(halfway.agent.config)))
+    agent = restore_agent(name, halfway.agent.dimensions, config, kept.groups["model"])
+    assert agent.config == halfway.agent.config
+    resumed = Trainer(agent, agent.sampler(data), FULL_CONFIG, seed=99)
+    resumed.restore([kept])
+    for _ in range(3):
+        resumed.step()
+    found, expected = resumed.checkpoint({}), straight.checkpoint({})
+    assert {g: set(found.groups[g]) for g in found.groups} == {g: set(expected.groups[g]) for g in expected.groups}
+    for group, tensors in expected.groups.items():
+        for key, value in tensors.items():
+            assert torch.equal(found.groups[group][key], value), (group, key)
+
+
+def spoilt(batch: WindowBatch, where: torch.Tensor, by: float) -> WindowBatch:
+    """The same windows with other content at these places."""
+    names = ("cost_to_go", "return_to_go", "state", "action")
+    changed = {name: torch.where(where[..., None], getattr(batch, name) + by, getattr(batch, name)) for name in names}
+    return replace(batch, **changed)
+
+
+def assert_alike(one: dict[str, PerSample], other: dict[str, PerSample]) -> None:
+    for term, value in one.items():
+        assert torch.allclose(value.sums, other[term].sums, rtol=1e-4, atol=1e-4), term
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_padding_content_is_irrelevant(data, batch, name):
     """Seen to fail when the loss averages over padding."""
-    spoilt = {name: getattr(batch, name).clone() for name in ("cost_to_go", "return_to_go", "state", "action")}
-    for values in spoilt.values():
-        values[~batch.valid] = 1e6
-    other = WindowBatch(limit=batch.limit, timestep=batch.timestep, valid=batch.valid, **spoilt)
-    for phase in agent.phases:
-        clean, dirty = phase.terms(batch), phase.terms(other)
-        for name in clean:
-            assert torch.allclose(clean[name].sums, dirty[name].sums, rtol=1e-5), (phase.name, name)
+    agent = made(name, data, spread=True)
+    assert_alike(terms_of(agent, batch), terms_of(agent, spoilt(batch, ~batch.valid, 1e6)))
 
 
-def test_future_content_is_irrelevant(agent, batch):
-    """Seen to fail without the causal mask."""
-    changed = batch.state.clone()
-    changed[:, 2:] += 5.0
-    other = WindowBatch(**{**vars(batch), "state": changed})
-    for network in (agent.model.actor, agent.model.critic):
-        now, then = network(batch), network(other)
-        first, second = (now.action.mean, then.action.mean) if hasattr(now, "action") else (now, then)
-        assert torch.allclose(first[:, :2], second[:, :2], atol=1e-6)
-        assert not torch.allclose(first[:, 2:], second[:, 2:], atol=1e-3)
+@pytest.mark.parametrize("name", WINDOWED)
+def test_future_content_is_irrelevant(data, batch, name):
+    """What happened from step 2 on says nothing of steps 0 and 1, but much of itself.
+
+    Seen to fail without the causal mask.
+    """
+    agent = made(name, data, spread=True)
+    later = torch.arange(batch.valid.shape[1]).expand_as(batch.valid) >= 2
+    judged = replace(batch, valid=batch.valid & ~later)
+    assert_alike(terms_of(agent, judged), terms_of(agent, spoilt(judged, later, 5.0)))
+    whole, changed = terms_of(agent, batch), terms_of(agent, spoilt(batch, later, 5.0))
+    assert any(not torch.allclose(whole[term].sums, changed[term].sums, rtol=1e-2) for term in whole)
 
 
-def test_a_policy_acts_without_dropout(data):
-    """Seen to fail when the policy leaves the model in training mode."""
-    agent = SaFormerAgent.create(data, tiny_config(trunk=TrunkConfig(layers=1, width=16, dropout=0.5)), seed=0)
+def two_steps(agent: Agent, options: Any, states: torch.Tensor, limit: list[list[float]]) -> torch.Tensor:
+    """The actions of two steps on as many lanes as there are limits: [2, L, A]."""
+    policy, actions = agent.policy(options), []
+    policy.reset(states[0], limit)
+    for state in states:
+        actions.append(policy.act(state).action)
+        policy.observe(torch.full((len(limit), 1), 0.4), torch.full((len(limit), 1), 0.3))
+    return torch.stack(actions)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_policy_acts_without_dropout(data, name):
+    """Seen to fail when a policy leaves the model in training mode."""
+    agent = made(name, data, dropout=0.5, spread=True)
+    states = torch.randn(2, 1, 2, generator=torch.Generator().manual_seed(0))
     agent.model.train()
-    actions = []
-    for _ in range(2):
-        policy = agent.policy()
-        policy.reset([1.0, 1.0], 5.0)
-        actions.append(policy.act([1.0, 1.0]).action)
-    assert torch.equal(actions[0], actions[1])
+    first = two_steps(agent, None, states, [[5.0]])
+    agent.model.train()
+    assert torch.equal(first, two_steps(agent, None, states, [[5.0]]))
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_lanes_do_not_see_each_other(data, name):
+    """Seen to fail when every lane is told the first lane's return."""
+    agent, certain = made(name, data, spread=True), CASES[name].certain
+    states = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))
+    limits = [[4.0], [8.0], [11.0]]
+    together = two_steps(agent, certain, states, limits)
+    for lane, limit in enumerate(limits):
+        alone = two_steps(agent, certain, states[:, lane : lane + 1], [limit])
+        assert torch.allclose(together[:, lane : lane + 1], alone, atol=1e-5), lane
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_a_lane_that_is_begun_anew_remembers_nothing(data, name):
+    """Seen to fail when what was earned before is still counted."""
+    agent, certain = made(name, data, spread=True), CASES[name].certain
+    states = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0))
+    policy = agent.policy(certain)
+    policy.reset(states[0], [[9.0], [9.0]])
+    policy.act(states[0])
+    policy.observe([[2.0], [2.0]], [[1.0], [1.0]])
+    lane = torch.tensor([1])
+    policy.reset(states[1, 1:], [[6.0]], lane)
+    again = policy.act(states[1], None).action[1:]
+    assert torch.allclose(again, two_steps(agent, certain, states[1:, 1:], [[6.0]])[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_actions_lie_within_bounds(data, name):
+    agent = made(name, data, spread=True)
+    agent.model.get_buffer(next(n for n, _ in agent.model.named_buffers() if n.endswith("action_high"))).fill_(0.01)
+    states = torch.randn(2, 8, 2, generator=torch.Generator().manual_seed(0))
+    actions = two_steps(agent, None, states, [[float(d)] for d in range(8)])
+    assert actions.max() <= 0.01
+    assert actions.min() >= -1
 
 
 def actor_parameters(agent: SaFormerAgent) -> dict[str, torch.Tensor]:

@@ -1,22 +1,30 @@
 """Two costs and two limits, from the data to the verdict."""
 
 import numpy as np
+import pytest
 import torch
 
+from saformer.agents.registry import KINDS, create_agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.limits import parse_limit
-from saformer.data.sampling import WindowSampler
 from saformer.evaluation.evaluate import evaluate
 from saformer.training.config import FitConfig
 from saformer.training.fit import fit
 from tests.conftest import tiny_config
+from tests.contracts.cases import CASES
 
 
-def test_two_constraints_go_the_whole_way(two_cost_data):
-    """Seen to fail when costs are summed over constraints on their way."""
-    agent = SaFormerAgent.create(two_cost_data, tiny_config(), seed=0)
+@pytest.mark.parametrize("name", list(KINDS))
+def test_two_constraints_go_the_whole_way(two_cost_data, name):
+    """Or are refused. Seen to fail when costs are summed over constraints on their way."""
+    config = CASES[name].config(0.0, 2)
+    if not CASES[name].several_constraints:
+        with pytest.raises(ValueError, match="one constraint"):
+            create_agent(two_cost_data, config, seed=0)
+        return
+    agent = create_agent(two_cost_data, config, seed=0)
     assert agent.dimensions.constraints == 2
-    fit(agent, WindowSampler(two_cost_data, window=4), FitConfig(updates=20, batch_size=16, warmup_updates=0))
+    fit(agent, agent.sampler(two_cost_data), FitConfig(updates=20, batch_size=16, warmup_updates=0))
     limit = parse_limit("p20,p80", two_cost_data)
     assert limit.values[0] < limit.values[1]
     found = evaluate(agent.policy(), two_cost_data, [limit], episodes=2)

@@ -2,18 +2,29 @@
 
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from saformer.cli import data, evaluate, train
+from saformer.agents.registry import KINDS, create_agent
+from saformer.cli import data, evaluate, sweep, train
 from saformer.cli.main import main
+from saformer.core.batch import Dimensions
+from saformer.data.relabel import RelabelledStore, relabel
+from saformer.envs import allowance
+from saformer.runs.run import Run
+from saformer.runs.spec import RunSpec
+from saformer.training.config import FitConfig
 from saformer.training.presets import PRESETS
+from saformer.training.trainer import Trainer
+from tests.contracts.cases import CASES
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 DATA = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+AGENTS = {page.stem: page.read_text() for page in (Path(__file__).parents[2] / "docs" / "agents").glob("*.md")}
+COMMAND = r"^saformer (.*?)(?:\s+#.*)?$"
 BLOCKS = dict(enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
 
 
@@ -41,17 +52,50 @@ def test_the_demo_can_be_run_again(smoke, capsys):
 
 
 def test_commands_parse(tmp_path, monkeypatch):
-    """Every `saformer` line of the README and of docs/data.md is understood. Seen to fail when a flag is renamed."""
+    """Every `saformer` line of the README, docs/data.md and docs/agents. Seen to fail when a flag is renamed."""
     monkeypatch.chdir(tmp_path)
     Path("mapping.toml").write_text(re.search(r"```toml\n(.*?)```", DATA, re.DOTALL)[1])
-    lines = re.findall(r"^saformer (.*?)(?:\s+#.*)?$", README + DATA, re.MULTILINE)
+    known = {"train": train.parse, "evaluate": evaluate.parse, "sweep": sweep.parse}
+    lines = re.findall(COMMAND, README + DATA, re.MULTILINE)
     assert len(lines) >= 15
     for line in lines:
         verb, *rest = shlex.split(line)
         if verb == "data":
             data.parse(rest[0], rest[1:])
+        elif verb not in {"doctor", "agents"}:
+            known[verb](rest)
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_every_agent_has_a_page_whose_commands_are_understood(tmp_path, monkeypatch, name):
+    """Options are those of the page's own run. Seen to fail when an agent's option is renamed."""
+    monkeypatch.chdir(tmp_path)
+    for line in re.findall(COMMAND, AGENTS[name], re.MULTILINE):
+        verb, *rest = shlex.split(line)
+        if verb == "train":
+            command = train.parse(rest)
+            assert command.agent == name
+            kind = KINDS[name]
+            config = replace(kind.config(), **({"limit": (1.0,)} if kind.has_one_limit else {}))
+            spec = RunSpec("x", name, asdict(config), {}, 0, ("torque",), None, 0, "", Dimensions(2, 1))
+            if command.out is not None:
+                Run.create(command.out, spec)
         else:
-            {"train": train.parse, "evaluate": evaluate.parse, "doctor": lambda _: None}[verb](rest)
+            {"evaluate": evaluate.parse, "sweep": sweep.parse}[verb](rest)
+
+
+@pytest.fixture(scope="module")
+def allowance_data() -> RelabelledStore:
+    return relabel(allowance.dataset(episodes=50), allowance.criteria())
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_every_metric_is_explained(allowance_data, name):
+    """Those that are only watched, too. Seen to fail when a term is renamed."""
+    agent = create_agent(allowance_data, CASES[name].config(0.0, 1), seed=0)
+    trainer = Trainer(agent, agent.sampler(allowance_data), FitConfig(batch_size=4), seed=0)
+    for term in trainer.step():
+        assert term.endswith(("gradient_norm", "learning_rate")) or f"`{term}`" in AGENTS[name], term
 
 
 class Machine:
@@ -119,6 +163,6 @@ def test_logs_and_no_simulator(tmp_path, monkeypatch):
 
 
 def test_linked_documents_exist(project):
-    for page in [project / "README.md", *(project / "docs").glob("*.md"), project / "CONTRIBUTING.md"]:
+    for page in [project / "README.md", *(project / "docs").rglob("*.md"), project / "CONTRIBUTING.md"]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"

@@ -4,25 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_origin, get_type_hints
 
 from torch import Tensor
 
 from saformer.agents.agent import Agent
+from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig, BCSafeOptions
+from saformer.agents.bcq_lag import BCQLagAgent, BCQLagConfig, BCQLagOptions
+from saformer.agents.cdt import CDTAgent, CDTConfig, CDTOptions
+from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, COptiDICEOptions
+from saformer.agents.cpq import CPQAgent, CPQConfig
+from saformer.agents.dt import DTAgent, DTConfig, DTOptions
+from saformer.agents.markov import MarkovOptions
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import Dimensions
+from saformer.core.execution import ExecutionOptions
 from saformer.data.relabel import RelabelledStore
+
+
+class AgentClass(Protocol):
+    """How an agent comes to be."""
+
+    def create(self, data: RelabelledStore, config: Any, *, seed: int) -> Agent:
+        """A fresh one for this data."""
+
+    def restore(self, dimensions: Dimensions, config: Any, weights: Mapping[str, Tensor]) -> Agent:
+        """One as it was saved."""
+
+    def __call__(self, dimensions: Dimensions, config: Any) -> Agent:
+        """One that knows nothing yet."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An agent class and its config."""
+    """An agent class, what it is made of, and how its policy can be told to act."""
 
-    agent: type[SaFormerAgent]
-    config: type[SaFormerConfig]
+    agent: AgentClass
+    config: type[Any]
+    """has `cost_discount`; of an agent that is trained for one limit, also `limit`, one number per constraint"""
+    options: type[Any]
+    description: str
+    """one line"""
+
+    @property
+    def has_one_limit(self) -> bool:
+        """Whether it is trained for one limit, rather than told the limit when it acts."""
+        return any(field.name == "limit" for field in fields(self.config))
 
 
-KINDS = {"saformer": Kind(SaFormerAgent, SaFormerConfig)}
+KINDS = {
+    "saformer": Kind(
+        SaFormerAgent,
+        SaFormerConfig,
+        ExecutionOptions,
+        "one policy for all limits: proposes returns and actions, rejects what a critic forecasts to overrun",
+    ),
+    "dt": Kind(DTAgent, DTConfig, DTOptions, "Decision Transformer: asked for a return, heeds no limit"),
+    "cdt": Kind(
+        CDTAgent,
+        CDTConfig,
+        CDTOptions,
+        "Constrained Decision Transformer: asked for a return and a cost, one policy for all limits",
+    ),
+    "bc_safe": Kind(BCSafeAgent, BCSafeConfig, BCSafeOptions, "behaviour cloning of the trajectories within one limit"),
+    "bcq_lag": Kind(
+        BCQLagAgent,
+        BCQLagConfig,
+        BCQLagOptions,
+        "BCQ-Lagrangian: actions like the data's, the best by two critics and a learnt price on cost",
+    ),
+    "cpq": Kind(
+        CPQAgent, CPQConfig, MarkovOptions, "Constraints Penalised Q-learning: unfamiliar actions count as costly"
+    ),
+    "coptidice": Kind(
+        COptiDICEAgent,
+        COptiDICEConfig,
+        COptiDICEOptions,
+        "COptiDICE: corrects how often the data does what, under a cost constraint, and imitates that",
+    ),
+}
 
 
 def find_kind(name: str) -> Kind:
@@ -32,10 +92,14 @@ def find_kind(name: str) -> Kind:
     return KINDS[name]
 
 
+def name_of(config: Any) -> str:
+    """The agent that this config belongs to."""
+    return next(name for name, kind in KINDS.items() if isinstance(config, kind.config))
+
+
 def create_agent(data: RelabelledStore, config: Any, *, seed: int) -> Agent:
     """A fresh agent of the kind that this config belongs to."""
-    kind = next(kind for kind in KINDS.values() if isinstance(config, kind.config))
-    return kind.agent.create(data, config, seed=seed)
+    return KINDS[name_of(config)].agent.create(data, config, seed=seed)
 
 
 def restore_agent(name: str, dimensions: Dimensions, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Agent:
@@ -44,10 +108,22 @@ def restore_agent(name: str, dimensions: Dimensions, config: Mapping[str, Any], 
     return kind.agent.restore(dimensions, from_plain(kind.config, config), weights)
 
 
+def default_options(name: str, dimensions: Dimensions, config: Mapping[str, Any]) -> Any:
+    """How the policy of a saved agent acts unless told otherwise."""
+    kind = find_kind(name)
+    return kind.agent(dimensions, from_plain(kind.config, config)).default_options
+
+
 def from_plain(cls: type, values: Mapping[str, Any]) -> Any:
     """A (nested) dataclass from the dictionaries that JSON keeps of it."""
     hints, known = get_type_hints(cls), {field.name for field in fields(cls)}
     unknown = set(values) - known
     if unknown:
         raise ValueError(f"{cls.__name__} has no {', '.join(sorted(unknown))}: was it saved by another version?")
-    return cls(**{k: from_plain(hints[k], v) if is_dataclass(hints[k]) else v for k, v in values.items()})
+    return cls(**{name: _from_plain(hints[name], value) for name, value in values.items()})
+
+
+def _from_plain(hint: Any, value: Any) -> Any:
+    if is_dataclass(hint) and isinstance(hint, type):
+        return from_plain(hint, value)
+    return tuple(value) if get_origin(hint) is tuple else value

@@ -3,7 +3,9 @@
 from saformer.api.datasets import build_data, export_data, import_data, inspect_data
 from saformer.api.demonstration import demo
 from saformer.api.listener import Listener
-from saformer.api.runs import DEFAULT_LIMITS, data_of, evaluate, evaluate_offline, load, train
+from saformer.api.run_data import data_of
+from saformer.api.runs import DEFAULT_LIMITS, evaluate, evaluate_offline, load, train
+from saformer.api.trials import sweep
 from saformer.data.limits import Limit
 
 __all__ = [
@@ -19,5 +21,6 @@ __all__ = [
     "import_data",
     "inspect_data",
     "load",
+    "sweep",
     "train",
 ]

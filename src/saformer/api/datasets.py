@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from saformer.api.listener import Listener
-from saformer.api.runs import relabelled
+from saformer.api.run_data import relabelled
 from saformer.criteria import CostCriterion, Step, criterion
 from saformer.data.inspection import Inspection, inspect
 from saformer.data.limits import parse_limit

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from saformer.agents.agent import Agent
 from saformer.agents.registry import create_agent, restore_agent
+from saformer.agents.saformer import SaFormerAgent
 from saformer.api.listener import Listener
-from saformer.criteria import criterion
+from saformer.api.run_data import (
+    as_trained,
+    data_of,
+    held_out_part,
+    locator,
+    open_data,
+    training_part,
+    with_costs,
+)
+from saformer.api.settings import check_limit, for_limit, options_of, preset_for
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
-from saformer.data.relabel import RelabelledStore, relabel
-from saformer.data.store import TrajectoryStore
+from saformer.data.relabel import RelabelledStore
 from saformer.engine.device import pick_device
-from saformer.envs.tasks import find_task, is_store, load_data
 from saformer.evaluation.offline import OfflineEvaluation
 from saformer.evaluation.offline import evaluate_offline as judge_offline
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.config import FitConfig
 from saformer.training.fit import fit
-from saformer.training.presets import PRESETS, Preset
+from saformer.training.presets import Preset
 from saformer.training.trainer import Observer
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
@@ -39,6 +46,8 @@ MAX_SHOWN_TRAJECTORIES = 500
 def train(
     task: str,
     *,
+    agent: str | None = None,
+    limit: str | float | None = None,
     preset: Literal["small", "paper"] | Preset = "small",
     criteria: Sequence[str] = (),
     held_out: float | None = None,
@@ -52,26 +61,30 @@ def train(
 ) -> Run:
     """Train on a task (by name, or the path of a trajectory store) and keep the run under `out`.
 
+    `agent` is one of those that `saformer agents` lists, by default saformer or what the preset is for. Those that are
+    trained for one limit need `limit`: a cost, or a percentile of the training data's costs ("p20").
     `criteria` says what a step costs, one for each constraint; by default those that the data came with. `held_out` is
     the share of trajectories kept for an offline evaluation: by default a tenth where there is no simulator, else none.
     An interrupted run is continued with `resume=True`, exactly where its last checkpoint left it.
     """
     listener = listener or Listener()
-    preset = PRESETS[preset]() if isinstance(preset, str) else preset
+    preset = preset_for(preset, agent)
+    check_limit(preset.agent, limit)
     processor = pick_device(device)  # first, so that a wrong name costs nothing
-    store = _open(task, listener, steps=data_steps, seed=data_seed)
+    store = open_data(task, listener, steps=data_steps, seed=data_seed)
     if held_out is None:
         held_out = HELD_OUT_WITHOUT_SIMULATOR if store.environment.identifier is None else 0.0
-    data = _relabelled(_training_part(store, held_out), criteria, preset.agent.cost_discount, listener)
+    data = with_costs(training_part(store, held_out), criteria, preset.agent.cost_discount, listener)
     if preset.fit.evaluate_every and store.environment.identifier is not None:
         from saformer.envs.costed import try_out
 
         try_out(store.environment, data.criteria)  # now, not when much has been trained already
-    agent = create_agent(data, preset.agent, seed=seed)
+    config, limit_name = for_limit(preset.agent, limit, data)
+    made = create_agent(data, config, seed=seed)
     spec = RunSpec(
-        task=_locator(task),
-        agent=agent.name,
-        agent_config=asdict(agent.config),
+        task=locator(task),
+        agent=made.name,
+        agent_config=asdict(made.config),
         fit_config=asdict(preset.fit),
         seed=seed,
         criteria=tuple(c.name for c in data.criteria),
@@ -79,16 +92,17 @@ def train(
         data_seed=data_seed,
         data_fingerprint=store.fingerprint,
         held_out=held_out,
-        dimensions=agent.dimensions,
+        dimensions=made.dimensions,
+        limit=limit_name,
     )
     run = _open_run(Path(out) if out else Path("runs") / spec.name, spec, resume=resume)
     if run.is_done:
         listener.say(f"{run.path} has already finished; nothing to do")
         return run
-    agent.model.to(processor)
+    made.model.to(processor)
     fit(
-        agent,
-        agent.sampler(data, processor),
+        made,
+        made.sampler(data, processor),
         preset.fit,
         seed=seed,
         run=run,
@@ -111,7 +125,7 @@ def load(path: str | Path, *, device: str = "auto") -> Agent:
 def evaluate(
     path: str | Path,
     *,
-    limits: Sequence[str] = DEFAULT_LIMITS,
+    limits: Sequence[str] | None = None,
     episodes: int = 20,
     execution: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
@@ -122,7 +136,9 @@ def evaluate(
 ) -> Evaluation:
     """Roll a run's policy out under each limit; the findings are kept beside the run.
 
-    `execution` changes how the policy acts, by the names of its options: {"candidates": 128, "verification": "off"}.
+    `limits` are by default the 10th, 20th, 30th and 50th percentile of the data's costs, or the one limit that the run
+    was trained for. `execution` changes how the policy acts, by the names of its agent's options:
+    {"candidates": 128, "verification": "off"} for saformer, {"target_return": 3600} for dt.
     `data` says where the run's store is now, if it was moved. `workers` processes step the environments: by default one
     per core where that pays; with 0 this one does. The findings are the same.
     """
@@ -134,8 +150,8 @@ def evaluate(
     found = data_of(run, listener, data=data)
     if found.store.environment.identifier is None:
         raise ValueError(f"the data of {path} has no environment to roll out in: use evaluate_offline (--offline)")
-    parsed = [parse_limit(limit, found) for limit in limits]
-    options = replace(agent.default_options, **(execution or {}))
+    parsed = limits_of(run.spec, found, limits)
+    options = options_of(agent, execution or {})
     evaluation = evaluate_policy(
         agent.policy(options),
         found,
@@ -156,7 +172,7 @@ def evaluate(
 def evaluate_offline(
     path: str | Path,
     *,
-    limits: Sequence[str] = DEFAULT_LIMITS,
+    limits: Sequence[str] | None = None,
     data: str | Path | None = None,
     device: str = "auto",
     listener: Listener | None = None,
@@ -168,7 +184,11 @@ def evaluate_offline(
     if not spec.held_out:
         raise ValueError(f"{path} held no trajectories out: train with held_out=0.1 (--held-out 0.1) to judge offline")
     agent = load(path, device=device)
-    store = _as_trained(run, _open(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
+    if not isinstance(agent, SaFormerAgent):
+        raise ValueError(
+            f"without a rollout only saformer can be judged, by its critic and its actor; {path} is {spec.agent}"
+        )
+    store = as_trained(run, open_data(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
     if store.fingerprint != spec.data_fingerprint:
         raise ValueError(
             f"the data of {spec.task} is not what {run.path} was trained on ({store.fingerprint} against "
@@ -176,13 +196,13 @@ def evaluate_offline(
             "(--data), or train again"
         )
     discount = spec.agent_config["cost_discount"]
-    training = _relabelled(_training_part(store, spec.held_out), spec.criteria, discount, listener)
-    held_out = _relabelled(_held_out_part(store, spec.held_out), spec.criteria, discount, Listener())
+    training = with_costs(training_part(store, spec.held_out), spec.criteria, discount, listener)
+    held_out = with_costs(held_out_part(store, spec.held_out), spec.criteria, discount, Listener())
     found = judge_offline(
-        agent.model,  # type: ignore[arg-type]
+        agent.model,
         training,
         held_out,
-        [parse_limit(limit, training) for limit in limits],
+        limits_of(spec, training, limits),
         window=agent.config.window,
         progress=listener.evaluating,
     )
@@ -190,83 +210,13 @@ def evaluate_offline(
     return found
 
 
-def data_of(run: Run, listener: Listener | None = None, *, data: str | Path | None = None) -> RelabelledStore:
-    """The data that a run was trained on, relabelled as it was."""
-    spec, listener = run.spec, listener or Listener()
-    store = _as_trained(run, _open(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
-    _check_fingerprint(run, store)
-    training = _training_part(store, spec.held_out)
-    return _relabelled(training, spec.criteria, spec.agent_config["cost_discount"], listener)
-
-
-def has_environment(path: str | Path, *, data: str | Path | None = None) -> bool:
-    """Whether the data of a run came from a simulator that a policy can be rolled out in."""
-    store = find_task(str(data or Run(path).spec.task)).store
-    return store is None or store.environment.identifier is not None
-
-
-def run_of_store(path: str | Path, *, runs: str | Path = "runs") -> Path:
-    """The latest run that was trained on the store at this path; those without a checkpoint are passed over."""
-    trained = [spec.parent for spec in Path(runs).glob("*/run.json") if _was_trained_on(Run(spec.parent), str(path))]
-    if not trained:
-        raise FileNotFoundError(f"no run under {runs} was trained on {path}: train first, or give the run's folder")
-    return max(trained, key=lambda run: (run / "run.json").stat().st_mtime)
-
-
-def _was_trained_on(run: Run, path: str) -> bool:
-    try:
-        return run.checkpoint_path.exists() and run.spec.task == _locator(path)
-    except ValueError:  # another version's, or damaged: whose data it had cannot be said
-        return False
-
-
-def relabelled(store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0) -> RelabelledStore:
-    """The store's finished trajectories with costs by these criteria, or by those that the store names."""
-    if criteria:
-        return relabel(store, [criterion(name) for name in criteria], cost_discount=cost_discount)
-    # a store may come from elsewhere: what it names is never imported as code
-    return relabel(store, [criterion(name, trusted=False) for name in store.criteria], cost_discount=cost_discount)
-
-
-def _open(task: str, listener: Listener, *, steps: int | None, seed: int) -> TrajectoryStore:
-    return load_data(find_task(task), steps=steps, seed=seed, progress=listener.building)
-
-
-def _locator(task: str) -> str:
-    """How a run finds its data again, from whatever folder."""
-    return str(Path(task).resolve()) if is_store(task) else task
-
-
-def _relabelled(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float, listener: Listener
-) -> RelabelledStore:
-    data = relabelled(store, criteria, cost_discount)
-    listener.say(f"data: {len(data.store)} trajectories, {data.store.num_steps} steps")
-    if data.num_left_out:
-        listener.say(f"left out {data.num_left_out} unfinished trajectories: what they would have cost is unknown")
-    return data
-
-
-def _training_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
-    return store.split(held_out)[0] if held_out else store
-
-
-def _held_out_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
-    return store.split(held_out)[1]
-
-
-def _as_trained(run: Run, store: TrajectoryStore) -> TrajectoryStore:
-    """What the store held when the run was trained, if it has only grown since: else what was held out would change."""
-    return store.as_of(run.spec.data_fingerprint) or store
-
-
-def _check_fingerprint(run: Run, store: TrajectoryStore) -> None:
-    if store.fingerprint != run.spec.data_fingerprint:
-        warnings.warn(
-            f"the data of {run.spec.task} is not what {run.path} was trained on ({store.fingerprint} against "
-            f"{run.spec.data_fingerprint}): limits and frontier are those of the present data",
-            stacklevel=3,
-        )
+def limits_of(
+    spec: RunSpec, data: RelabelledStore, asked: Sequence[str] | None, *, usual: Sequence[str] = DEFAULT_LIMITS
+) -> list[Limit]:
+    """What a run is judged under: the limits asked for, else the one that it was trained for, else the usual ones."""
+    if not asked and spec.limit is not None:
+        return [Limit(spec.limit, tuple(spec.agent_config["limit"]))]
+    return [parse_limit(name, data) for name in asked or usual]
 
 
 def _frontier(spec: RunSpec, data: RelabelledStore, limit: Limit) -> Any:
@@ -295,16 +245,16 @@ def _observer(run: Run, config: FitConfig, data: RelabelledStore, listener: List
     can_roll_out = data.store.environment.identifier is not None
     return Observer(
         progress=lambda update, metrics: listener.training(update, config.updates, metrics),
-        evaluate=(lambda agent: _watch(agent, data)) if can_roll_out else None,
+        evaluate=(lambda agent: _watch(agent, run.spec, data)) if can_roll_out else None,
         row=lambda row: listener.row(run.path, row),
     )
 
 
-def _watch(agent: Agent, data: RelabelledStore, *, episodes: int = 3) -> dict[str, Any]:
+def _watch(agent: Agent, spec: RunSpec, data: RelabelledStore, *, episodes: int = 3) -> dict[str, Any]:
     """A brief evaluation while training goes on."""
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
-    limits = [parse_limit(name, data) for name in WATCHED_LIMITS]
+    limits = limits_of(spec, data, None, usual=WATCHED_LIMITS)
     found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)
     return {
         v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values} for v in found.verdicts

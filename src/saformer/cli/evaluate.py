@@ -4,51 +4,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
 
-from saformer.api.runs import DEFAULT_LIMITS, evaluate, evaluate_offline, has_environment, run_of_store
+from saformer.agents.registry import default_options
+from saformer.api.run_data import has_environment, run_of_store
+from saformer.api.runs import evaluate, evaluate_offline
+from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.progress import listening
-from saformer.core.execution import ActionNoise, PastReturn
+from saformer.core.execution import ExecutionOptions
 from saformer.envs.tasks import is_store
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.page import write_report
 from saformer.report.table import verdict_table
 from saformer.runs.run import Run
 
+Options = TypeVar("Options")
+
 
 @dataclass(frozen=True)
-class EvaluateCommand:
+class EvaluateCommand(Generic[Options]):
     """Roll a trained policy out under several limits, all in one batch, and judge each.
 
     Prints a table, keeps evaluation.json (every episode, too) beside the run, and writes a report. Where the data has
-    no simulator, the model is judged on held-out trajectories instead, without any rollout (--offline).
+    no simulator, the model is judged on held-out trajectories instead, without any rollout (--offline). The flags under
+    "acting options" are the agent's own: `saformer evaluate RUN --help` shows those of the run's agent.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
     """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/ trained on it."""
-    limits: tuple[str, ...] = DEFAULT_LIMITS
-    """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate constraints (p20,350)."""
+    acting: Options
+    """How the policy acts; by default as the run was trained for."""
+    limits: tuple[str, ...] = ()
+    """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate constraints (p20,350); by default p10 p20 p30 p50, or the one limit that the run was trained for."""  # noqa: E501
     episodes: int = 20
     """Episodes under each limit."""
-    verification: Literal["paper", "off"] = "paper"
-    """paper: reject candidates forecast to overrun the budget. off: take the highest return proposed."""
-    fallback: Literal["mean", "least_cost", "likely"] = "mean"
-    """When no candidate is safe: the mean of both heads, the least forecast overrun, or that among the likely ones."""
-    candidates: int | None = None
-    """N, returns and actions proposed per round; by default what the run was trained for."""
-    temperature: float | None = None
-    """Spread of the proposals, in deviations (1: as the paper samples); by default what the run was trained for."""
-    action_noise: ActionNoise | None = None
-    """normal: as the paper samples. two_point: one deviation above or below the mean; by default what the run was trained for."""  # noqa: E501
-    past_return: PastReturn | None = None
-    """Which return-to-go enters the past: selected, expected or highest; by default what the run was trained for."""
-    rounds: int = 4
-    """Rounds of proposals before the fallback decides."""
     offline: bool = False
     """No rollout: judge the model on trajectories that training held out."""
     data: str | None = None
@@ -67,24 +61,25 @@ class EvaluateCommand:
 
 def parse(arguments: Sequence[str]) -> EvaluateCommand:
     """Parse flags."""
-    command = Annotated[EvaluateCommand, tyro.conf.FlagCreatePairsOff]
-    return tyro.cli(command, args=list(arguments), prog="saformer evaluate")
+    usual = _usual_options(arguments)
+    options = without_flags(type(usual), "seed")
+    command = Annotated[EvaluateCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
+    default = EvaluateCommand(tyro.MISSING, dressed(usual, options))
+    return tyro.cli(command, args=list(arguments), default=default, prog="saformer evaluate")
 
 
 def main(arguments: Sequence[str], console: Console) -> int:
     """Evaluate, print and report."""
     command = parse(arguments)
-    run = run_of_store(command.run) if is_store(command.run) else command.run
+    run, options = run_of(command.run), asdict(command.acting)
     if command.offline or not has_environment(run, data=command.data):
         return _offline(command, run, console)
-    names = ("verification", "fallback", "rounds", "seed", "candidates", "temperature", "action_noise", "past_return")
-    execution = {name: getattr(command, name) for name in names if getattr(command, name) is not None}
     with listening(console) as listener:
         found = evaluate(
             run,
             limits=command.limits,
             episodes=command.episodes,
-            execution=execution,
+            execution={**options, **({"seed": command.seed} if "seed" in options else {})},
             data=command.data,
             seed=command.seed,
             device=command.device,
@@ -98,6 +93,20 @@ def main(arguments: Sequence[str], console: Console) -> int:
     page = write_report(Run(run), command.report or run / "report.html")
     console.print(f"report written to {page}", soft_wrap=True)
     return 0
+
+
+def _usual_options(arguments: Sequence[str]) -> Any:
+    """The options of the run that is named; SaFormer's where none is."""
+    for argument in arguments:
+        run = Run(run_of(argument))
+        if run.spec_path.exists():
+            return default_options(run.spec.agent, run.spec.dimensions, run.spec.agent_config)
+    return ExecutionOptions()
+
+
+def run_of(path: str | Path) -> Path:
+    """The run's folder; for a store, that of the latest run that was trained on it."""
+    return run_of_store(path) if is_store(path) else Path(path)
 
 
 def _offline(command: EvaluateCommand, run: Path, console: Console) -> int:

@@ -16,8 +16,10 @@ from saformer import __version__
 VERBS = {
     "demo": "data, training, evaluation and a report in a few minutes",
     "data": "build, import, inspect and export trajectories",
-    "train": "learn one policy for all limits from a task's data",
+    "agents": "the methods that can be trained, with one line each",
+    "train": "learn a policy from a task's data: by default one for all limits",
     "evaluate": "roll a trained policy out under several limits",
+    "sweep": "try an option of a trained policy at several values: which return to ask for",
     "doctor": "what is installed, what is missing and how to get it",
 }
 
@@ -56,7 +58,11 @@ def _show_help(console: Console) -> None:
     console.print(f"saformer {__version__}: one policy for any cost budget, learnt from logged behaviour.\n")
     for verb, summary in VERBS.items():
         console.print(Text(f"  saformer {verb:<10}{summary}"))
-    example = "saformer train hopper-medium-replay --preset small\nsaformer evaluate runs/... --limits p10 300 p90"
+    example = (
+        "saformer train hopper-medium-replay --preset small\n"
+        "saformer evaluate runs/... --limits p10 300 p90\n"
+        "saformer train hopper-medium-replay --agent bc_safe --limit p20"
+    )
     console.print(Panel(example, title="for example", title_align="left", expand=False))
     console.print("`saformer COMMAND --help` explains each.")
 

@@ -72,8 +72,13 @@ def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listen
 
 
 def _losses(metrics: Metrics) -> str:
-    actor = sum(metrics.get(f"actor/{term}", 0.0) for term in ("cost_to_go", "return_to_go", "action"))
-    return f"actor {actor:7.3f}  critic {metrics.get('critic/forecast_error', float('nan')):6.4f}"
+    """The sum of each phase's terms."""
+    sums: dict[str, float] = {}
+    for name, value in metrics.items():
+        phase, _, term = name.partition("/")
+        if term not in {"", "gradient_norm"}:
+            sums[phase] = sums.get(phase, 0.0) + value
+    return "  ".join(f"{phase} {total:7.4f}" for phase, total in sums.items())
 
 
 def _tensorboard_writer() -> Any:

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
 from rich.text import Text
 
-from saformer.agents.saformer import SaFormerConfig
+from saformer.agents.registry import KINDS, find_kind
 from saformer.api import train
+from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.progress import listening
 from saformer.training.config import FitConfig
 from saformer.training.fit import InterruptedTrainingError
 from saformer.training.presets import PRESETS, Preset
 
+Config = TypeVar("Config")
+
 
 @dataclass(frozen=True)
-class TrainCommand:
-    """Learn one policy for all limits from a task's data.
+class TrainCommand(Generic[Config]):
+    """Learn a policy from a task's data: by default SaFormer's, one for all limits.
 
     The data of the named tasks is made on this machine on first use. The run is kept under runs/ (see --out) with its
-    metrics and checkpoints; Ctrl-C saves it, and the same command with --resume goes on exactly where it stopped.
+    metrics and checkpoints; Ctrl-C saves it, and the same command with --resume goes on exactly where it stopped. The
+    flags under "config options" are the agent's own: `saformer train --agent cdt --help` shows those of cdt.
     """
 
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, a trajectory store's path, d4rl:NAME or minari:NAME."""  # noqa: E501
+    config: Config
+    """What is learnt."""
+    agent: str = "saformer"
+    """The method: `saformer agents` lists them."""
+    limit: str | None = None
+    """The limit that the agent is trained for, where it is trained for one (`saformer agents` says which): a percentile of the training data's episode costs (p20) or a cost (4300); commas separate constraints."""  # noqa: E501
     preset: Literal["small", "paper"] = "small"
     """small: minutes on two CPU cores. paper: the paper's sizes, 100,000 updates, wants a GPU. The defaults below are the preset's."""  # noqa: E501
     criteria: tuple[str, ...] = ()
@@ -50,28 +60,30 @@ class TrainCommand:
     """auto, cpu, cuda or cuda:N."""
     tensorboard: bool = False
     """Write metrics for TensorBoard too, into the run's folder (needs saformer[track])."""
-    agent: SaFormerConfig = field(default_factory=SaFormerConfig)
-    """What is learnt."""
     fit: FitConfig = field(default_factory=FitConfig)
     """How it is learnt."""
 
 
 def parse(arguments: Sequence[str]) -> TrainCommand:
     """Parse flags; whatever is not said comes from the preset."""
-    preset = PRESETS[_preset_name(arguments)]()
-    default = TrainCommand(tyro.MISSING, agent=preset.agent, fit=preset.fit)
-    command = Annotated[TrainCommand, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]
+    agent = _said(arguments, "--agent", KINDS) or "saformer"
+    preset = PRESETS[_said(arguments, "--preset", PRESETS) or "small"](agent)
+    config = without_flags(find_kind(agent).config, "limit")
+    default = TrainCommand(tyro.MISSING, dressed(preset.agent, config), agent, fit=preset.fit)
+    command = Annotated[TrainCommand[config], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
     return tyro.cli(command, args=list(arguments), default=default, prog="saformer train")
 
 
 def main(arguments: Sequence[str], console: Console) -> int:
     """Train, and say how to go on if interrupted."""
     command = parse(arguments)
+    config = dressed(command.config, find_kind(command.agent).config)
     try:
         with listening(console, tensorboard=command.tensorboard) as listener:
             run = train(
                 command.task,
-                preset=Preset(command.agent, command.fit),
+                limit=command.limit,
+                preset=Preset(config, command.fit),
                 criteria=command.criteria,
                 held_out=command.held_out,
                 seed=command.seed,
@@ -90,12 +102,12 @@ def main(arguments: Sequence[str], console: Console) -> int:
     return 0
 
 
-def _preset_name(arguments: Sequence[str]) -> str:
-    """The preset must be known before the other flags are read: it decides their defaults."""
+def _said(arguments: Sequence[str], flag: str, known: Container[str]) -> str | None:
+    """What a flag was given that must be known before the others are read, because it decides their defaults."""
     for place, argument in enumerate(arguments):
-        name = argument.partition("=")[2] if argument.startswith("--preset=") else None
-        if argument == "--preset" and place + 1 < len(arguments):
+        name = argument.partition("=")[2] if argument.startswith(f"{flag}=") else None
+        if argument == flag and place + 1 < len(arguments):
             name = arguments[place + 1]
-        if name in PRESETS:
+        if name in known:
             return name
-    return "small"
+    return None

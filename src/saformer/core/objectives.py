@@ -88,14 +88,14 @@ def critic_loss(forecast: Tensor, cost_to_go: Tensor, valid: Tensor, *, penalty:
 
 
 def entropy_constrained(
-    negative_log_likelihood: Tensor, entropy: Tensor, log_temperature: Tensor, *, target: float
+    negative_log_likelihood: Tensor, entropy: Tensor, log_temperature: Tensor, *, target: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """The likelihood objective subject to an entropy of at least `target`, as a Lagrangian and its dual.
 
     Implements: Eq. (8)
 
-    Scalars in, scalars out: the actor's loss (no gradient to the temperature) and the temperature's loss
-    (no gradient to the actor), whose minimisation raises the temperature while the entropy is too low.
+    Of means, or of sums and a target times their counts: the actor's loss (no gradient to the temperature) and the
+    temperature's (no gradient to the actor), whose minimisation raises the temperature while the entropy is too low.
     """
     temperature = log_temperature.exp()
     actor = negative_log_likelihood - temperature.detach() * (entropy - target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,14 @@ class RelabelledStore:
     """[N] what each trajectory earned, undiscounted"""
     num_left_out: int
     """unfinished trajectories that were left out: what was still to come is unknown"""
+
+    def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> RelabelledStore:
+        """The trajectories where `keep` [N] is True, or those with these numbers, as often as they are named."""
+        store, numbers = self.store.filter(keep), np.arange(len(self.store))[keep]
+        steps = np.repeat(self.store.starts[numbers] - store.starts, store.lengths) + np.arange(store.num_steps)
+        of_steps = {name: getattr(self, name)[steps] for name in ("cost", "cost_to_go", "return_to_go")}
+        of_episodes = {name: getattr(self, name)[numbers] for name in ("episode_cost", "episode_return")}
+        return replace(self, store=store, **of_steps, **of_episodes)
 
 
 def relabel(

@@ -34,21 +34,18 @@ STYLE: Any = {
 
 
 def learning_curves(rows: list[dict[str, Any]]) -> str:
-    """Losses of both networks, and brief evaluations while training."""
+    """The terms of every phase's loss, and brief evaluations while training."""
     losses = [row for row in rows if "evaluation" not in row]
     watched = [row for row in rows if "evaluation" in row]
+    terms = [name for name in (losses[0] if losses else {}) if "/" in name and not name.endswith("/gradient_norm")]
+    phases = list(dict.fromkeys(name.partition("/")[0] for name in terms))
     with matplotlib.rc_context(STYLE):
-        figure, axes = _canvas(4 if watched else 2)
-        for term in ("cost_to_go", "return_to_go", "action"):
-            _curve(axes[0], losses, f"actor/{term}", term.replace("_", "-"))
-        axes[0].set_title("actor: negative log-likelihood (Eq. 5)")
-        _curve(axes[1], losses, "critic/forecast_error", "forecast error (Eq. 6)")
-        _curve(axes[1], losses, "critic/rising_forecast", "penalty (Eq. 7)")
-        axes[1].set_yscale("log")
-        axes[1].set_title("critic, model units")
+        figure, axes = _canvas(len(phases) + (2 if watched else 0))
+        for phase, axis in zip(phases, axes, strict=False):
+            _phase(axis, losses, phase, [name for name in terms if name.startswith(f"{phase}/")])
         if watched:
-            _watched(axes[2], watched, "cost")
-            _watched(axes[3], watched, "return")
+            _watched(axes[-2], watched, "cost")
+            _watched(axes[-1], watched, "return")
         for axis in axes:
             axis.set_xlabel("update")
             axis.legend()
@@ -259,6 +256,14 @@ def _canvas(panels: int, columns: int = 2) -> tuple[Figure, list[Axes]]:
     for spare in axes[panels:]:
         spare.remove()
     return figure, axes[:panels]
+
+
+def _phase(axis: Axes, rows: list[dict[str, Any]], phase: str, terms: list[str]) -> None:
+    for name in terms:
+        _curve(axis, rows, name, name.partition("/")[2].replace("_", " "))
+    if all(row[name] >= 0 for row in rows for name in terms):
+        axis.set_yscale("log")
+    axis.set_title(f"{phase}: terms of its loss, model units")
 
 
 def _curve(axis: Axes, rows: list[dict[str, Any]], key: str, label: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from saformer.report import figure
 from saformer.report.frame import how_it_was_made, learning, section, write_page
-from saformer.report.table import summary, verdict_html
+from saformer.report.table import numbers, summary, verdict_html
 from saformer.runs.run import Run
+from saformer.runs.spec import RunSpec
 
 
 def write_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
@@ -18,14 +19,13 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
     spec = run.spec
     parts = [
         f"<h1>{html.escape(spec.task_name)}</h1>",
-        f'<p class="note">{html.escape(spec.agent)}, seed {spec.seed}; one policy, asked to keep '
-        f"{len(evaluation['verdicts'])} limits it was not retrained for.</p>",
+        f'<p class="note">{html.escape(spec.agent)}, seed {spec.seed}; {html.escape(_promise(spec, evaluation))}.</p>',
         f'<p class="lead">{html.escape(summary(evaluation))}.</p>',
         verdict_html(evaluation),
         '<p class="note">Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns '
         "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), at most 1.25. "
         "Redrawn: steps that took more than one round of proposals. Fallback: steps in which no round held a safe "
-        "candidate.</p>",
+        "candidate. Both are 0 for agents that propose nothing.</p>",
         section("Cost and return against the limit", figure.cost_and_return(evaluation)),
         section("Among the data", figure.among_the_data(evaluation, trace["data"])),
         section(
@@ -38,6 +38,13 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         *how_it_was_made(run, command, {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]}),
     ]
     return write_page(path, spec.task_name, parts)
+
+
+def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
+    """What the policy was made for, and what it is judged by."""
+    if spec.limit is not None:
+        return f"trained for the limit {spec.limit} = {numbers(spec.agent_config['limit'])} alone"
+    return f"one policy, asked to keep {len(evaluation['verdicts'])} limits it was not retrained for"
 
 
 def _decisions(trace: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,11 +22,12 @@ Cell = tuple[str, str]
 
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures over all limits, in one line."""
-    verdicts = evaluation["verdicts"]
+    verdicts, correlation = evaluation["verdicts"], evaluation["rank_correlation"]
+    obeyed = "" if math.isnan(correlation) else f"rank correlation of limit and cost {correlation:.2f}, "
     return (
         f"{evaluation['limits_met']} of {len(verdicts)} limits met (tolerance {evaluation['tolerance']:g}, "
-        f"{verdicts[0]['num_episodes']} episodes each), rank correlation of limit and cost "
-        f"{evaluation['rank_correlation']:.2f}, frontier share {evaluation['frontier_share']:.2f}, "
+        f"{verdicts[0]['num_episodes']} episodes each), {obeyed}"
+        f"frontier share {evaluation['frontier_share']:.2f}, "
         f"{evaluation['decisions_per_second']:.0f} decisions per second"
     )
 

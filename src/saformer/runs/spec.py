@@ -27,6 +27,8 @@ class RunSpec:
     dimensions: Dimensions
     held_out: float = 0.0
     """share of the trajectories that training never saw"""
+    limit: str | None = None
+    """what the one limit that it is trained for was asked for by, where the agent has one"""
 
     @property
     def digest(self) -> str:
@@ -42,11 +44,13 @@ class RunSpec:
     def name(self) -> str:
         """The directory that a run of this kind is kept in, unless told otherwise."""
         task = self.task_name.replace("/", "-").replace(":", "-")
-        return f"{task}-{self.agent}-seed{self.seed}-{self.digest}"
+        agent = self.agent if self.limit is None else f"{self.agent}-{self.limit.replace('/', '-')}"
+        return f"{task}-{agent}-seed{self.seed}-{self.digest}"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return {**asdict(self), "criteria": list(self.criteria)}
+        """As JSON keeps it; a limit only where there is one, so that runs from before there were any are the same."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return {name: value for name, value in plain.items() if name != "limit" or value is not None}
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> RunSpec:
@@ -57,4 +61,5 @@ class RunSpec:
     def differences(self, other: RunSpec) -> list[str]:
         """What the other does differently, for a person to read."""
         mine, theirs = self.plain(), other.plain()
-        return [f"{key}: {mine[key]} here, {theirs[key]} there" for key in mine if mine[key] != theirs[key]]
+        keys = dict.fromkeys([*mine, *theirs])
+        return [f"{k}: {mine.get(k)} here, {theirs.get(k)} there" for k in keys if mine.get(k) != theirs.get(k)]

@@ -20,7 +20,7 @@ from saformer.agents.agent import Agent, MovingAverage, Phase
 from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
 from saformer.core.transformer import Trunk
-from saformer.training.packed_layers import ACTION_HEAD, packed_layer
+from saformer.training.packed_layers import gaussians, packed_layer
 
 LONGEST_FUSED_WINDOW = 128
 """Tokens: fused attention keeps a whole window on the chip."""
@@ -91,7 +91,7 @@ class PackedAgent:
             owner, part = self._moved[name]
             return Slot(self.model.get_parameter(owner), lambda stacked: stacked[number][part].view(shape))
         parameter = self.model.get_parameter(name)
-        if name.startswith(ACTION_HEAD):  # means first, then log-deviations
+        if name.rpartition(".")[0] in gaussians(self.agents[number].model):
             return Slot(parameter, lambda stacked: stacked[number].unflatten(0, (2, -1))[:, : shape[0] // 2])
         return Slot(parameter, lambda stacked: stacked[number][tuple(slice(size) for size in shape)])
 
@@ -124,12 +124,12 @@ def largest(parts: Sequence[Dimensions]) -> Dimensions:
 
 
 def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
-    packed = copy.deepcopy(models[0])
+    packed, heads = copy.deepcopy(models[0]), gaussians(models[0])
     for name, module in models[0].named_modules():
         if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding | Normalizer):
             owner, _, own_name = name.rpartition(".")
             parts: list[Any] = [model.get_submodule(name) for model in models]
-            packed.get_submodule(owner).add_module(own_name, packed_layer(name, parts, dimensions))
+            packed.get_submodule(owner).add_module(own_name, packed_layer(parts, dimensions, is_gaussian=name in heads))
     return packed
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from saformer.core.batch import Dimensions
+from saformer.core.gaussian import GaussianHead
 from saformer.core.normalizer import KINDS, Normalizer
 
 LOG_DEVIATION_OF_NOTHING = -0.5 * math.log(2 * math.pi)
 """A Gaussian of this log-deviation has log-likelihood 0 at its mean: padded actions add nothing to a likelihood."""
-ACTION_HEAD = "actor.action_head.linear"
 
 
 class PackedLinear(nn.Module):
@@ -85,37 +85,41 @@ class PackedNormalizer(Normalizer):
         return ((rows - self.centre(kind)[:, None]) / self.scale(kind)[:, None]).reshape(raw.shape)
 
 
-def packed_layer(name: str, parts: list[Any], dimensions: Dimensions) -> nn.Module:
-    """One layer for all of these, the layers of this name."""
+def gaussians(model: nn.Module) -> set[str]:
+    """Names of the linear maps whose outputs are means first, then log-deviations."""
+    return {f"{name}.linear" for name, module in model.named_modules() if isinstance(module, GaussianHead)}
+
+
+def packed_layer(parts: list[Any], dimensions: Dimensions, *, is_gaussian: bool) -> nn.Module:
+    """One layer for all of these, the layers of one name."""
     if isinstance(parts[0], nn.LayerNorm):
         return PackedLayerNorm(parts)
     if isinstance(parts[0], nn.Embedding):
         return PackedEmbedding(parts)
     if isinstance(parts[0], Normalizer):
         return PackedNormalizer(parts, dimensions)
-    return _packed_linear(name, parts, dimensions)
+    return _packed_linear(parts, is_gaussian=is_gaussian)
 
 
-def _packed_linear(name: str, parts: Sequence[nn.Linear], dimensions: Dimensions) -> PackedLinear:
-    inputs = max(part.in_features for part in parts)
-    outputs = 2 * dimensions.action if name == ACTION_HEAD else max(part.out_features for part in parts)
+def _packed_linear(parts: Sequence[nn.Linear], *, is_gaussian: bool) -> PackedLinear:
+    inputs, outputs = max(part.in_features for part in parts), max(part.out_features for part in parts)
     weight = parts[0].weight.new_zeros(len(parts), outputs, inputs)
     bias = weight.new_zeros(len(parts), outputs)
     used = torch.zeros_like(bias, dtype=torch.bool)
     for number, part in enumerate(parts):
-        places = _places(name, part.out_features, outputs)
+        places = _places(part.out_features, outputs, is_gaussian=is_gaussian)
         weight[number, places, : part.in_features] = part.weight.detach()
         bias[number, places] = part.bias.detach()
         used[number, places] = True
     fill = weight.new_zeros(outputs)
-    if name == ACTION_HEAD:
+    if is_gaussian:
         fill[outputs // 2 :] = LOG_DEVIATION_OF_NOTHING
     return PackedLinear(weight, bias, used, fill)
 
 
-def _places(name: str, own: int, outputs: int) -> Tensor:
-    """Where a model's outputs stand among the pack's: an action head has means first, then log-deviations."""
-    if name != ACTION_HEAD:
+def _places(own: int, outputs: int, *, is_gaussian: bool) -> Tensor:
+    """Where a model's outputs stand among the pack's."""
+    if not is_gaussian:
         return torch.arange(own)
     half = torch.arange(own // 2)
     return torch.cat([half, outputs // 2 + half])

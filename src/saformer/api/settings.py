@@ -1,0 +1,52 @@
+"""What was asked for, checked before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from saformer.agents.agent import Agent
+from saformer.agents.registry import find_kind, name_of
+from saformer.data.limits import parse_limit
+from saformer.data.relabel import RelabelledStore
+from saformer.training.presets import PRESETS, Preset
+
+
+def preset_for(preset: str | Preset, agent: str | None) -> Preset:
+    """The preset, of this agent where it is named."""
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise ValueError(f"unknown preset {preset!r}; known are {', '.join(PRESETS)}")
+        return PRESETS[preset](agent or "saformer")
+    if agent not in {None, name_of(preset.agent)}:
+        raise ValueError(f"the preset is for {name_of(preset.agent)}, not for {agent}: leave one of them out")
+    return preset
+
+
+def check_limit(config: Any, limit: str | float | None) -> None:
+    """Before any data is made: whether a limit is needed, and given."""
+    name = name_of(config)
+    if not find_kind(name).has_one_limit:
+        if limit is not None:
+            raise ValueError(f"{name} is not trained for one limit: leave limit (--limit) out, and evaluate under any")
+    elif limit is None and not config.limit:
+        raise ValueError(f"{name} is trained for one limit: say which, by a cost or a percentile (--limit p20)")
+
+
+def for_limit(config: Any, limit: str | float | None, data: RelabelledStore) -> tuple[Any, str | None]:
+    """The config with its limit in the cost's own units, and what the limit was asked for by."""
+    if limit is not None:
+        return replace(config, limit=parse_limit(str(limit), data).values), str(limit)
+    if find_kind(name_of(config)).has_one_limit:
+        return config, ",".join(f"{value:g}" for value in config.limit)
+    return config, None
+
+
+def options_of(agent: Agent, execution: Mapping[str, Any]) -> Any:
+    """The agent's own options, with these changes."""
+    known = {field.name for field in fields(agent.default_options)}
+    unknown = sorted(set(execution) - known)
+    if unknown:
+        raise ValueError(f"{agent.name} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    return replace(agent.default_options, **execution)
