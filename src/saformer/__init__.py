@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         load,
         sweep,
         train,
+        train_together,
     )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "sweep",
     "train",
+    "train_together",
 ]
 
 

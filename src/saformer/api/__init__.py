@@ -4,7 +4,8 @@ from saformer.api.datasets import build_data, export_data, import_data, inspect_
 from saformer.api.demonstration import demo
 from saformer.api.listener import Listener
 from saformer.api.run_data import data_of
-from saformer.api.runs import DEFAULT_LIMITS, evaluate, evaluate_offline, load, train
+from saformer.api.runs import DEFAULT_LIMITS, evaluate, evaluate_offline, load
+from saformer.api.training import train, train_together
 from saformer.api.trials import sweep
 from saformer.data.limits import Limit
 
@@ -23,4 +24,5 @@ __all__ = [
     "load",
     "sweep",
     "train",
+    "train_together",
 ]

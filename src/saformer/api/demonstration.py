@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from saformer.api.listener import Listener
-from saformer.api.runs import evaluate, train
+from saformer.api.runs import evaluate
+from saformer.api.training import train
 from saformer.runs.run import Run
 from saformer.training.presets import PRESETS
 

@@ -1,4 +1,4 @@
-"""Train a policy, load it, and judge it."""
+"""Load what was trained, and judge it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from saformer.agents.agent import Agent
-from saformer.agents.registry import create_agent, restore_agent
+from saformer.agents.registry import restore_agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api.listener import Listener
 from saformer.api.run_data import (
     as_trained,
     data_of,
     held_out_part,
-    locator,
     open_data,
     training_part,
     with_costs,
 )
-from saformer.api.settings import check_limit, for_limit, options_of, preset_for
+from saformer.api.settings import options_of
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
 from saformer.data.relabel import RelabelledStore
@@ -29,10 +28,6 @@ from saformer.evaluation.offline import OfflineEvaluation
 from saformer.evaluation.offline import evaluate_offline as judge_offline
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
-from saformer.training.presets import Preset
-from saformer.training.trainer import Observer
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
     from saformer.evaluation.evaluate import Evaluation
@@ -41,76 +36,6 @@ DEFAULT_LIMITS = ("p10", "p20", "p30", "p50")
 WATCHED_LIMITS = ("p10", "p50", "p90")
 HELD_OUT_WITHOUT_SIMULATOR = 0.1
 MAX_SHOWN_TRAJECTORIES = 500
-
-
-def train(
-    task: str,
-    *,
-    agent: str | None = None,
-    limit: str | float | None = None,
-    preset: Literal["small", "paper"] | Preset = "small",
-    criteria: Sequence[str] = (),
-    held_out: float | None = None,
-    seed: int = 0,
-    data_steps: int | None = None,
-    data_seed: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    device: str = "auto",
-    listener: Listener | None = None,
-) -> Run:
-    """Train on a task (by name, or the path of a trajectory store) and keep the run under `out`.
-
-    `agent` is one of those that `saformer agents` lists, by default saformer or what the preset is for. Those that are
-    trained for one limit need `limit`: a cost, or a percentile of the training data's costs ("p20").
-    `criteria` says what a step costs, one for each constraint; by default those that the data came with. `held_out` is
-    the share of trajectories kept for an offline evaluation: by default a tenth where there is no simulator, else none.
-    An interrupted run is continued with `resume=True`, exactly where its last checkpoint left it.
-    """
-    listener = listener or Listener()
-    preset = preset_for(preset, agent)
-    check_limit(preset.agent, limit)
-    processor = pick_device(device)  # first, so that a wrong name costs nothing
-    store = open_data(task, listener, steps=data_steps, seed=data_seed)
-    if held_out is None:
-        held_out = HELD_OUT_WITHOUT_SIMULATOR if store.environment.identifier is None else 0.0
-    data = with_costs(training_part(store, held_out), criteria, preset.agent.cost_discount, listener)
-    if preset.fit.evaluate_every and store.environment.identifier is not None:
-        from saformer.envs.costed import try_out
-
-        try_out(store.environment, data.criteria)  # now, not when much has been trained already
-    config, limit_name = for_limit(preset.agent, limit, data)
-    made = create_agent(data, config, seed=seed)
-    spec = RunSpec(
-        task=locator(task),
-        agent=made.name,
-        agent_config=asdict(made.config),
-        fit_config=asdict(preset.fit),
-        seed=seed,
-        criteria=tuple(c.name for c in data.criteria),
-        data_steps=data_steps,
-        data_seed=data_seed,
-        data_fingerprint=store.fingerprint,
-        held_out=held_out,
-        dimensions=made.dimensions,
-        limit=limit_name,
-    )
-    run = _open_run(Path(out) if out else Path("runs") / spec.name, spec, resume=resume)
-    if run.is_done:
-        listener.say(f"{run.path} has already finished; nothing to do")
-        return run
-    made.model.to(processor)
-    fit(
-        made,
-        made.sampler(data, processor),
-        preset.fit,
-        seed=seed,
-        run=run,
-        resume=run.checkpoint_path.exists(),
-        observer=_observer(run, preset.fit, data, listener),
-    )
-    listener.say(f"trained for {preset.fit.updates} updates; the run is in {run.path}")
-    return run
 
 
 def load(path: str | Path, *, device: str = "auto") -> Agent:
@@ -225,40 +150,6 @@ def _frontier(spec: RunSpec, data: RelabelledStore, limit: Limit) -> Any:
     if build is None or spec.criteria != ("torque",) or data.cost_discount != 1:
         return frontier(data, limit)
     return build.frontier.at(limit.values[0])
-
-
-def _open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
-    if not resume:
-        return Run.create(path, spec)
-    run = Run(path)
-    if not run.spec_path.exists():
-        raise FileNotFoundError(f"there is no run to resume in {path}; leave --resume out to begin one")
-    differences = run.spec.differences(spec)
-    if differences:
-        raise ValueError(f"{path} was begun with other settings, so it cannot be resumed: {'; '.join(differences)}")
-    if not run.checkpoint_path.exists():
-        return Run.create(path, spec)
-    return run
-
-
-def _observer(run: Run, config: FitConfig, data: RelabelledStore, listener: Listener) -> Observer:
-    can_roll_out = data.store.environment.identifier is not None
-    return Observer(
-        progress=lambda update, metrics: listener.training(update, config.updates, metrics),
-        evaluate=(lambda agent: _watch(agent, run.spec, data)) if can_roll_out else None,
-        row=lambda row: listener.row(run.path, row),
-    )
-
-
-def _watch(agent: Agent, spec: RunSpec, data: RelabelledStore, *, episodes: int = 3) -> dict[str, Any]:
-    """A brief evaluation while training goes on."""
-    from saformer.evaluation.evaluate import evaluate as evaluate_policy
-
-    limits = limits_of(spec, data, None, usual=WATCHED_LIMITS)
-    found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)
-    return {
-        v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values} for v in found.verdicts
-    }
 
 
 def _shown_trajectories(data: RelabelledStore) -> dict[str, Any]:

@@ -6,16 +6,17 @@ import shlex
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
 from rich.text import Text
 
 from saformer.agents.registry import KINDS, find_kind
-from saformer.api import train
+from saformer.api import Listener, train, train_together
 from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.progress import listening
+from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.fit import InterruptedTrainingError
 from saformer.training.presets import PRESETS, Preset
@@ -28,12 +29,13 @@ class TrainCommand(Generic[Config]):
     """Learn a policy from a task's data: by default SaFormer's, one for all limits.
 
     The data of the named tasks is made on this machine on first use. The run is kept under runs/ (see --out) with its
-    metrics and checkpoints; Ctrl-C saves it, and the same command with --resume goes on exactly where it stopped. The
+    metrics and checkpoints; Ctrl-C saves it, and the same command with --resume goes on exactly where it stopped. With
+    several tasks or seeds, every pair is a run of its own; a GPU trains those of one architecture as one program. The
     flags under "config options" are the agent's own: `saformer train --agent cdt --help` shows those of cdt.
     """
 
-    task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
-    """allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, a trajectory store's path, d4rl:NAME or minari:NAME."""  # noqa: E501
+    tasks: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")]]
+    """One or more of: allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, a trajectory store's path, d4rl:NAME or minari:NAME."""  # noqa: E501
     config: Config
     """What is learnt."""
     agent: str = "saformer"
@@ -46,16 +48,16 @@ class TrainCommand(Generic[Config]):
     """Criteria, one per constraint: torque, energy, a column's name, an expression such as "abs(action).sum()", module:function; by default those of the data."""  # noqa: E501
     held_out: float | None = None
     """Share of trajectories to keep for an offline evaluation; by default 0.1 where there is no simulator, else 0."""
-    seed: int = 0
-    """Decides initial weights, windows and dropout."""
+    seed: tuple[int, ...] = (0,)
+    """Decides initial weights, windows and dropout; several give several runs."""
     data_steps: int | None = None
     """Environment steps of data to make; by default 300,000 for replay tasks and 1,000,000 for the others."""
     data_seed: int = 0
     """Decides the data."""
     out: Path | None = None
-    """Where to keep the run; by default a folder under runs/ named after its settings."""
+    """Where to keep the run; by default a folder under runs/ named after its settings. Of several runs: the folder of their folders, by default runs/."""  # noqa: E501
     resume: bool = False
-    """Go on with an interrupted run of the same settings."""
+    """Go on with an interrupted run of the same settings. Several runs go on anyway: those that finished are not redone."""  # noqa: E501
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     tensorboard: bool = False
@@ -77,29 +79,35 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
 def main(arguments: Sequence[str], console: Console) -> int:
     """Train, and say how to go on if interrupted."""
     command = parse(arguments)
-    config = dressed(command.config, find_kind(command.agent).config)
+    if not command.tasks or not command.seed:
+        raise ValueError("name at least one task and one seed: saformer train hopper-medium-replay --seed 0")
     try:
         with listening(console, tensorboard=command.tensorboard) as listener:
-            run = train(
-                command.task,
-                limit=command.limit,
-                preset=Preset(config, command.fit),
-                criteria=command.criteria,
-                held_out=command.held_out,
-                seed=command.seed,
-                data_steps=command.data_steps,
-                data_seed=command.data_seed,
-                out=command.out,
-                resume=command.resume,
-                device=command.device,
-                listener=listener,
-            )
+            runs = _train(command, listener)
     except InterruptedTrainingError as error:
         again = shlex.join(["saformer", "train", *(a for a in arguments if a != "--resume"), "--resume"])
         console.print(Text(f"{error}. Go on with:\n  {again}", style="yellow"), soft_wrap=True)
         return 130
-    console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
-    return 0
+    for run in runs:
+        if run.is_done:
+            console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
+    return 0 if all(run.is_done for run in runs) else 1
+
+
+def _train(command: TrainCommand, listener: Listener) -> list[Run]:
+    settings: dict[str, Any] = {
+        "limit": command.limit,
+        "preset": Preset(dressed(command.config, find_kind(command.agent).config), command.fit),
+        "criteria": command.criteria,
+        "held_out": command.held_out,
+        "data_steps": command.data_steps,
+        "data_seed": command.data_seed,
+        "device": command.device,
+        "listener": listener,
+    }
+    if len(command.tasks) == len(command.seed) == 1:
+        return [train(command.tasks[0], seed=command.seed[0], out=command.out, resume=command.resume, **settings)]
+    return train_together(command.tasks, seeds=command.seed, out=command.out or "runs", **settings)
 
 
 def _said(arguments: Sequence[str], flag: str, known: Container[str]) -> str | None:

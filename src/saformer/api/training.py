@@ -1,0 +1,253 @@
+"""Train a policy, or many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from saformer.agents.agent import Agent
+from saformer.agents.registry import create_agent
+from saformer.api.listener import Listener
+from saformer.api.run_data import locator, open_data, training_part, with_costs
+from saformer.api.runs import limits_of
+from saformer.api.settings import check_limit, for_limit, preset_for
+from saformer.data.relabel import RelabelledStore
+from saformer.engine.device import pick_device
+from saformer.runs.run import Run
+from saformer.runs.spec import RunSpec
+from saformer.training.config import FitConfig
+from saformer.training.fit import fit_together
+from saformer.training.grouping import grouped
+from saformer.training.presets import Preset
+from saformer.training.trainer import Member, Observer
+
+WATCHED_LIMITS = ("p10", "p50", "p90")
+HELD_OUT_WITHOUT_SIMULATOR = 0.1
+
+
+def train(
+    task: str,
+    *,
+    agent: str | None = None,
+    limit: str | float | None = None,
+    preset: Literal["small", "paper"] | Preset = "small",
+    criteria: Sequence[str] = (),
+    held_out: float | None = None,
+    seed: int = 0,
+    data_steps: int | None = None,
+    data_seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> Run:
+    """Train on a task (by name, or the path of a trajectory store) and keep the run under `out`.
+
+    `agent` is one of those that `saformer agents` lists, by default saformer or what the preset is for. Those that are
+    trained for one limit need `limit`: a cost, or a percentile of the training data's costs ("p20").
+    `criteria` says what a step costs, one for each constraint; by default those that the data came with. `held_out` is
+    the share of trajectories kept for an offline evaluation: by default a tenth where there is no simulator, else none.
+    An interrupted run is continued with `resume=True`, exactly where its last checkpoint left it.
+    """
+    settings = _Settings(
+        preset_for(preset, agent), limit, tuple(criteria), held_out, data_steps, data_seed, listener or Listener()
+    )
+    processor = _checked(settings, device)
+    runs, failed = _train(
+        [task], [seed], settings, processor, place=lambda spec: Path(out or _usual(spec)), resumed=lambda _: resume
+    )
+    if failed:
+        raise next(iter(failed.values()))
+    return runs[0]
+
+
+def train_together(
+    tasks: Sequence[str],
+    *,
+    seeds: Sequence[int] = (0,),
+    agent: str | None = None,
+    limit: str | float | None = None,
+    preset: Literal["small", "paper"] | Preset = "small",
+    criteria: Sequence[str] = (),
+    held_out: float | None = None,
+    data_steps: int | None = None,
+    data_seed: int = 0,
+    out: str | Path = "runs",
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> list[Run]:
+    """A run for every task and seed, each in a folder of its own under `out`; see `train` for the rest.
+
+    On a GPU, runs of one architecture are trained as one program; each is what it would be alone. Runs that have
+    finished are not redone and interrupted ones go on, so that the same call can be made again. One that diverges is
+    left behind, which is said (and its `is_done` is False), and the others go on.
+    """
+    settings = _Settings(
+        preset_for(preset, agent), limit, tuple(criteria), held_out, data_steps, data_seed, listener or Listener()
+    )
+    processor = _checked(settings, device)
+
+    runs, failed = _train(
+        tasks,
+        seeds,
+        settings,
+        processor,
+        place=lambda spec: Path(out) / _usual(spec).name,
+        resumed=lambda path: Run(path).spec_path.exists(),
+    )
+    for path, error in failed.items():
+        settings.listener.say(f"{path} failed: {error}")
+    return runs
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What all runs of a call share."""
+
+    preset: Preset
+    limit: str | float | None
+    criteria: tuple[str, ...]
+    held_out: float | None
+    data_steps: int | None
+    data_seed: int
+    listener: Listener
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What a task's runs are trained on."""
+
+    data: RelabelledStore
+    fingerprint: str
+    """of the whole store"""
+    held_out: float
+    """the share that is kept from training"""
+
+
+def _checked(settings: _Settings, device: str) -> torch.device:
+    """First, so that a wrong name costs nothing."""
+    check_limit(settings.preset.agent, settings.limit)
+    return pick_device(device)
+
+
+def _train(
+    tasks: Sequence[str],
+    seeds: Sequence[int],
+    settings: _Settings,
+    device: torch.device,
+    *,
+    place: Callable[[RunSpec], Path],
+    resumed: Callable[[Path], bool],
+) -> tuple[list[Run], dict[Path, Exception]]:
+    """All runs, and which failed and why."""
+    runs: list[Run] = []
+    members: list[Member] = []
+    for task in tasks:
+        source = _source(task, settings)
+        sampler: Any = None  # of all seeds
+        for seed in seeds:
+            agent, spec = _agent(task, source, seed, settings)
+            path = place(spec)
+            run = _open_run(path, spec, resume=resumed(path))
+            runs.append(run)
+            if run.is_done:
+                settings.listener.say(f"{run.path} has already finished; nothing to do")
+                continue
+            agent.model.to(device)
+            sampler = sampler or agent.sampler(source.data, device)
+            observer = _observer(run, settings.preset.fit, source.data, settings.listener)
+            members.append(Member(agent, sampler, seed, run, observer))
+    return runs, _fit(members, settings, device)
+
+
+def _fit(members: Sequence[Member], settings: _Settings, device: torch.device) -> dict[Path, Exception]:
+    failed: dict[Path, Exception] = {}
+    for group in grouped(members, device):
+        if len(group) > 1:
+            settings.listener.say(f"training {len(group)} runs as one program")
+        begun = group[0].run is not None and group[0].run.checkpoint_path.exists()
+        found = fit_together(group, settings.preset.fit, resume=begun)
+        for number, member in enumerate(group):
+            assert member.run is not None
+            if number in found:
+                failed[member.run.path] = found[number]
+            else:
+                updates = settings.preset.fit.updates
+                settings.listener.say(f"trained for {updates} updates; the run is in {member.run.path}")
+    return failed
+
+
+def _source(task: str, settings: _Settings) -> _Source:
+    store = open_data(task, settings.listener, steps=settings.data_steps, seed=settings.data_seed)
+    held_out = settings.held_out
+    if held_out is None:
+        held_out = HELD_OUT_WITHOUT_SIMULATOR if store.environment.identifier is None else 0.0
+    discount = settings.preset.agent.cost_discount
+    data = with_costs(training_part(store, held_out), settings.criteria, discount, settings.listener)
+    if settings.preset.fit.evaluate_every and store.environment.identifier is not None:
+        from saformer.envs.costed import try_out
+
+        try_out(store.environment, data.criteria)  # now, not when much has been trained already
+    return _Source(data, store.fingerprint, held_out)
+
+
+def _agent(task: str, source: _Source, seed: int, settings: _Settings) -> tuple[Agent, RunSpec]:
+    config, limit_name = for_limit(settings.preset.agent, settings.limit, source.data)
+    agent = create_agent(source.data, config, seed=seed)
+    spec = RunSpec(
+        task=locator(task),
+        agent=agent.name,
+        agent_config=asdict(agent.config),
+        fit_config=asdict(settings.preset.fit),
+        seed=seed,
+        criteria=tuple(c.name for c in source.data.criteria),
+        data_steps=settings.data_steps,
+        data_seed=settings.data_seed,
+        data_fingerprint=source.fingerprint,
+        held_out=source.held_out,
+        dimensions=agent.dimensions,
+        limit=limit_name,
+    )
+    return agent, spec
+
+
+def _usual(spec: RunSpec) -> Path:
+    return Path("runs") / spec.name
+
+
+def _open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
+    if not resume:
+        return Run.create(path, spec)
+    run = Run(path)
+    if not run.spec_path.exists():
+        raise FileNotFoundError(f"there is no run to resume in {path}; leave --resume out to begin one")
+    differences = run.spec.differences(spec)
+    if differences:
+        raise ValueError(f"{path} was begun with other settings, so it cannot be resumed: {'; '.join(differences)}")
+    if not run.checkpoint_path.exists():
+        return Run.create(path, spec)
+    return run
+
+
+def _observer(run: Run, config: FitConfig, data: RelabelledStore, listener: Listener) -> Observer:
+    can_roll_out = data.store.environment.identifier is not None
+    return Observer(
+        progress=lambda update, metrics: listener.training(update, config.updates, metrics),
+        evaluate=(lambda agent: _watch(agent, run.spec, data)) if can_roll_out else None,
+        row=lambda row: listener.row(run.path, row),
+    )
+
+
+def _watch(agent: Agent, spec: RunSpec, data: RelabelledStore, *, episodes: int = 3) -> dict[str, Any]:
+    """A brief evaluation while training goes on."""
+    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+
+    limits = limits_of(spec, data, None, usual=WATCHED_LIMITS)
+    found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)
+    return {
+        v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values} for v in found.verdicts
+    }

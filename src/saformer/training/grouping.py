@@ -1,0 +1,42 @@
+"""Which runs are trained as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from saformer.agents.saformer import SaFormerAgent
+from saformer.data.sampling import WindowSampler
+from saformer.training.trainer import Member
+
+LARGEST_PACK = 32
+"""More models take no less time each, and more memory."""
+
+
+def grouped(members: Sequence[Member], device: torch.device) -> list[list[Member]]:
+    """Members that can be packed together, in the order in which they came; on a CPU each is alone."""
+    groups: dict[Hashable, list[list[Member]]] = {}
+    for number, member in enumerate(members):
+        packs = groups.setdefault(_kind(member) if device.type == "cuda" else number, [[]])
+        if len(packs[-1]) == LARGEST_PACK:
+            packs.append([])
+        packs[-1].append(member)
+    return [pack for packs in groups.values() for pack in packs]
+
+
+def _kind(member: Member) -> Hashable:
+    """What members of a pack have in common."""
+    agent = member.agent
+    if not isinstance(member.sampler, WindowSampler):
+        return id(member)
+    # padded actions are known to change nothing for SaFormer's losses alone
+    actions = None if isinstance(agent, SaFormerAgent) else agent.dimensions.action
+    return type(agent), repr(agent.config), agent.dimensions.constraints, actions, _update(member)
+
+
+def _update(member: Member) -> int | None:
+    """Where a run stopped; None before it began."""
+    if member.run is None or not member.run.checkpoint_path.exists():
+        return None
+    return int(member.run.load(groups=()).facts["update"])
