@@ -71,8 +71,16 @@ def same(first: list[Episode], second: list[Episode]) -> bool:
 
 
 def children() -> set[int]:
-    """Processes that we have started and that have not ended."""
-    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+    """Workers that we have started and that have not ended; other tests may have left other processes."""
+    started = {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+    return {pid for pid in started if _is_worker(Path(f"/proc/{pid}/cmdline"))}
+
+
+def _is_worker(command: Path) -> bool:
+    try:
+        return b"saformer.envs.worker" in command.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return False
 
 
 def open_files() -> int:
