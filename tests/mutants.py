@@ -128,7 +128,7 @@ MUTANTS = (
            'tests/cli/test_cli.py::test_presets_fill_in_what_is_not_said'),
     Mutant('a limit judged twice', 'evaluation/evaluate.py', 'lane_limits = [limit for limit in limits for', 'lane_limits = [limit for limit in [*limits, limits[0]] for',
            'tests/cli/test_cli.py::test_train_then_evaluate'),
-    Mutant('resume insists on a checkpoint', 'api/training.py', 'resume=begun)', 'resume=True)',
+    Mutant('resume insists on a checkpoint', 'api/training.py', 'resume=begun,', 'resume=True,',
            'tests/cli/test_cli.py::test_resume_of_a_run_that_died_before_its_first_checkpoint'),
     Mutant('rollouts imported at the top', 'api/runs.py', 'if TYPE_CHECKING:  #', 'if True:  #',
            'tests/cli/test_cli.py::test_training_and_doctor_need_no_simulator'),
@@ -734,4 +734,6 @@ MUTANTS = (
            "tests/cli/test_agents.py::test_whole_numbers_are_swept"),
     Mutant("later runs are silent", "cli/progress.py", "self._said[name] = tenth", "self._said[name] = max(said, tenth)",
            "tests/cli/test_agents.py::test_every_run_of_several_says_how_far_it_is"),
+    Mutant("figures cut short", "report/table.py", 'overflow="fold"', "no_wrap=True",
+           "tests/cli/test_agents.py::test_narrow_terminals_cut_no_figure"),
 )  # fmt: skip

@@ -168,3 +168,12 @@ def test_every_run_of_several_says_how_far_it_is(tmp_path, capsys):
     command = ["train", "allowance", "--agent", "dt", *BRIEF, "--evaluate-every", "0", "--seed", "0", "1"]
     assert main([*command, "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().err.count("training: 4 of 4") == 2
+
+
+def test_narrow_terminals_cut_no_figure(tmp_path, capsys, monkeypatch):
+    """Two constraints on 80 columns. Seen to fail when cells that do not fit are cut short."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert train_briefly("dt", tmp_path / "run", "--criteria", "torque", "energy") == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "1"]) == 0
+    assert "\N{HORIZONTAL ELLIPSIS}" not in capsys.readouterr().out
