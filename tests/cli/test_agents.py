@@ -136,3 +136,44 @@ def test_without_a_simulator_nothing_can_be_tried(tmp_path, capsys):
     assert main(["train", str(tmp_path / "logs"), "--agent", "dt", *brief]) == 0
     assert main(["sweep", str(tmp_path / "run")]) == 1
     assert "has no environment to roll out in" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("saformer", ["sweep", "RUN", "--option", "candidates", "--values", "2.5"], "candidates is a whole number"),
+        ("cdt", ["sweep", "RUN", "--option", "noise", "--values", "1"], "noise is one of none, normal, two_point"),
+        ("dt", ["sweep", "RUN", "--values", "nan"], "target_return must be finite"),
+        ("bcq_lag", ["evaluate", "RUN", "--candidates", "0"], "candidates must be at least 1, got 0"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused_in_one_line(tmp_path, capsys, name, arguments, message):
+    """Seen to fail when options are taken as they come: tracebacks, or another policy than was asked for."""
+    assert train_briefly(name, tmp_path / "run") == 0
+    capsys.readouterr()
+    assert main([argument.replace("RUN", str(tmp_path / "run")) for argument in arguments]) == 1
+    assert f": {message}" in capsys.readouterr().err
+
+
+def test_whole_numbers_are_swept(tmp_path, capsys):
+    """Seen to fail when candidates stay fractions, as the command line reads them."""
+    assert train_briefly("saformer", tmp_path / "run") == 0
+    command = ["sweep", str(tmp_path / "run"), "--option", "candidates", "--values", "2", "4"]
+    assert main([*command, "--limits", "p50", "--episodes", "1"]) == 0
+    assert "candidates" in capsys.readouterr().out
+
+
+def test_every_run_of_several_says_how_far_it_is(tmp_path, capsys):
+    """Seen to fail when lines that the first run said are not said again."""
+    command = ["train", "allowance", "--agent", "dt", *BRIEF, "--evaluate-every", "0", "--seed", "0", "1"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.count("training: 4 of 4") == 2
+
+
+def test_narrow_terminals_cut_no_figure(tmp_path, capsys, monkeypatch):
+    """Two constraints on 80 columns. Seen to fail when cells that do not fit are cut short."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert train_briefly("dt", tmp_path / "run", "--criteria", "torque", "energy") == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "1"]) == 0
+    assert "\N{HORIZONTAL ELLIPSIS}" not in capsys.readouterr().out

@@ -1,14 +1,18 @@
 """Which runs are packed, and that many runs are as many ordinary ones."""
 
+import os
+import signal
 from dataclasses import replace
 
 import pytest
 import torch
 
 import saformer
+from saformer.agents.cdt import CDTAgent, CDTConfig
 from saformer.agents.dt import DTAgent, DTConfig
+from saformer.api import Listener
 from saformer.core.transformer import TrunkConfig
-from saformer.training.fit import fit
+from saformer.training.fit import InterruptedTrainingError, fit
 from saformer.training.grouping import LARGEST_PACK, grouped
 from saformer.training.presets import small
 from saformer.training.trainer import Member
@@ -42,6 +46,14 @@ def test_runs_that_differ_are_not_packed(tmp_path):
     assert sizes(pair) == [1, 1]
 
 
+def test_runs_of_other_horizons_are_not_packed():
+    """CDT scales what a step costs by the horizon. Seen to fail when a pack takes the first run's for all."""
+    sequences = [CDTAgent.create(HOPPER, CDTConfig(window=4, trunk=TrunkConfig(layers=1, width=16)), seed=0)] * 2
+    sampler = sequences[0].sampler(HOPPER)
+    longer = CDTAgent(replace(sequences[0].dimensions, horizon=99), sequences[0].config)
+    assert sizes([Member(agent, sampler) for agent in (*sequences, longer)]) == [2, 1]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Two seeds on Allowance, trained by one call, and the folder they are in."""
@@ -49,13 +61,13 @@ def runs(tmp_path_factory):
     return together(out), out
 
 
-def together(out, **changes):
+def together(out, *, tasks=("allowance",), seeds=(0, 1), listener=None):
     preset = small()
-    fit_config = replace(preset.fit, updates=12, batch_size=8, evaluate_every=0, checkpoint_every=5, **changes)
+    fit_config = replace(preset.fit, updates=12, batch_size=8, evaluate_every=0, checkpoint_every=5)
     agent = replace(preset.agent, trunk=TrunkConfig(layers=1, width=16))
     return saformer.train_together(
-        ["allowance"], seeds=(0, 1), preset=replace(preset, agent=agent, fit=fit_config), data_steps=2000, out=out,
-        device="cpu",
+        tasks, seeds=seeds, preset=replace(preset, agent=agent, fit=fit_config), data_steps=2000, out=out,
+        device="cpu", listener=listener,
     )  # fmt: skip
 
 
@@ -71,3 +83,31 @@ def test_finished_runs_are_not_redone(runs):
     before = [run.checkpoint_path.stat().st_mtime_ns for run in trained]
     again = together(out)
     assert [run.checkpoint_path.stat().st_mtime_ns for run in again] == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seeds": (0, 1, 0)}, "seed 0 was named more than once"),
+        ({"tasks": ("allowance", "allowance")}, "task allowance was named more than once"),
+        ({"tasks": ("allowance", "nosuch")}, "unknown task 'nosuch'"),
+    ],
+)
+def test_wrong_tasks_and_seeds_cost_nothing(tmp_path, wrong, message):
+    """Seen to fail when two runs share a folder, or a wrong name is found after the data of others was made."""
+    with pytest.raises(ValueError, match=message):
+        together(tmp_path / "runs", **wrong)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupt_at_the_end_of_a_run_stops_the_next(tmp_path):
+    """What has finished is kept, and the same call goes on. Seen to fail when each run listens for itself."""
+
+    def interrupt(update, updates, metrics):
+        if update == updates:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(InterruptedTrainingError, match="stopped after 1 of 2 runs"):
+        together(tmp_path, listener=Listener(training=interrupt))
+    assert sorted(path.parent.name.split("-")[2] for path in tmp_path.glob("*/done.json")) == ["seed0"]
+    assert all(run.is_done for run in together(tmp_path))

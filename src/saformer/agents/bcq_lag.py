@@ -87,6 +87,10 @@ class BCQLagOptions:
     seed: int = 0
     """Seed of the samples."""
 
+    def __post_init__(self) -> None:
+        if self.candidates < 1:
+            raise ValueError(f"candidates must be at least 1, got {self.candidates}")
+
 
 class BCQLag(nn.Module):
     """All networks of the agent. States and actions are in model units, values in units of a typical step."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
     from saformer.evaluation.evaluate import Evaluation
 
 DEFAULT_LIMITS = ("p10", "p20", "p30", "p50")
-WATCHED_LIMITS = ("p10", "p50", "p90")
-HELD_OUT_WITHOUT_SIMULATOR = 0.1
 MAX_SHOWN_TRAJECTORIES = 500
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from saformer.agents.agent import Agent
 from saformer.agents.registry import find_kind, name_of
@@ -45,8 +46,23 @@ def for_limit(config: Any, limit: str | float | None, data: RelabelledStore) -> 
 
 def options_of(agent: Agent, execution: Mapping[str, Any]) -> Any:
     """The agent's own options, with these changes."""
-    known = {field.name for field in fields(agent.default_options)}
-    unknown = sorted(set(execution) - known)
+    hints = get_type_hints(type(agent.default_options))
+    unknown = sorted(set(execution) - set(hints))
     if unknown:
-        raise ValueError(f"{agent.name} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return replace(agent.default_options, **execution)
+        raise ValueError(f"{agent.name} has no option {', '.join(unknown)}; it has {', '.join(sorted(hints))}")
+    return replace(
+        agent.default_options, **{name: _of_kind(name, value, hints[name]) for name, value in execution.items()}
+    )
+
+
+def _of_kind(name: str, value: Any, hint: Any) -> Any:
+    """An option's value, as a number or word of the kind that it takes."""
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        raise ValueError(f"{name} is one of {', '.join(get_args(hint))}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    if hint is int:
+        if value != int(value):
+            raise ValueError(f"{name} is a whole number, got {value!r}")
+        return int(value)
+    return value

@@ -17,11 +17,13 @@ from saformer.api.runs import limits_of
 from saformer.api.settings import check_limit, for_limit, preset_for
 from saformer.data.relabel import RelabelledStore
 from saformer.engine.device import pick_device
+from saformer.envs.tasks import find_task
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.config import FitConfig
-from saformer.training.fit import fit_together
+from saformer.training.fit import InterruptedTrainingError, fit_together
 from saformer.training.grouping import grouped
+from saformer.training.interrupt import Interrupt
 from saformer.training.presets import Preset
 from saformer.training.trainer import Member, Observer
 
@@ -90,7 +92,10 @@ def train_together(
         preset_for(preset, agent), limit, tuple(criteria), held_out, data_steps, data_seed, listener or Listener()
     )
     processor = _checked(settings, device)
-
+    _check_distinct("task", [locator(task) for task in tasks])
+    _check_distinct("seed", seeds)
+    for task in tasks:
+        find_task(task)  # before the data of others is made
     runs, failed = _train(
         tasks,
         seeds,
@@ -134,6 +139,13 @@ def _checked(settings: _Settings, device: str) -> torch.device:
     return pick_device(device)
 
 
+def _check_distinct(what: str, given: Sequence[object]) -> None:
+    """Two runs of one task and seed would write to one folder."""
+    twice = sorted({str(one) for one in given if given.count(one) > 1})
+    if twice:
+        raise ValueError(f"{what} {', '.join(twice)} was named more than once; name each once")
+
+
 def _train(
     tasks: Sequence[str],
     seeds: Sequence[int],
@@ -166,18 +178,22 @@ def _train(
 
 def _fit(members: Sequence[Member], settings: _Settings, device: torch.device) -> dict[Path, Exception]:
     failed: dict[Path, Exception] = {}
-    for group in grouped(members, device):
-        if len(group) > 1:
-            settings.listener.say(f"training {len(group)} runs as one program")
-        begun = group[0].run is not None and group[0].run.checkpoint_path.exists()
-        found = fit_together(group, settings.preset.fit, resume=begun)
-        for number, member in enumerate(group):
-            assert member.run is not None
-            if number in found:
-                failed[member.run.path] = found[number]
-            else:
-                updates = settings.preset.fit.updates
-                settings.listener.say(f"trained for {updates} updates; the run is in {member.run.path}")
+    groups = grouped(members, device)
+    with Interrupt() as interrupt:  # one for all, so that Ctrl-C at the end of a run is not lost on the next
+        for place, group in enumerate(groups):
+            if interrupt.requested:
+                raise InterruptedTrainingError(f"stopped after {sum(map(len, groups[:place]))} of {len(members)} runs")
+            if len(group) > 1:
+                settings.listener.say(f"training {len(group)} runs as one program")
+            begun = group[0].run is not None and group[0].run.checkpoint_path.exists()
+            found = fit_together(group, settings.preset.fit, resume=begun, interrupt=interrupt)
+            for number, member in enumerate(group):
+                assert member.run is not None
+                if number in found:
+                    failed[member.run.path] = found[number]
+                else:
+                    updates = settings.preset.fit.updates
+                    settings.listener.say(f"trained for {updates} updates; the run is in {member.run.path}")
     return failed
 
 

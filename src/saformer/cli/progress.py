@@ -47,9 +47,11 @@ class Bars:
             if name not in self._tasks:
                 self._tasks[name] = self._progress.add_task(name, total=total, note=note)
             self._progress.update(self._tasks[name], completed=done, total=total, note=note)
-        elif (tenth := done * PLAIN_LINES // total) > self._said.get(name, 0):
-            self._said[name] = tenth
+            return
+        tenth, said = done * PLAIN_LINES // total, self._said.get(name, 0)
+        if tenth > said:
             self.say(f"{name}: {done} of {total} {note}")
+        self._said[name] = tenth  # it falls when the next run begins
 
     def say(self, message: str) -> None:
         """One line above the bars."""

@@ -50,7 +50,7 @@ def terminal_table(
     table.caption = escape(caption) or None
     table.title, table.title_justify = title, "left"
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if place else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(text, style=TERMINAL_STYLES[mark]) for text, mark in row))
     return table

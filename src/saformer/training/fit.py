@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -41,12 +41,12 @@ def fit(
 
 
 def fit_together(
-    members: Sequence[Member], config: FitConfig, *, resume: bool = False
+    members: Sequence[Member], config: FitConfig, *, resume: bool = False, interrupt: Interrupt | None = None
 ) -> dict[int, NonFiniteLossError]:
     """Train runs of one architecture as one program; each is what it would be alone. Answers which failed, and why.
 
     A run that diverges is saved as it was before and left behind; the others go on. With `resume`, all go on from their
-    checkpoints, which must be of the same update.
+    checkpoints, which must be of the same update. An active `interrupt` of the caller's is heeded if given.
     """
     trainer = PackTrainer(members, config)
     if resume:
@@ -59,11 +59,11 @@ def fit_together(
         _save(trainer)
     failed: dict[int, NonFiniteLossError] = {}
     numbers = list(range(len(members)))
-    with Interrupt() as interrupt:
+    with nullcontext(interrupt) if interrupt is not None else Interrupt() as asked:
         while numbers:
             try:
                 with _mode(trainer, training=True):
-                    _loop(trainer, interrupt)
+                    _loop(trainer, asked)
             except NonFiniteLossError as error:
                 _save(trainer)
                 for number in error.numbers:

@@ -11,8 +11,6 @@ from torch import Tensor
 from saformer.training import kernels
 from saformer.training.dropout import threshold_of
 
-LONGEST_WINDOW = 128
-"""Tokens: attention keeps a whole window on the chip."""
 NORM_LINEAR = {"R": 64, "C": 64, "num_warps": 8, "num_stages": 3}
 ATTEND = {"num_warps": 4, "num_stages": 1}
 FINISH = {"R": 64, "C": 64, "num_warps": 4, "num_stages": 3}

@@ -30,9 +30,9 @@ def _kind(member: Member) -> Hashable:
     agent = member.agent
     if not isinstance(member.sampler, WindowSampler):
         return id(member)
-    # padded actions are known to change nothing for SaFormer's losses alone
-    actions = None if isinstance(agent, SaFormerAgent) else agent.dimensions.action
-    return type(agent), repr(agent.config), agent.dimensions.constraints, actions, _update(member)
+    # padded actions are known to change nothing for SaFormer's losses alone, and CDT's know one horizon
+    sizes = None if isinstance(agent, SaFormerAgent) else (agent.dimensions.action, agent.dimensions.horizon)
+    return type(agent), repr(agent.config), agent.dimensions.constraints, sizes, _update(member)
 
 
 def _update(member: Member) -> int | None:
