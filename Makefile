@@ -25,6 +25,7 @@ benchmark: setup  ## the speeds that docs/performance.md shows
 	$(BIN)/python -m benchmarks.data
 	$(BIN)/python -m benchmarks.decisions
 	$(BIN)/python -m benchmarks.updates
+	$(BIN)/python -m benchmarks.evaluation --cells 12 --episodes 5 --steps 100
 
 lint: setup
 	$(BIN)/ruff check .
