@@ -156,7 +156,9 @@ class Update:
         plain = self._losses
         try:
             self._losses = {name: torch.compile(losses, dynamic=False) for name, losses in plain.items()}
-            self._warm_up()
+            with warnings.catch_warnings():  # tokens, heads and likelihoods are float32 on purpose
+                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+                self._warm_up()
         except Exception as error:  # whatever a compiler raises, training can do without it
             why = _reason(error)
             warnings.warn(f"losses are not compiled ({type(error).__name__}: {why}): training is slower", stacklevel=5)
