@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.agents.sequence import Drawing, Noise, SequenceModel, SequencePolicy, check_config, seeded
@@ -77,13 +75,6 @@ class BCSafeAgent:
         agent = seeded(cls, data, config, seed=seed)
         agent.model.fix_units(data)
         learnt_from(data, config)  # refused now, not when training begins
-        return agent
-
-    @classmethod
-    def restore(cls, dimensions: Dimensions, config: BCSafeConfig, weights: Mapping[str, Tensor]) -> BCSafeAgent:
-        """An agent as it was saved."""
-        agent = cls(dimensions, config)
-        agent.model.load_state_dict(dict(weights))
         return agent
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:

@@ -5,7 +5,6 @@ Fujimoto et al. 2019 (BCQ) with a Lagrangian relaxation of the limit; docs/agent
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -157,13 +156,6 @@ class BCQLagAgent:
         agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
         for critic in (agent.model.cost, agent.model.cost_target):
             critic.begin_at(agent.model.units.mean_cost_to_go(data))
-        return agent
-
-    @classmethod
-    def restore(cls, dimensions: Dimensions, config: BCQLagConfig, weights: Mapping[str, Tensor]) -> BCQLagAgent:
-        """An agent as it was saved."""
-        agent = cls(dimensions, config)
-        agent.model.load_state_dict(dict(weights))
         return agent
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> TransitionSampler:

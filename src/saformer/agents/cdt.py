@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -130,13 +129,6 @@ class CDTAgent:
         agent = seeded(cls, data, config, seed=seed)
         agent.model.sequence.fix_units(data)
         agent.model.remember_front(data)
-        return agent
-
-    @classmethod
-    def restore(cls, dimensions: Dimensions, config: CDTConfig, weights: Mapping[str, Tensor]) -> CDTAgent:
-        """An agent as it was saved."""
-        agent = cls(dimensions, config)
-        agent.model.load_state_dict(dict(weights))
         return agent
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:

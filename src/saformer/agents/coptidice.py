@@ -7,7 +7,6 @@ Estimation"; docs/agents/coptidice.md says where we leave it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,13 +158,6 @@ class COptiDICEAgent:
         """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
         agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
         agent.model.get_buffer("episode_mass").fill_(episode_mass(data, config.cost_discount))
-        return agent
-
-    @classmethod
-    def restore(cls, dimensions: Dimensions, config: COptiDICEConfig, weights: Mapping[str, Tensor]) -> COptiDICEAgent:
-        """An agent as it was saved."""
-        agent = cls(dimensions, config)
-        agent.model.load_state_dict(dict(weights))
         return agent
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> TransitionSampler:

@@ -5,7 +5,6 @@ Xu et al. 2022, "Constraints Penalized Q-learning"; docs/agents/cpq.md says wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -137,13 +136,6 @@ class CPQAgent:
         agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
         for critic in (agent.model.cost, agent.model.cost_target):
             critic.begin_at(agent.model.units.mean_cost_to_go(data))
-        return agent
-
-    @classmethod
-    def restore(cls, dimensions: Dimensions, config: CPQConfig, weights: Mapping[str, Tensor]) -> CPQAgent:
-        """An agent as it was saved."""
-        agent = cls(dimensions, config)
-        agent.model.load_state_dict(dict(weights))
         return agent
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> TransitionSampler:

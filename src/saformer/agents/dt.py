@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -75,13 +74,6 @@ class DTAgent:
         agent = seeded(cls, data, config, seed=seed)
         agent.model.fix_units(data)
         agent.model.get_buffer("target_return").fill_(usual_target(data))
-        return agent
-
-    @classmethod
-    def restore(cls, dimensions: Dimensions, config: DTConfig, weights: Mapping[str, Tensor]) -> DTAgent:
-        """An agent as it was saved."""
-        agent = cls(dimensions, config)
-        agent.model.load_state_dict(dict(weights))
         return agent
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:

@@ -28,9 +28,6 @@ class AgentClass(Protocol):
     def create(self, data: RelabelledStore, config: Any, *, seed: int) -> Agent:
         """A fresh one for this data."""
 
-    def restore(self, dimensions: Dimensions, config: Any, weights: Mapping[str, Tensor]) -> Agent:
-        """One as it was saved."""
-
     def __call__(self, dimensions: Dimensions, config: Any) -> Agent:
         """One that knows nothing yet."""
 
@@ -105,7 +102,9 @@ def create_agent(data: RelabelledStore, config: Any, *, seed: int) -> Agent:
 def restore_agent(name: str, dimensions: Dimensions, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Agent:
     """An agent as it was saved."""
     kind = find_kind(name)
-    return kind.agent.restore(dimensions, from_plain(kind.config, config), weights)
+    agent = kind.agent(dimensions, from_plain(kind.config, config))
+    agent.model.load_state_dict(dict(weights))
+    return agent
 
 
 def default_options(name: str, dimensions: Dimensions, config: Mapping[str, Any]) -> Any:

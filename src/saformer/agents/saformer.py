@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.batch import Dimensions, WindowBatch
@@ -75,13 +73,6 @@ class SaFormerAgent:
         environment = data.store.environment
         agent.model.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
         agent.model.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
-        return agent
-
-    @classmethod
-    def restore(cls, dimensions: Dimensions, config: SaFormerConfig, weights: Mapping[str, Tensor]) -> SaFormerAgent:
-        """An agent as it was saved."""
-        agent = cls(dimensions, config)
-        agent.model.load_state_dict(dict(weights))
         return agent
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
