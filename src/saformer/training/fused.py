@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import triton
-from torch import Tensor
+from torch import Tensor, library
 
 from saformer.training import kernels
 from saformer.training.dropout import threshold_of
@@ -23,7 +23,7 @@ PROGRAMS = 660
 """How many programs keep a large GPU busy while gradients of weights are summed."""
 
 
-@torch.library.custom_op("saformer::block", mutates_args=())
+@library.custom_op("saformer::block", mutates_args=())
 def block(
     x: Tensor, weights: Tensor, rounded: Tensor, vectors: Tensor, salts: Tensor, heads: int, rate: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -51,7 +51,7 @@ def _(x: Tensor, weights: Tensor, rounded: Tensor, *rest: Any) -> tuple[Tensor, 
     return _Shape(x, rounded).activations()
 
 
-@torch.library.custom_op("saformer::block_backward", mutates_args=())
+@library.custom_op("saformer::block_backward", mutates_args=())
 def block_backward(
     gradient: Tensor,
     x: Tensor,
@@ -110,7 +110,7 @@ def _backward(ctx: Any, gradient: Tensor, *unused: Tensor) -> tuple[Tensor | Non
 block.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
-@torch.library.custom_op("saformer::dropout", mutates_args=())
+@library.custom_op("saformer::dropout", mutates_args=())
 def dropout(values: Tensor, salts: Tensor, rate: float) -> Tensor:
     """Drop elements of [M * B, ...] by a salt per model; what is kept counts for more."""
     out, elements = torch.empty_like(values), values.numel() // len(salts)
