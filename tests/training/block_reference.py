@@ -47,9 +47,11 @@ def block_of_one(x: torch.Tensor, weights, vectors, salts, *, heads: int, rate: 
     return (between + drop(hidden @ down.T + b_down, salts[1], element, rate)).reshape(x.shape)
 
 
-def differences(models: int, windows: int, length: int, *, width: int, heads: int, rate: float) -> dict[str, float]:
-    """How far the kernels are from this: the output and each gradient, relative to their largest element."""
-    from saformer.training.fused import block
+def differences(
+    models: int, windows: int, length: int, *, width: int, heads: int, rate: float, tokens: int, places: list[int]
+) -> dict[str, float]:
+    """How far the kernels are from this: the answers and each gradient, relative to their norms."""
+    from saformer.training.fused.block import block
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     low = torch.bfloat16 if device == "cuda" else torch.float32
@@ -65,17 +67,74 @@ def differences(models: int, windows: int, length: int, *, width: int, heads: in
     vectors[:, 11 * width : 12 * width] += 1
     vectors.requires_grad_()
     salts = salts_of(keys_of(torch.arange(models, device=device) + 5, 3), 7, 3)
-    probe = random(models * windows, length, width)
-    ours = block(x, weights, weights.detach().to(low), vectors, salts, heads, rate, EPS)[0]
+    probe = random(models * windows, length // tokens * len(places), width)
+    ours = block(x, weights, weights.detach().to(low), vectors, salts, tokens, places, heads, rate, EPS)[0]
     theirs = torch.cat(
         [
             block_of_one(part, weights[m], vectors[m], salts[:, m], heads=heads, rate=rate)
             for m, part in enumerate(x.split(windows))
         ]
     )
+    theirs = theirs.unflatten(1, (-1, tokens))[:, :, places].flatten(1, 2)
     found = {"output": (ours, theirs)}
     sides = [torch.autograd.grad((side * probe).sum(), (x, weights, vectors)) for side in (ours, theirs)]
     found |= dict(zip(("x", "weights", "vectors"), zip(*sides, strict=True), strict=True))
+    return {name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()}
+
+
+def embedding_differences(models: int, windows: int, steps: int, *, width: int, rate: float) -> dict[str, float]:
+    """The same for tokens of three kinds."""
+    from saformer.training.fused.embedding import embed
+
+    device, sizes, horizon = "cuda" if torch.cuda.is_available() else "cpu", [1, 17, 6], 11
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device)
+
+    values = random(models * windows, steps, sum(sizes))
+    timestep = torch.randint(horizon, (models * windows, steps), generator=generator).to(device)
+    weight, bias, time = random(models, width, sum(sizes)), random(models, 3, width), random(models, horizon, width)
+    gain, shift = 1 + 0.3 * random(models, width), random(models, width)
+    learnt = [part.requires_grad_() for part in (weight, bias, time, gain, shift)]
+    salts = salts_of(keys_of(torch.arange(models, device=device) + 5, 3), 7, 1)[0]
+    firsts = torch.tensor([0, 1, 18, 24], dtype=torch.int32, device=device)
+    ours = embed(values, timestep, *learnt, firsts, salts, sizes, rate, EPS)[0]
+    each = []
+    for m, (value, at) in enumerate(zip(values.split(windows), timestep.split(windows), strict=True)):
+        kinds = zip(value.split(sizes, -1), weight[m].split(sizes, -1), bias[m], strict=True)
+        lifted = torch.stack([v @ w.T + b + time[m][at] for v, w, b in kinds], 2)
+        normed = F.layer_norm(lifted, (width,), gain[m], shift[m], EPS)
+        index = torch.arange(normed.numel(), device=device).reshape(normed.shape)
+        each.append(drop(normed, salts[m], index, rate).flatten(1, 2))
+    theirs, probe = torch.cat(each), random(*ours.shape)
+    found = {"output": (ours, theirs)}
+    sides = [torch.autograd.grad((side * probe).sum(), learnt) for side in (ours, theirs)]
+    found |= dict(zip(("weight", "bias", "time", "gain", "shift"), zip(*sides, strict=True), strict=True))
+    return {name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()}
+
+
+def head_differences(models: int, windows: int, steps: int, *, width: int) -> dict[str, float]:
+    """The same for a norm and two maps that read it in turn."""
+    from saformer.training.fused.heads import answer
+
+    device, generator = "cuda" if torch.cuda.is_available() else "cpu", torch.Generator().manual_seed(2)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device)
+
+    x, gain, shift = random(models * windows, steps * 2, width), 1 + 0.3 * random(models, width), random(models, width)
+    learnt = [part.requires_grad_() for part in (x, gain, shift, random(models, 2, 16, width), random(models, 2, 16))]
+    ours = answer(*learnt, EPS)
+    weight, bias = learnt[3:]
+    each = []
+    for m, part in enumerate(x.split(windows)):
+        normed = F.layer_norm(part, (width,), gain[m], shift[m], EPS).unflatten(1, (steps, 2))
+        each.append((torch.einsum("bkaw,aow->bkao", normed, weight[m]) + bias[m]).flatten(1, 2))
+    theirs, probe = torch.cat(each), random(*ours.shape)
+    found = {"output": (ours, theirs)}
+    sides = [torch.autograd.grad((side * probe).sum(), learnt) for side in (ours, theirs)]
+    found |= dict(zip(("x", "gain", "shift", "weight", "bias"), zip(*sides, strict=True), strict=True))
     return {name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()}
 
 
@@ -84,8 +143,13 @@ if __name__ == "__main__":
     small, large = ((2, 16, 100), (3, 16, 40)) if on_gpu else ((2, 3, 20), (1, 2, 9))
     width = 128 if on_gpu else 32
     found = [
-        differences(*small, width=width, heads=1, rate=0.0),
-        differences(*small, width=width // 2 if on_gpu else width, heads=2, rate=0.3),
-        differences(*large, width=width, heads=1, rate=0.1),
+        differences(*small, width=width, heads=1, rate=0.0, tokens=5, places=[0, 1, 2, 3, 4]),
+        differences(*small, width=width // 2 if on_gpu else width, heads=2, rate=0.3, tokens=5, places=[0, 1, 3]),
+        differences(*large, width=width, heads=1, rate=0.1, tokens=1, places=[0]),
+        differences(*small, width=width, heads=1, rate=0.1, tokens=2, places=[1]),
+        embedding_differences(2, 5, 7, width=width, rate=0.0),
+        embedding_differences(1, 16, 20, width=width, rate=0.3),
+        head_differences(2, 5, 7, width=width),
+        head_differences(1, 16, 20, width=width),
     ]
     print(json.dumps(found))

@@ -150,14 +150,14 @@ class CDTAgent:
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """The action's likelihood, its entropy at the present temperature (Eq. 8), and each step's cost."""
         batch = self.model.sequence.normalizer.window(batch)
-        outputs = self.model.sequence.outputs(batch)
-        action = self.model.sequence.action_head(LAYOUT.at("state", outputs))
+        heads = {"state": self.model.sequence.action_head, "action": self.model.cost_head}
+        action, cost = self.model.sequence.answers(batch, heads)
         entropy = action_entropy(action, batch.valid)
         bonus, _ = self._entropy_constrained(entropy)
         return {
             "action": over_valid_steps(-action.log_prob(batch.action), batch.valid),
             "entropy_bonus": bonus,
-            "cost_error": self._cost_error(self.model.cost_head(LAYOUT.at("action", outputs)), batch),
+            "cost_error": self._cost_error(cost, batch),
             "entropy": replace(entropy, watched=True),
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -53,14 +53,14 @@ class SequenceModel(nn.Module):
         self.get_buffer("action_low").copy_(torch.tensor(data.store.environment.action_low))
         self.get_buffer("action_high").copy_(torch.tensor(data.store.environment.action_high))
 
-    def outputs(self, batch: WindowBatch) -> Tensor:
-        """What the transformer makes of whole windows, for training: [B, K * len(layout), E]."""
-        outputs: Tensor = self.trunk(self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep))
-        return outputs
+    def answers(self, batch: WindowBatch, heads: Mapping[str, nn.Module]) -> list[Any]:
+        """What heads read off whole windows, each at the tokens of one kind, for training: over [B, K]."""
+        tokens = self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep)
+        return self.trunk.answers(tokens, self.layout, heads)
 
     def forward(self, batch: WindowBatch) -> Any:
         """What the head says of every step's action, each given all that came before it: over [B, K, A]."""
-        return self.action_head(self.layout.at("state", self.outputs(batch)))
+        return self.answers(batch, {"state": self.action_head})[0]
 
     def decide(self, prompt: Prompt, return_to_go: Tensor) -> Any:
         """What the head says of the present action, over [L, A]; prompt and return-to-go [L, 1] in raw units."""

@@ -33,19 +33,16 @@ class Actor(nn.Module):
         super().__init__()
         self.embedding = TokenEmbedding(ACTOR_LAYOUT, dimensions, config.width)
         self.trunk = Trunk(config)
-        # Each head reads the token that stands before what it predicts.
         self.cost_to_go_head = GaussianHead(config.width, dimensions.constraints)
         self.return_to_go_head = GaussianHead(config.width, 1)
         self.action_head = GaussianHead(config.width, dimensions.action)
 
     def forward(self, batch: WindowBatch) -> Predictions:
         """All three predictions at every step, for training."""
-        outputs = self.trunk(self.embedding.embed(batch.tokens(ACTOR_LAYOUT.kinds), batch.timestep))
-        return Predictions(
-            cost_to_go=self.cost_to_go_head(ACTOR_LAYOUT.at("limit", outputs)),
-            return_to_go=self.return_to_go_head(ACTOR_LAYOUT.at("cost_to_go", outputs)),
-            action=self.action_head(ACTOR_LAYOUT.at("state", outputs)),
-        )
+        tokens = self.embedding.embed(batch.tokens(ACTOR_LAYOUT.kinds), batch.timestep)
+        # Each head reads the token that stands before what it predicts.
+        heads = {"limit": self.cost_to_go_head, "cost_to_go": self.return_to_go_head, "state": self.action_head}
+        return Predictions(*self.trunk.answers(tokens, ACTOR_LAYOUT, heads))
 
     def expect_return(self, tokens: Tensor, valid: Tensor) -> tuple[Gaussian, Memory]:
         """The return-to-go to ask for, given a prefix that ends with the present cost-to-go.

@@ -41,8 +41,8 @@ class CostCritic(nn.Module):
 
     def forward(self, batch: WindowBatch) -> Tensor:
         """The cost-to-go once each step's action is chosen, for training: [B, K, C]."""
-        outputs = self.trunk(self.embedding.embed(batch.tokens(CRITIC_LAYOUT.kinds), batch.timestep))
-        forecast: Tensor = self.head(CRITIC_LAYOUT.at("action", outputs))
+        tokens = self.embedding.embed(batch.tokens(CRITIC_LAYOUT.kinds), batch.timestep)
+        forecast: Tensor = self.trunk.answers(tokens, CRITIC_LAYOUT, {"action": self.head})[0]
         return forecast
 
     def read(self, tokens: Tensor, valid: Tensor) -> Memory:

@@ -42,5 +42,10 @@ class GaussianHead(nn.Module):
 
     def forward(self, output: Tensor) -> Gaussian:
         """Mean and clipped log-deviation, both linear in the output."""
-        mean, log_deviation = self.linear(output).chunk(2, dim=-1)
+        return self.split(self.linear(output))
+
+    @staticmethod
+    def split(both: Tensor) -> Gaussian:
+        """The Gaussian that the linear map has spelt out: [..., 2 * d]."""
+        mean, log_deviation = both.chunk(2, dim=-1)
         return Gaussian(mean, log_deviation.clamp(*LOG_DEVIATION_RANGE))

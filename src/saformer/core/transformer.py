@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from saformer.core.tokens import Layout
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,11 @@ class Trunk(nn.Module):
                 x, _, _ = block(x, None)
         normed: Tensor = self.norm(x)
         return normed
+
+    def answers(self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]) -> list[Any]:
+        """What heads read off whole windows [B, K * len(layout), E], each at the tokens of one kind: over [B, K]."""
+        outputs = self(tokens)
+        return [head(layout.at(kind, outputs)) for kind, head in heads.items()]
 
     def read(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Memory]:
         """A prefix that branches will follow: [L, P, E], [L, P] -> the last output [L, E] and the memory of it."""

@@ -117,8 +117,9 @@ class PackedSampler:
         self._samplers, self._dimensions = tuple(samplers), dimensions
         parts = list(dict.fromkeys(samplers))
         sizes = [0, *itertools.accumulate(part.num_steps for part in parts)]
-        self._first = [sizes[parts.index(sampler)] for sampler in samplers]
-        self._table = _joined(parts, dimensions) if parts[0].device.type != "cpu" else None
+        device = parts[0].device
+        self._first = torch.tensor([sizes[parts.index(sampler)] for sampler in samplers], device=device)[:, None]
+        self._table = _joined(parts, dimensions) if device.type != "cpu" else None
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> WindowBatch:
         """A batch of `batch_size` windows per model."""
@@ -127,8 +128,8 @@ class PackedSampler:
             return _side_by_side(
                 [sampler.sample(batch_size, generator) for sampler, generator in pairs], self._dimensions
             )
-        starts = [sampler.starts(batch_size, generator) for sampler, generator in pairs]
-        return self._table.windows(torch.cat([first + own for first, own in zip(self._first, starts, strict=True)]))
+        starts = torch.stack([sampler.starts(batch_size, generator) for sampler, generator in pairs])
+        return self._table.windows((starts + self._first).flatten())
 
 
 def _joined(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:

@@ -80,7 +80,7 @@ class PackedAgent:
     def begin_update(self) -> None:
         """What fused transformers drop is a function of the run's seed and of the update."""
         if self._moved:
-            from saformer.training.fused import draw_salts
+            from saformer.training.fused.block import draw_salts
 
             draw_salts(self._seeds, self.model.get_buffer("updates"), self.model.get_buffer("salts"))
 
@@ -135,20 +135,24 @@ def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
 
 def _fuse(model: nn.Module) -> dict[str, tuple[str, slice]]:
     """Fuse the blocks of every transformer, and say where their parameters went."""
-    from saformer.training.fused_trunk import FusedEmbedding, FusedTrunk  # Triton comes with PyTorch for GPUs
+    from saformer.training.fused.trunk import FusedEmbedding, FusedTrunk  # Triton comes with PyTorch for GPUs
 
     moved: dict[str, tuple[str, slice]] = {}
     trunks: list[FusedTrunk] = []
+    embeddings: list[FusedEmbedding] = []
     for name, trunk in [(name, part) for name, part in model.named_modules() if isinstance(part, Trunk)]:
         owner, _, own_name = name.rpartition(".")
         network: Any = model.get_submodule(owner)
         trunks.append(FusedTrunk(trunk).train(trunk.training))
         network.add_module(own_name, trunks[-1])
-        network.add_module("embedding", FusedEmbedding(network.embedding))
+        embeddings.append(FusedEmbedding(network.embedding, trunk.drop.p).train(trunk.training))
+        network.add_module("embedding", embeddings[-1])
         moved |= {f"{name}.{part}": (f"{name}.{tensor}", place) for part, tensor, place in trunks[-1].places()}
     # the salts of all trunks are drawn at once, so they lie in one tensor
     salts = torch.cat([trunk.get_buffer("salts") for trunk in trunks])
     model.register_buffer("salts", salts)
-    for fused, own in zip(trunks, salts.split([len(trunk.get_buffer("salts")) for trunk in trunks]), strict=True):
+    each = salts.split([len(trunk.get_buffer("salts")) for trunk in trunks])
+    for fused, embedding, own in zip(trunks, embeddings, each, strict=True):
         fused.register_buffer("salts", own)
+        embedding.register_buffer("salts", own[0])
     return moved

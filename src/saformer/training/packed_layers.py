@@ -31,9 +31,14 @@ class PackedLinear(nn.Module):
         """[M * B, ..., in] -> [M * B, ..., out]"""
         rows = x.reshape(len(self.weight), -1, x.shape[-1])
         mapped = torch.bmm(rows, self.weight.transpose(1, 2)) + self.bias[:, None]  # baddbmm would copy the bias first
-        if self._is_padded:
-            mapped = torch.where(self.get_buffer("used"), mapped, self.get_buffer("fill"))
-        return mapped.reshape(*x.shape[:-1], -1)
+        return self.filled(mapped.reshape(*x.shape[:-1], -1))
+
+    def filled(self, mapped: Tensor) -> Tensor:
+        """[M * B, ..., out], with `fill` where a model has no output."""
+        if not self._is_padded:
+            return mapped
+        rows = mapped.reshape(len(self.weight), -1, mapped.shape[-1])
+        return torch.where(self.get_buffer("used"), rows, self.get_buffer("fill")).reshape(mapped.shape)
 
 
 class PackedLayerNorm(nn.Module):
