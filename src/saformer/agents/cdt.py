@@ -169,7 +169,7 @@ class CDTAgent:
         temperature = self.model.temperature(entropy.sums).exp()
         return {
             "dual": self._entropy_constrained(entropy)[1],
-            "temperature": PerSample(temperature, torch.ones_like(temperature), watched=True),
+            "temperature": PerSample(temperature, 1, watched=True),
         }
 
     def _entropy_constrained(self, entropy: PerSample) -> tuple[PerSample, PerSample]:

@@ -117,12 +117,12 @@ def divergence_from_normal(code: Gaussian) -> Tensor:
 
 def of_each(values: Tensor) -> PerSample:
     """One value [B] for each sample."""
-    return PerSample(values, torch.ones_like(values))
+    return PerSample(values, 1)
 
 
 def watched(values: Tensor, like: Tensor) -> PerSample:
     """A figure to be shown beside the losses: [] for the whole batch, or [B]."""
-    return PerSample(values.detach().expand(len(like)), torch.ones_like(like), watched=True)
+    return PerSample(values.detach().expand(len(like)), 1, watched=True)
 
 
 def target_of(network: Network) -> Network:

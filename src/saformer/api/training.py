@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def train(
     An interrupted run is continued with `resume=True`, exactly where its last checkpoint left it.
     """
     settings = _Settings(
-        preset_for(preset, agent), limit, tuple(criteria), held_out, data_steps, data_seed, listener or Listener()
+        preset_for(preset, agent), (limit,), tuple(criteria), held_out, data_steps, data_seed, listener or Listener()
     )
     processor = _checked(settings, device)
     runs, failed = _train(
@@ -72,7 +73,7 @@ def train_together(
     *,
     seeds: Sequence[int] = (0,),
     agent: str | None = None,
-    limit: str | float | None = None,
+    limit: str | float | Sequence[str | float] | None = None,
     preset: Literal["small", "paper"] | Preset = "small",
     criteria: Sequence[str] = (),
     held_out: float | None = None,
@@ -82,18 +83,25 @@ def train_together(
     device: str = "auto",
     listener: Listener | None = None,
 ) -> list[Run]:
-    """A run for every task and seed, each in a folder of its own under `out`; see `train` for the rest.
+    """A run for every task, seed and limit, each in a folder of its own under `out`; see `train` for the rest.
 
     On a GPU, runs of one architecture are trained as one program; each is what it would be alone. Runs that have
     finished are not redone and interrupted ones go on, so that the same call can be made again. One that diverges is
     left behind, which is said (and its `is_done` is False), and the others go on.
     """
     settings = _Settings(
-        preset_for(preset, agent), limit, tuple(criteria), held_out, data_steps, data_seed, listener or Listener()
+        preset_for(preset, agent),
+        _several(limit),
+        tuple(criteria),
+        held_out,
+        data_steps,
+        data_seed,
+        listener or Listener(),
     )
     processor = _checked(settings, device)
     _check_distinct("task", [locator(task) for task in tasks])
     _check_distinct("seed", seeds)
+    _check_distinct("limit", settings.limits)
     for task in tasks:
         find_task(task)  # before the data of others is made
     runs, failed = _train(
@@ -114,7 +122,7 @@ class _Settings:
     """What all runs of a call share."""
 
     preset: Preset
-    limit: str | float | None
+    limits: tuple[str | float | None, ...]
     criteria: tuple[str, ...]
     held_out: float | None
     data_steps: int | None
@@ -135,8 +143,14 @@ class _Source:
 
 def _checked(settings: _Settings, device: str) -> torch.device:
     """First, so that a wrong name costs nothing."""
-    check_limit(settings.preset.agent, settings.limit)
+    for limit in settings.limits:
+        check_limit(settings.preset.agent, limit)
     return pick_device(device)
+
+
+def _several(limit: str | float | Sequence[str | float] | None) -> tuple[str | float | None, ...]:
+    """One limit, or none, is a sequence of one."""
+    return (limit,) if limit is None or isinstance(limit, str | float | int) else tuple(limit)
 
 
 def _check_distinct(what: str, given: Sequence[object]) -> None:
@@ -160,9 +174,9 @@ def _train(
     members: list[Member] = []
     for task in tasks:
         source = _source(task, settings)
-        sampler: Any = None  # of all seeds
-        for seed in seeds:
-            agent, spec = _agent(task, source, seed, settings)
+        samplers: dict[Any, Any] = {}  # of all seeds, for each limit
+        for limit, seed in itertools.product(settings.limits, seeds):
+            agent, spec = _agent(task, source, seed, limit, settings)
             path = place(spec)
             run = _open_run(path, spec, resume=resumed(path))
             runs.append(run)
@@ -170,7 +184,7 @@ def _train(
                 settings.listener.say(f"{run.path} has already finished; nothing to do")
                 continue
             agent.model.to(device)
-            sampler = sampler or agent.sampler(source.data, device)
+            sampler = samplers.get(limit) or samplers.setdefault(limit, agent.sampler(source.data, device))
             observer = _observer(run, settings.preset.fit, source.data, settings.listener)
             members.append(Member(agent, sampler, seed, run, observer))
     return runs, _fit(members, settings, device)
@@ -211,8 +225,10 @@ def _source(task: str, settings: _Settings) -> _Source:
     return _Source(data, store.fingerprint, held_out)
 
 
-def _agent(task: str, source: _Source, seed: int, settings: _Settings) -> tuple[Agent, RunSpec]:
-    config, limit_name = for_limit(settings.preset.agent, settings.limit, source.data)
+def _agent(
+    task: str, source: _Source, seed: int, limit: str | float | None, settings: _Settings
+) -> tuple[Agent, RunSpec]:
+    config, limit_name = for_limit(settings.preset.agent, limit, source.data)
     agent = create_agent(source.data, config, seed=seed)
     spec = RunSpec(
         task=locator(task),

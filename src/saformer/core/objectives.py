@@ -18,14 +18,16 @@ from saformer.core.gaussian import Gaussian
 
 @dataclass(frozen=True)
 class PerSample:
-    """Sums over the valid steps of each sample, and how many there were: both [B]."""
+    """Sums over the valid steps of each sample [B], and how many there were: [B], or a number if as many in each."""
 
     sums: Tensor
-    counts: Tensor
+    counts: Tensor | int
     watched: bool = False  # only measured: no part of the loss
 
     def mean(self) -> Tensor:
         """The mean over all valid steps of the batch: padding counts neither above nor below the line."""
+        if isinstance(self.counts, int):  # sums of constants are more than some versions of Triton can compile
+            return self.sums.sum() / (self.counts * len(self.sums))
         return self.sums.sum() / self.counts.sum().clamp(min=1)
 
     def scaled(self, factor: float | Tensor) -> PerSample:

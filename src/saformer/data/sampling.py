@@ -119,7 +119,7 @@ class PackedSampler:
         sizes = [0, *itertools.accumulate(part.num_steps for part in parts)]
         device = parts[0].device
         self._first = torch.tensor([sizes[parts.index(sampler)] for sampler in samplers], device=device)[:, None]
-        self._table = _joined(parts, dimensions) if device.type != "cpu" else None
+        self._table = joined(parts, dimensions) if device.type != "cpu" else None
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> WindowBatch:
         """A batch of `batch_size` windows per model."""
@@ -132,8 +132,8 @@ class PackedSampler:
         return self._table.windows((starts + self._first).flatten())
 
 
-def _joined(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:
-    """One sampler over all steps of all parts, on a GPU."""
+def joined(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:
+    """One sampler over all steps of all parts, on a GPU: behind each other, in this order."""
     whole = copy.copy(parts[0])
     firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
     whole.num_steps = firsts.pop()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from saformer.core.batch import Dimensions
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler
+from saformer.data.sampling import WindowSampler, joined
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,27 @@ class TransitionSampler:
 
     def sample(self, batch_size: int, generator: torch.Generator) -> TransitionBatch:
         """A batch of transitions, with replacement."""
+        return self.transitions(*self.drawn(batch_size, generator))
+
+    def drawn(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The steps [B] of a batch, and the trajectories [B] whose beginnings go with them."""
         steps = self._pairs.starts(batch_size, generator)
-        shape, count = (batch_size,), len(self._start)
-        return self.transitions(steps, torch.randint(count, shape, generator=generator, device=steps.device))
+        return steps, torch.randint(self.num_trajectories, (batch_size,), generator=generator, device=steps.device)
+
+    @property
+    def num_steps(self) -> int:
+        """Of all trajectories."""
+        return self._pairs.num_steps
+
+    @property
+    def num_trajectories(self) -> int:
+        """How many episodes there are."""
+        return len(self._start)
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are gathered."""
+        return self._pairs.device
 
     def transitions(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
         """These steps [B], counted over all trajectories laid end to end, and the first states of these trajectories
@@ -77,3 +99,45 @@ class TransitionSampler:
             timestep=pairs.timestep[:, 0],
             initial_state=self._pairs.windows(self._start[begun]).state[:, 0],
         )
+
+
+class PackedTransitions:
+    """The steps of M models in one batch, each model's behind its neighbour's; all of one size.
+
+    Every model draws from its own data with its own generator, as it would alone. On a GPU all data lie in one table,
+    so that a batch is gathered at once; models may share a sampler, and then share its rows.
+    """
+
+    def __init__(self, samplers: Sequence[TransitionSampler], dimensions: Dimensions) -> None:
+        self._samplers = tuple(samplers)
+        parts = list(dict.fromkeys(samplers))
+        steps = [0, *itertools.accumulate(part.num_steps for part in parts)]
+        trajectories = [0, *itertools.accumulate(part.num_trajectories for part in parts)]
+        self._first = [(steps[place], trajectories[place]) for place in map(parts.index, samplers)]
+        self._table = _joined(parts, dimensions) if parts[0].device.type != "cpu" else None
+
+    def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> TransitionBatch:
+        """A batch of `batch_size` steps per model."""
+        drawn = [
+            sampler.drawn(batch_size, generator) for sampler, generator in zip(self._samplers, generators, strict=True)
+        ]
+        if self._table is None:
+            parts = [sampler.transitions(*own) for sampler, own in zip(self._samplers, drawn, strict=True)]
+            names = vars(parts[0])
+            return TransitionBatch(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+        moved = [
+            (first_step + steps, first_trajectory + begun)
+            for (first_step, first_trajectory), (steps, begun) in zip(self._first, drawn, strict=True)
+        ]
+        return self._table.transitions(*(torch.cat(side) for side in zip(*moved, strict=True)))
+
+
+def _joined(parts: Sequence[TransitionSampler], dimensions: Dimensions) -> TransitionSampler:
+    """One sampler over all steps of all parts, on a GPU."""
+    whole = copy.copy(parts[0])
+    whole._pairs = joined([part._pairs for part in parts], dimensions)
+    for name in ("_reward", "_cost", "_final_state", "_terminated", "_truncated"):
+        setattr(whole, name, torch.cat([getattr(part, name) for part in parts]))
+    firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
+    whole._start = torch.cat([part._start + first for part, first in zip(parts, firsts, strict=False)])
+    return whole

@@ -8,6 +8,8 @@ import torch
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.sampling import WindowSampler
+from saformer.data.transitions import TransitionSampler
+from saformer.training.pack import but_for_the_limit
 from saformer.training.trainer import Member
 
 LARGEST_PACK = 32
@@ -28,11 +30,14 @@ def grouped(members: Sequence[Member], device: torch.device) -> list[list[Member
 def _kind(member: Member) -> Hashable:
     """What members of a pack have in common."""
     agent = member.agent
+    config = repr(but_for_the_limit(agent.config))
+    if isinstance(member.sampler, TransitionSampler):
+        return type(agent), config, agent.dimensions, _update(member)
     if not isinstance(member.sampler, WindowSampler):
         return id(member)
     # padded actions are known to change nothing for SaFormer's losses alone, and CDT's know one horizon
     sizes = None if isinstance(agent, SaFormerAgent) else (agent.dimensions.action, agent.dimensions.horizon)
-    return type(agent), repr(agent.config), agent.dimensions.constraints, sizes, _update(member)
+    return type(agent), config, agent.dimensions.constraints, sizes, _update(member)
 
 
 def _update(member: Member) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,7 +53,8 @@ class PackedAgent:
     """
 
     def __init__(self, agents: Sequence[Agent], *, seeds: Sequence[int] | None = None, fused: bool = False) -> None:
-        if len({type(agent) for agent in agents}) != 1 or len({repr(agent.config) for agent in agents}) != 1:
+        configs = {repr(but_for_the_limit(agent.config)) for agent in agents}
+        if len({type(agent) for agent in agents}) != 1 or len(configs) != 1:
             raise ValueError("only agents of one kind and one configuration can be packed")
         self.agents = tuple(agents)
         self.num_models = len(agents)
@@ -102,6 +103,12 @@ class PackedAgent:
             for name, parameter in agent.model.named_parameters():
                 slot = self.slot(number, name)
                 parameter.copy_(slot.read(slot.parameter, parameter.shape))
+
+
+def but_for_the_limit(config: Any) -> Any:
+    """A config without the one limit that an agent is trained for: it lies in the data or in a buffer, so that runs for
+    different limits can be trained together."""
+    return replace(config, limit=()) if getattr(config, "limit", ()) else config
 
 
 def can_be_fused(agent: Agent) -> bool:

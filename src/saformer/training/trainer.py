@@ -12,11 +12,13 @@ from torch import Tensor
 
 from saformer.agents.agent import Agent, Phase, Sampler
 from saformer.data.sampling import PackedSampler, WindowSampler
+from saformer.data.transitions import PackedTransitions, TransitionSampler
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.pack import PackedAgent, Slot, can_be_fused
 from saformer.training.precision import set_training_dtype, training_dtype
+from saformer.training.stack import StackedAgent
 from saformer.training.update import Learner, Update
 
 Metrics = dict[str, float]
@@ -96,10 +98,14 @@ class PackTrainer:
 
     def _batches(self) -> Callable[[], Any]:
         learner, size = self.learner, self.config.batch_size
+        samplers = [member.sampler for member in self.members]
+        if isinstance(learner, StackedAgent):
+            steps = PackedTransitions(cast(list[TransitionSampler], samplers), learner.dimensions)
+            return lambda: steps.sample(size, self.generators)
         if not isinstance(learner, PackedAgent):
-            return lambda: self.members[0].sampler.sample(size, self.generators[0])
+            return lambda: samplers[0].sample(size, self.generators[0])
         learner.model.get_buffer("updates").fill_(self.update)
-        windows = PackedSampler([cast(WindowSampler, member.sampler) for member in self.members], learner.dimensions)
+        windows = PackedSampler(cast(list[WindowSampler], samplers), learner.dimensions)
 
         def draw() -> Any:
             learner.begin_update()
@@ -136,7 +142,7 @@ class PackTrainer:
 
     def unpack(self) -> None:
         """Give every agent what it has learnt."""
-        if isinstance(self.learner, PackedAgent):
+        if isinstance(self.learner, PackedAgent | StackedAgent):
             self.learner.unpack()
 
     def checkpoint(self, facts: dict[str, Any], number: int = 0) -> Checkpoint:
@@ -194,7 +200,7 @@ class PackTrainer:
         agent = self.members[number].agent
         names = {id(parameter): name for name, parameter in agent.model.named_parameters()}
         for index, parameter in enumerate(next(p for p in agent.phases if p.name == phase).parameters):
-            if isinstance(self.learner, PackedAgent):
+            if isinstance(self.learner, PackedAgent | StackedAgent):
                 yield index, self.learner.slot(number, names[id(parameter)]), parameter.shape
             else:
                 yield index, Slot(parameter, lambda tensor: tensor), parameter.shape
@@ -220,6 +226,8 @@ def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.devi
     if len(agents) == 1 and not (fused and config.compile == "auto"):
         set_training_dtype(agents[0].model, dtype)
         return agents[0]
+    if isinstance(members[0].sampler, TransitionSampler):
+        return StackedAgent(agents)
     pack = PackedAgent(agents, seeds=[member.seed for member in members], fused=fused and config.compile == "auto")
     set_training_dtype(pack.model, dtype)
     return pack

@@ -19,6 +19,8 @@ Losses = Callable[[type, dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, 
 """What is minimised, and what is only watched."""
 Batches = Callable[[], Any]
 WARMUP_UPDATES = 3
+MOST_PHASES = 200
+"""Compiled by one process; the compiler's own limit is 8 for any one function."""
 
 
 class Learner(Protocol):
@@ -84,7 +86,9 @@ class Update:
             for optimizer in optimizers.values():
                 optimizer.found_inf = self._bad  # type: ignore[attr-defined]
             if compiled:
-                self._replay = self._captured()
+                # every phase of every agent is the same function to the compiler, which would give up at the ninth
+                with torch._dynamo.config.patch(recompile_limit=MOST_PHASES):
+                    self._replay = self._captured()
 
     def run(self, learning_rates: Sequence[float]) -> Findings:
         """One update for each learning rate."""
@@ -153,17 +157,10 @@ class Update:
     def _captured(self) -> Callable[[], None]:
         """Compile the losses and record the whole update; training goes on from where it was."""
         before = _Snapshot(self._learner, self._optimizers, self._generators)
-        plain = self._losses
-        try:
-            self._losses = {name: torch.compile(losses, dynamic=False) for name, losses in plain.items()}
-            with warnings.catch_warnings():  # tokens, heads and likelihoods are float32 on purpose
-                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-                self._warm_up()
-        except Exception as error:  # whatever a compiler raises, training can do without it
-            why = _reason(error)
-            warnings.warn(f"losses are not compiled ({type(error).__name__}: {why}): training is slower", stacklevel=5)
-            self._losses = plain
-            self._warm_up()
+        batch = self._batches()
+        for phase in self._phases:
+            self._losses[phase.name] = self._compiled(phase, batch)
+        self._warm_up()
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
@@ -172,6 +169,20 @@ class Update:
         before.restore()
         self._forget()
         return graph.replay
+
+    def _compiled(self, phase: Phase, batch: Any) -> Losses:
+        """The phase's losses, compiled, if that can be had: some versions of the compiler fail on some of them."""
+        plain = self._losses[phase.name]
+        self._losses[phase.name] = torch.compile(plain, dynamic=False)
+        try:
+            with warnings.catch_warnings():  # tokens, heads and likelihoods are float32 on purpose
+                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+                self._differentiate(phase, batch)
+        except Exception as error:  # whatever a compiler raises, training can do without it
+            what = f"losses of {phase.name} are not compiled ({type(error).__name__}: {_reason(error)})"
+            warnings.warn(f"{what}: training is slower", stacklevel=6)
+            return plain
+        return self._losses[phase.name]
 
     def _warm_up(self) -> None:
         aside = torch.cuda.Stream(self._device)
@@ -228,8 +239,10 @@ def means_of(term: PerSample, num_models: int) -> Tensor:
     """Each model's mean over its valid steps: [M]."""
     if num_models == 1:
         return term.mean()[None]
-    sums, counts = (side.reshape(num_models, -1).sum(1) for side in (term.sums, term.counts))
-    return sums / counts.clamp(min=1)
+    sums = term.sums.reshape(num_models, -1)
+    if isinstance(term.counts, int):
+        return sums.sum(1) / (term.counts * sums.shape[1])
+    return sums.sum(1) / term.counts.reshape(num_models, -1).sum(1).clamp(min=1)
 
 
 def _not_finite(names: Sequence[str], rows: list[list[float]]) -> dict[int, tuple[str, ...]]:
