@@ -151,7 +151,7 @@ def test_after_a_bad_update_nothing_changes():
         return replace(batch, state=batch.state + next(drawn))
 
     generator = torch.Generator().manual_seed(0)
-    updates = Update(agent, trainer.optimizers, spoilt, [generator], gradient_clip=0.25, compiled=False)
+    updates = Update(agent, trainer.optimizers, spoilt, [generator], gradient_clip=0.25, compile="off")
     found = updates.run([1e-3] * 3)
     assert found.num_updates == 0
     assert "actor/action" in found.bad[0]
@@ -170,7 +170,7 @@ def test_what_is_watched_is_no_part_of_the_loss():
     learner = SimpleNamespace(phases=(phase,), averages=(), model=model, num_models=1)
     optimizers = {"one": optimizer_of(phase, CONFIG, CPU)}
     draw = lambda: sampler(HOPPER).windows(torch.arange(4))  # noqa: E731
-    updates = Update(learner, optimizers, draw, [torch.Generator()], gradient_clip=100.0, compiled=False)
+    updates = Update(learner, optimizers, draw, [torch.Generator()], gradient_clip=100.0, compile="off")
     weight = model.weight.item()
     found = updates.run([1e-3]).means
     assert model.weight.grad.item() == 1.0

@@ -74,6 +74,7 @@ def evaluate(
     if found.store.environment.identifier is None:
         raise ValueError(f"the data of {path} has no environment to roll out in: use evaluate_offline (--offline)")
     parsed = limits_of(run.spec, found, limits)
+    remark_on_limits(run.spec, parsed, listener)
     options = options_of(agent, execution or {})
     evaluation = evaluate_policy(
         agent.policy(options),
@@ -81,7 +82,7 @@ def evaluate(
         parsed,
         episodes=episodes,
         seed=seed,
-        frontiers=[_frontier(run.spec, found, limit) for limit in parsed],
+        frontiers=[frontier_of(run.spec, found, limit) for limit in parsed],
         progress=listener.evaluating,
         workers=workers,
     )
@@ -142,7 +143,25 @@ def limits_of(
     return [parse_limit(name, data) for name in asked or usual]
 
 
-def _frontier(spec: RunSpec, data: RelabelledStore, limit: Limit) -> Any:
+def remark_on_limits(spec: RunSpec, judged: Sequence[Limit], listener: Listener) -> None:
+    """Say so where a run is judged under another limit than the one that it was trained for."""
+    if spec.limit is None:
+        return
+    trained = tuple(spec.agent_config["limit"])
+    others = [limit for limit in judged if limit.values != trained]
+    if others:
+        named = ", ".join(f"{limit.name} = {_numbers(limit.values)}" for limit in others)
+        listener.say(
+            f"{spec.agent} was trained for the limit {spec.limit} = {_numbers(trained)} and keeps to that, whatever it "
+            f"is judged under: {named}"
+        )
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)
+
+
+def frontier_of(spec: RunSpec, data: RelabelledStore, limit: Limit) -> Any:
     """What the canonical build shows to be possible, where there is one; else what this data shows."""
     build = canonical(spec.task)
     if build is None or spec.criteria != ("torque",) or data.cost_discount != 1:

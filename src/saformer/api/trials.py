@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from saformer.agents.dt import usual_target
 from saformer.api.listener import Listener
 from saformer.api.run_data import data_of
-from saformer.api.runs import limits_of, load
+from saformer.api.runs import limits_of, load, remark_on_limits
 from saformer.api.settings import options_of
 from saformer.data.relabel import RelabelledStore
 from saformer.runs.run import Run
@@ -80,12 +80,13 @@ def sweep(
     data: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
+    workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> Sweep:
     """Roll a run's policy out with one option at each of these values; the findings are kept beside the run.
 
     For target returns the values are by default five from within and beyond the data, and the one that the policy
-    would be asked for anyway (the paper's, for its robots).
+    would be asked for anyway (the paper's, for its robots). `workers`: as in `evaluate`.
     """
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
@@ -99,8 +100,11 @@ def sweep(
     tried = sorted(values) or default_targets(found)
     settings = [options_of(agent, {option: value}) for value in tried]
     judged = limits_of(run.spec, found, limits)
+    remark_on_limits(run.spec, judged, listener)
     trials = tuple(
-        Trial(value, evaluate_policy(agent.policy(options), found, judged, episodes=episodes, seed=seed))
+        Trial(
+            value, evaluate_policy(agent.policy(options), found, judged, episodes=episodes, seed=seed, workers=workers)
+        )
         for value, options in zip(tried, settings, strict=True)
     )
     result = Sweep(option, trials)

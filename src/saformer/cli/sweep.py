@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -42,6 +42,8 @@ class SweepCommand:
     """Decides initial states."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    workers: int | Literal["auto"] = "auto"
+    """Processes that step the environments; auto: one per core where that pays. 0: none beside this one."""
     json: bool = False
     """Print JSON instead of the table."""
 
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             data=command.data,
             seed=command.seed,
             device=command.device,
+            workers=command.workers,
             listener=listener,
         ).plain()
     if command.json:

@@ -26,8 +26,9 @@ class FitConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """What transformer blocks are computed in while training; auto: bfloat16 on a GPU, and on a CPU that multiplies it
     if the width is at least 128, else float32."""
-    compile: Literal["auto", "off"] = "auto"
-    """auto: on a GPU, compile the losses and replay whole updates as a CUDA graph; on a CPU nothing: it is slower."""
+    compile: Literal["auto", "record", "off"] = "auto"
+    """auto: on a GPU, compile the losses and replay whole updates as a CUDA graph; on a CPU nothing: it is slower.
+    record: only the graph, which begins at once (compiling takes a minute or so). off: neither."""
     report_every: int = 100
     """Updates between rows of metrics."""
     checkpoint_every: int = 1000

@@ -92,7 +92,7 @@ class PackTrainer:
                 self._batches(),
                 self.generators,
                 gradient_clip=self.config.gradient_clip,
-                compiled=self.config.compile == "auto",
+                compile=self.config.compile,
             )
         return self._updates_
 
@@ -223,12 +223,12 @@ def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.devi
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
     fused = _have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))
-    if len(agents) == 1 and not (fused and config.compile == "auto"):
+    if len(agents) == 1 and not (fused and config.compile != "off"):
         set_training_dtype(agents[0].model, dtype)
         return agents[0]
     if isinstance(members[0].sampler, TransitionSampler):
         return StackedAgent(agents)
-    pack = PackedAgent(agents, seeds=[member.seed for member in members], fused=fused and config.compile == "auto")
+    pack = PackedAgent(agents, seeds=[member.seed for member in members], fused=fused and config.compile != "off")
     set_training_dtype(pack.model, dtype)
     return pack
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ class Update:
         generators: Sequence[torch.Generator],
         *,
         gradient_clip: float,
-        compiled: bool,
+        compile: Literal["auto", "record", "off"],
     ) -> None:
         self._learner, self._phases, self._optimizers = learner, learner.phases, optimizers
         self._batches, self._generators, self._clip = batches, tuple(generators), gradient_clip
@@ -85,10 +85,10 @@ class Update:
         if self._on_gpu:
             for optimizer in optimizers.values():
                 optimizer.found_inf = self._bad  # type: ignore[attr-defined]
-            if compiled:
+            if compile != "off":
                 # every phase of every agent is the same function to the compiler, which would give up at the ninth
                 with torch._dynamo.config.patch(recompile_limit=MOST_PHASES):
-                    self._replay = self._captured()
+                    self._replay = self._captured(compiled=compile == "auto")
 
     def run(self, learning_rates: Sequence[float]) -> Findings:
         """One update for each learning rate."""
@@ -154,11 +154,11 @@ class Update:
         for kept in (self._sums, self._odd, self._num_good, self._bad):
             kept.zero_()
 
-    def _captured(self) -> Callable[[], None]:
-        """Compile the losses and record the whole update; training goes on from where it was."""
+    def _captured(self, *, compiled: bool) -> Callable[[], None]:
+        """Compile the losses, if asked to, and record the whole update; training goes on from where it was."""
         before = _Snapshot(self._learner, self._optimizers, self._generators)
         batch = self._batches()
-        for phase in self._phases:
+        for phase in self._phases if compiled else ():
             self._losses[phase.name] = self._compiled(phase, batch)
         self._warm_up()
         graph = torch.cuda.CUDAGraph()
