@@ -60,8 +60,8 @@ def test_stacked_runs_equal_the_same_runs_alone(name):
             assert row == pytest.approx(expected[number][update], rel=1e-6, abs=1e-6), update
     pack.unpack()
     for one, other in zip(alone, together, strict=True):
-        for (name, mine), theirs in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
-            assert torch.allclose(mine, theirs, rtol=0, atol=1e-10), name
+        for (key, mine), theirs in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+            assert torch.allclose(mine, theirs, rtol=0, atol=1e-10), key
 
 
 @pytest.mark.usefixtures("without_noise")
