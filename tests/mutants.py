@@ -682,7 +682,7 @@ MUTANTS = (
            'tests/agents/test_q_learning.py::test_a_policy_acts_in_lanes_within_bounds_and_without_dropout'),
     Mutant("bcq-l's critics swapped", 'agents/bcq_lag.py', '_, reward, cost = model.best(batch.next_state', '_, cost, reward = model.best(batch.next_state',
            'tests/agents/test_values.py::test_critics_know_what_an_episode_brings'),
-    Mutant("cpq's critics swapped", 'agents/cpq.py', '_, cost, _ = model.expected(batch.next_state', 'cost, _, _ = model.expected(batch.next_state',
+    Mutant("cpq's critics swapped", 'agents/cpq.py', '_, cost, _ = model.expected_cost(batch.next_state', 'cost, _, _ = model.expected(batch.next_state',
            'tests/agents/test_values.py::test_critics_know_what_an_episode_brings'),
     Mutant('values without an end', 'agents/targets.py', 'goes_on = ~batch.terminated', 'goes_on = torch.ones_like(batch.terminated)',
            'tests/agents/test_values.py::test_critics_know_what_an_episode_brings'),

@@ -204,8 +204,8 @@ class BCQLagAgent:
         cost_target = td_target(batch.cost, cost, batch, discount=config.cost_discount, horizon=horizon)
         timed = model.timed(batch.state, batch.timestep)
         return {
-            "reward_error": model.reward.error(batch.state, batch.action, reward_target),
-            "cost_error": model.cost.error(timed, batch.action, cost_target),
+            "reward_error": model.reward.error(model.reward(batch.state, batch.action), reward_target),
+            "cost_error": model.cost.error(model.cost(timed, batch.action), cost_target),
             "reward_value": watched(reward_target[:, 0], reward_target[:, 0]),
         }
 

@@ -94,28 +94,34 @@ class CPQ(nn.Module):
         return self.actor(self.timed(state, timestep)).drawn()
 
     @torch.no_grad()
-    def expected(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the policy's action: reward to come [B, 1], costs to come [B, C], and whether it is safe [B, 1].
+    def expected_cost(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """An action of the policy [B, A], its costs to come [B, C], and whether it is safe [B, 1].
 
-        By the target networks: the lower of two rewards, the mean of two costs, and the higher of them for safety.
+        By the target network: the mean of two costs, and the higher of them for safety.
         """
         action = self.drawn(state, timestep)
-        reward, cost = self.reward_target(state, action), self.cost_target(self.timed(state, timestep), action)
+        cost = self.cost_target(self.timed(state, timestep), action)
         safe = (cost.amax(0) <= self.allowed(timestep)).all(-1, keepdim=True)
-        return reward.amin(0), cost.mean(0).clamp(min=0), safe
+        return action, cost.mean(0).clamp(min=0), safe
 
     @torch.no_grad()
-    def unfamiliar(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
-        """Actions [B, N, A], and which [B, N] of them are stranger than the data's strangest few."""
+    def expected(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the policy's action: reward to come [B, 1], the lower of two; costs to come; and whether it is safe."""
+        action, cost, safe = self.expected_cost(state, timestep)
+        return self.reward_target(state, action).amin(0), cost, safe
+
+    @torch.no_grad()
+    def examined(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
+        """Actions [B, 1 + N, A], the data's own first; which [B, N] of the others are stranger than its strangest."""
         half = self.config.candidates // 2
-        state = batch.state[:, None].expand(-1, 2 * half, -1)
+        state = batch.state[:, None].expand(-1, 1 + 2 * half, -1)
         timestep = batch.timestep[:, None].expand(-1, half)
         evenly = 2 * torch.rand_like(batch.action[:, None].expand(-1, half, -1)) - 1
-        action = torch.cat([self.drawn(state[:, :half], timestep), evenly], dim=1)
-        known = self.vae.strangeness(batch.state, batch.action, self.config.kl_weight)
-        num_strange = max(1, round((1 - self.config.familiar) * len(known)))
-        threshold = known.topk(num_strange).values[-1]
-        return action, self.vae.strangeness(state, action, self.config.kl_weight) > threshold
+        action = torch.cat([batch.action[:, None], self.drawn(state[:, :half], timestep), evenly], dim=1)
+        strangeness = self.vae.strangeness(state, action, self.config.kl_weight)
+        num_strange = max(1, round((1 - self.config.familiar) * len(strangeness)))
+        threshold = strangeness[:, 0].topk(num_strange).values[-1]
+        return action, strangeness[:, 1:] > threshold
 
 
 class CPQAgent:
@@ -171,23 +177,24 @@ class CPQAgent:
         following = torch.where(safe, reward, 0.0)
         discount, horizon = self.config.discount, self.dimensions.horizon
         target = td_target(batch.reward, following, batch, discount=discount, horizon=horizon)
-        return {"error": model.reward.error(batch.state, batch.action, target)}
+        return {"error": model.reward.error(model.reward(batch.state, batch.action), target)}
 
     def cost_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """What the policy costs; and unfamiliar actions are to look costlier than the limit and than the data's."""
         model, batch = self.model, self.model.units.transitions(batch)
-        _, cost, _ = model.expected(batch.next_state, batch.timestep + 1)
+        _, cost, _ = model.expected_cost(batch.next_state, batch.timestep + 1)
         discount, horizon = self.config.cost_discount, self.dimensions.horizon
         target = td_target(batch.cost, cost, batch, discount=discount, horizon=horizon)
         timed, allowed = model.timed(batch.state, batch.timestep), model.allowed(batch.timestep)
-        action, strange = model.unfamiliar(batch)
-        familiar = model.cost(timed, batch.action).detach().mean(0)
-        floor = torch.maximum(allowed, familiar) + self.config.margin * model.units.get_buffer("limit")
-        looks = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, N, C]
+        action, strange = model.examined(batch)
+        said = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, 1 + N, C]
+        familiar, looks = said[:, :, 0], said[:, :, 1:]
+        floor = torch.maximum(allowed, familiar.detach().mean(0))
+        floor = floor + self.config.margin * model.units.get_buffer("limit")
         shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale).sum((0, -1)) / HUNDRED_STEPS  # [B, N]
         penalty = torch.where(strange, shortfall, 0.0).mean(1)
         return {
-            "error": model.cost.error(timed, batch.action, target),
+            "error": model.cost.error(familiar, target),
             "penalty": of_each(self.config.penalty * penalty),
             "unfamiliar": watched(strange.float().mean(), penalty),
         }
@@ -224,6 +231,6 @@ class CPQAgent:
 
     def _begun(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """What whole episodes are expected to cost, in raw units, to be watched."""
-        _, cost, _ = self.model.expected(batch.initial_state, torch.zeros_like(batch.timestep))
+        _, cost, _ = self.model.expected_cost(batch.initial_state, torch.zeros_like(batch.timestep))
         raw = self.model.units.raw_cost(cost)
         return {f"expected_cost_{i}": watched(raw[:, i], raw[:, i]) for i in range(raw.shape[1])}

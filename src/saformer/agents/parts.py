@@ -35,6 +35,20 @@ class Perceptron(nn.Module):
         return self.output(x)
 
 
+class TwinLinear(nn.Module):
+    """Two linear maps, each of its own half of what comes in, computed at once."""
+
+    def __init__(self, first: nn.Linear, second: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.stack([first.weight.detach(), second.weight.detach()]))  # [2, out, in]
+        self.bias = nn.Parameter(torch.stack([first.bias.detach(), second.bias.detach()]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[2, ..., inputs] -> [2, ..., outputs]."""
+        mapped = torch.baddbmm(self.bias[:, None], x.flatten(1, -2), self.weight.mT)
+        return mapped.unflatten(1, x.shape[1:-1])
+
+
 class TwinCritic(nn.Module):
     """Two estimates of what follows a state and an action. `scale` is how large values get: outputs are of order 1."""
 
@@ -42,23 +56,28 @@ class TwinCritic(nn.Module):
         self, state: int, action: int, values: int, hidden: Sequence[int], *, scale: float, dropout: float
     ) -> None:
         super().__init__()
-        self.scale = scale
-        self.first, self.second = (Perceptron(state + action, hidden, values, dropout=dropout) for _ in range(2))
+        self.scale, self.dropout = scale, dropout
+        first, second = (Perceptron(state + action, hidden, values) for _ in range(2))
+        self.layers = nn.ModuleList(map(TwinLinear, first.layers, second.layers))
+        self.output = TwinLinear(first.output, second.output)
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
         """[..., S], [..., A] -> [2, ..., values]."""
         both = torch.cat([state, action], dim=-1)
-        return self.scale * torch.stack([self.first(both), self.second(both)])
+        x = both.expand(2, *both.shape)
+        for layer in self.layers:
+            x = F.dropout(F.relu(layer(x)), self.dropout, self.training)
+        said: Tensor = self.output(x)
+        return self.scale * said
 
     @torch.no_grad()
     def begin_at(self, value: Tensor) -> None:
         """Expect this [values], more or less, until something is learnt."""
-        for network in (self.first, self.second):
-            network.output.bias.copy_(value / self.scale)
+        self.output.bias.copy_((value / self.scale).expand_as(self.output.bias))
 
-    def error(self, state: Tensor, action: Tensor, target: Tensor) -> PerSample:
-        """Squared difference from the target [B, values], over twins and values, in the critic's scale."""
-        difference = (self(state, action) - target) / self.scale
+    def error(self, said: Tensor, target: Tensor) -> PerSample:
+        """Squared difference of what both said [2, B, values] from the target [B, values], in the critic's scale."""
+        difference = (said - target) / self.scale
         return of_each(difference.square().sum((0, -1)))
 
 
@@ -129,7 +148,7 @@ def target_of(network: Network) -> Network:
     """A copy that follows by a moving average: nothing is ever differentiated by it, and it drops nothing out."""
     target = copy.deepcopy(network).requires_grad_(False)
     for module in target.modules():
-        if isinstance(module, Perceptron):
+        if isinstance(module, Perceptron | TwinCritic):
             module.dropout = 0.0
     return target
 
