@@ -107,6 +107,43 @@ def test_flags_are_those_of_the_agent(tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["options"]["target_return"] == 7.0
 
 
+def test_another_limit_than_the_trained_one_is_remarked_on(tmp_path, capsys):
+    """Evaluated and swept, but not where it is the same limit by another name.
+
+    Seen to fail when nothing is said, and when limits are told apart by their names.
+    """
+    assert train_briefly("bc_safe", tmp_path / "run") == 0
+    run, brief = str(tmp_path / "run"), ["--episodes", "1"]
+    trained = f"{Run(run).spec.agent_config['limit'][0]!r}"
+    sweep = ["sweep", run, "--option", "temperature", "--values", "1", "--workers", "0"]
+    for command, limits, remarked in (
+        (["evaluate", run], ["--limits", "p50", "p60"], True),
+        (["evaluate", run], ["--limits", trained], False),
+        (["evaluate", run], [], False),
+        (sweep, ["--limits", "p50"], True),
+    ):
+        capsys.readouterr()
+        assert main([*command, *limits, *brief]) == 0
+        said = " ".join(capsys.readouterr().err.split())
+        assert ("bc_safe was trained for the limit p60 = " in said) == remarked
+        assert ("judged under: p50 = " in said) == remarked
+
+
+def test_a_sweep_is_stepped_by_as_many_workers_as_asked(tmp_path, monkeypatch):
+    """Seen to fail when the flag goes nowhere."""
+    assert train_briefly("dt", tmp_path / "run") == 0
+    asked = []
+    original = saformer.evaluation.evaluate.rollout
+    monkeypatch.setattr(
+        saformer.evaluation.evaluate, "rollout",
+        lambda *parts, workers, **more: asked.append(workers) or original(*parts, workers=workers, **more),
+    )  # fmt: skip
+    command = ["sweep", str(tmp_path / "run"), "--limits", "p50", "--episodes", "1", "--values", "5"]
+    assert main([*command, "--workers", "0"]) == 0
+    assert main(command) == 0
+    assert asked == [0, "auto"]
+
+
 def test_a_sweep_finds_the_return_that_earns_most(tmp_path, capsys):
     """Seen to fail when every trial asks for the same return."""
     assert train_briefly("dt", tmp_path / "run") == 0

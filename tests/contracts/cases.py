@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saformer.agents.bc_safe import BCSafeConfig, BCSafeOptions
-from saformer.agents.bcq_lag import BCQLagConfig
+from saformer.agents.bcq_lag import BCQLagConfig, BCQLagOptions
 from saformer.agents.cdt import CDTConfig, CDTOptions
 from saformer.agents.coptidice import COptiDICEConfig, COptiDICEOptions
 from saformer.agents.cpq import CPQConfig
@@ -87,7 +87,7 @@ CASES = {
         lambda dropout, constraints: BCQLagConfig(
             limit=_limit(constraints), hidden=(16, 16), candidates=3, acting_candidates=5, dropout=dropout
         ),
-        None,  # candidates are drawn
+        BCQLagOptions(candidates=1),  # the code's middle
         {
             "vae/misfit": frozenset({"vae"}),
             "vae/divergence": frozenset({"vae"}),

@@ -41,8 +41,9 @@ def sums_of(phase, batch) -> dict[str, torch.Tensor]:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", list(KINDS))
-def test_on_a_gpu_recorded_updates_equal_plain_ones(data, name):
+def test_on_a_gpu_recorded_updates_equal_plain_ones(data, name, monkeypatch):
     """To within 1e-3: a GPU adds gradients of embeddings in any order."""
+    monkeypatch.setattr("torch._inductor.config.fallback_random", True)  # compiled losses draw what plain ones do
     weights = []
     for compiled in ("auto", "off"):
         agent = create_agent(data, CASES[name].config(0.0, 1), seed=0)

@@ -101,6 +101,22 @@ def test_wrong_tasks_and_seeds_cost_nothing(tmp_path, wrong, message):
     assert not (tmp_path / "runs").exists()
 
 
+def test_every_limit_has_runs_of_its_own(tmp_path):
+    """As numbers, not only as names. Seen to fail when all are trained for the first limit."""
+    small_ = small("cpq")
+    fit_config = replace(small_.fit, updates=2, batch_size=8, evaluate_every=0)
+    preset = replace(small_, fit=fit_config)
+    made = saformer.train_together(
+        ["allowance"], limit=["p20", 9.0], preset=preset, data_steps=2000, out=tmp_path, device="cpu"
+    )
+    assert [run.spec.limit for run in made] == ["p20", "9.0"]
+    limits = [run.spec.agent_config["limit"][0] for run in made]
+    assert limits[1] == 9.0
+    assert limits[0] < 9.0
+    with pytest.raises(ValueError, match=r"limit 9\.0 was named more than once"):
+        saformer.train_together(["allowance"], limit=[9.0, 9.0], preset=preset, data_steps=2000, out=tmp_path)
+
+
 def test_an_interrupt_at_the_end_of_a_run_stops_the_next(tmp_path):
     """What has finished is kept, and the same call goes on. Seen to fail when each run listens for itself."""
 

@@ -141,10 +141,11 @@ def test_a_table_of_all_data_gives_each_model_its_own():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_agent
-def test_on_a_gpu_stacks_are_recorded(name):
-    """Compiled or not: losses of twenty updates are those of the same stack run plainly, but for its noise."""
+def test_on_a_gpu_stacks_are_recorded(name, monkeypatch):
+    """Compiled or not: after two hundred updates losses are those of the same stack run plainly, more or less."""
+    monkeypatch.setattr("torch._inductor.config.fallback_random", True)  # compiled losses draw what plain ones do
     found = []
-    for compiled in ("auto", "off"):
+    for compiled in ("record", "auto", "off"):
         agents = made(name)
         for agent in agents:
             agent.model.float().to("cuda").train()
@@ -156,7 +157,8 @@ def test_on_a_gpu_stacks_are_recorded(name):
         while pack.update < 200:
             rows = pack.advance(50)[1]
         found.append(rows)
-    for one, other in zip(*found, strict=True):
-        assert one.keys() == other.keys()
-        for key in (key for key in one if "gradient" not in key):
-            assert one[key] == pytest.approx(other[key], rel=0.3, abs=0.3), key
+    for recorded, compiled, plain in zip(*found, strict=True):
+        assert recorded.keys() == compiled.keys() == plain.keys()
+        for key in (key for key in plain if "gradient" not in key):
+            assert recorded[key] == pytest.approx(plain[key], rel=0.3, abs=0.3), key
+            assert compiled[key] == pytest.approx(plain[key], rel=0.3, abs=0.3), key

@@ -177,6 +177,31 @@ def test_what_is_watched_is_no_part_of_the_loss():
     assert found["one/seen"] == pytest.approx([9 * weight])
 
 
+def test_a_phase_that_cannot_be_compiled_is_left_as_it_is(monkeypatch):
+    """The others are compiled, and one line names it. Seen to fail when one failure leaves all of them."""
+    agent = agents()[0]
+    trainer = Trainer(agent, sampler(HOPPER), CONFIG, seed=0)
+    updates, batch = trainer._updates, sampler(HOPPER).windows(torch.arange(6))
+    plain, compiled = dict(updates._losses), []
+
+    def compile_all_but_the_critic(losses, *, dynamic):
+        def run(kind, values):
+            if losses is plain["critic"]:
+                raise RuntimeError("PassManager::run failed")
+            compiled.append(losses)
+            return losses(kind, values)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_all_but_the_critic)
+    with pytest.warns(UserWarning, match=r"^losses of critic are not compiled \(RuntimeError: PassManager") as said:
+        updates._compile(batch)
+    assert len(said) == 1
+    assert updates._losses["critic"] is plain["critic"]
+    assert updates._losses["actor"] is not plain["actor"]
+    assert compiled == [plain["actor"]]
+
+
 def test_updates_are_counted_up_to_the_next_event():
     """Seen to fail when a report is passed over."""
     config = FitConfig(updates=1000, report_every=100, checkpoint_every=250, evaluate_every=0)

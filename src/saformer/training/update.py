@@ -157,9 +157,8 @@ class Update:
     def _captured(self, *, compiled: bool) -> Callable[[], None]:
         """Compile the losses, if asked to, and record the whole update; training goes on from where it was."""
         before = _Snapshot(self._learner, self._optimizers, self._generators)
-        batch = self._batches()
-        for phase in self._phases if compiled else ():
-            self._losses[phase.name] = self._compiled(phase, batch)
+        if compiled:
+            self._compile(self._batches())
         self._warm_up()
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
@@ -170,19 +169,19 @@ class Update:
         self._forget()
         return graph.replay
 
-    def _compiled(self, phase: Phase, batch: Any) -> Losses:
-        """The phase's losses, compiled, if that can be had: some versions of the compiler fail on some of them."""
-        plain = self._losses[phase.name]
-        self._losses[phase.name] = torch.compile(plain, dynamic=False)
-        try:
-            with warnings.catch_warnings():  # tokens, heads and likelihoods are float32 on purpose
-                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-                self._differentiate(phase, batch)
-        except Exception as error:  # whatever a compiler raises, training can do without it
-            what = f"losses of {phase.name} are not compiled ({type(error).__name__}: {_reason(error)})"
-            warnings.warn(f"{what}: training is slower", stacklevel=6)
-            return plain
-        return self._losses[phase.name]
+    def _compile(self, batch: Any) -> None:
+        """Compile the losses of every phase that can be: some versions of the compiler fail on some of them."""
+        for phase in self._phases:
+            plain = self._losses[phase.name]
+            self._losses[phase.name] = torch.compile(plain, dynamic=False)
+            try:
+                with warnings.catch_warnings():  # tokens, heads and likelihoods are float32 on purpose
+                    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+                    self._differentiate(phase, batch)
+            except Exception as error:  # whatever a compiler raises, training can do without it
+                self._losses[phase.name] = plain
+                what = f"losses of {phase.name} are not compiled ({type(error).__name__}: {_reason(error)})"
+                warnings.warn(f"{what}: training is slower", stacklevel=6)
 
     def _warm_up(self) -> None:
         aside = torch.cuda.Stream(self._device)
