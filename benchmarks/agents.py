@@ -9,6 +9,7 @@ What has finished is never redone: runs lie under --work, rows in rows.jsonl und
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from saformer.agents.registry import KINDS, find_kind
 from saformer.api import Listener, build_data, data_of, load, sweep, train_together
 from saformer.api.run_data import relabelled
 from saformer.api.runs import frontier_of
+from saformer.api.settings import options_of
 from saformer.core.policy import Decision, Policy
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
@@ -36,6 +38,8 @@ from saformer.training.presets import Preset, paper
 TASKS = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
 LIMITS = {"walker2d-medium": ("p10", "p20", "p50"), "hopper-medium": ("p10", "p20", "p30", "p50")}
 """Judged under these where the agent can be told any limit; elsewhere, and for the rest, p20 and p50."""
+VARIANTS = {"bcq_lag": {"bcq_lag, 3 candidates": {"candidates": 3}}}
+"""Other ways to act that are judged beside the usual one: docs/log.md says why."""
 FRESH_SEED, FRESH_STEPS = 1, 20_000
 """Of data that no agent was trained on."""
 Row = dict[str, Any]
@@ -130,17 +134,20 @@ def train(agent: str, options: argparse.Namespace) -> list[Run]:
     )
 
 
-def judge(agent: str, task: str, runs: Sequence[Run], rows: Rows, options: argparse.Namespace) -> None:
-    """All cells of an agent and a task in one rollout; 20 episodes each."""
+def judge(
+    agent: str, task: str, runs: Sequence[Run], rows: Rows, options: argparse.Namespace, *, name: str, acting: Row
+) -> None:
+    """All cells of an agent and a task in one rollout, in rows of this name."""
     wanted = judged_under(agent, task)
-    known = {(row["limit"], row["seed"]) for row in rows.of(kind="cell", agent=agent, task=task)}
+    known = {(row["limit"], row["seed"]) for row in rows.of(kind="cell", agent=name, task=task)}
     policies, cells = [], []
     data = data_of(runs[0])
     for run in runs:
         own = [run.spec.limit] if run.spec.limit else list(wanted)
         missing = [limit for limit in own if limit in wanted and (limit, run.spec.seed) not in known]
         if missing:
-            policies.append((load(run.path, device=options.device).policy(), len(missing) * options.episodes))
+            trained = load(run.path, device=options.device)
+            policies.append((trained.policy(options_of(trained, acting)), len(missing) * options.episodes))
             cells += [(run, parse_limit(limit, data)) for limit in missing]
     if not cells:
         return
@@ -151,7 +158,7 @@ def judge(agent: str, task: str, runs: Sequence[Run], rows: Rows, options: argpa
     )  # fmt: skip
     lengths = np.array([row.num_steps for row in found.rows]).reshape(len(cells), -1).mean(1)
     for (run, limit), verdict, length in zip(cells, found.verdicts, lengths, strict=True):
-        rows.add(cell(agent, task, limit, run.spec.seed, verdict, updates=options.updates, length=float(length)))
+        rows.add(cell(name, task, limit, run.spec.seed, verdict, updates=options.updates, length=float(length)))
 
 
 def cell(agent: str, task: str, limit: Limit, seed: int, verdict: Any, **more: Any) -> Row:
@@ -177,7 +184,7 @@ def watch_multiplier(runs: Sequence[Run], rows: Rows) -> None:
 
 
 @torch.no_grad()
-def ask_critic(runs: Sequence[Run], rows: Rows, options: argparse.Namespace) -> None:
+def ask_critic(runs: Sequence[Run], rows: Rows) -> None:
     """CPQ: what the cost critic says of evenly drawn actions and of the data's own, in states that it never saw."""
     for run in runs:
         spec = run.spec
@@ -233,18 +240,22 @@ def measure(options: argparse.Namespace) -> None:
     """Everything that is missing."""
     rows = Rows(options.out)
     for task in options.tasks:
-        timed(f"data of {task}", lambda task=task: build_data(task, steps=options.data_steps))
+        timed(f"data of {task}", functools.partial(build_data, task, steps=options.data_steps))
     for agent in options.agents:
-        runs = [run for run in timed(f"{agent}: trained", lambda agent=agent: train(agent, options)) if run.is_done]
+        runs = [run for run in timed(f"{agent}: trained", functools.partial(train, agent, options)) if run.is_done]
         for task in options.tasks:
             own = [run for run in runs if run.spec.task == task]
-            timed(f"{agent}, {task}: judged", lambda a=agent, t=task, o=own: judge(a, t, o, rows, options))
+            if not own:
+                continue
+            for name, acting in {agent: {}, **VARIANTS.get(agent, {})}.items():
+                do = functools.partial(judge, agent, task, own, rows, options, name=name, acting=acting)
+                timed(f"{name}, {task}: judged", do)
         if agent == "bcq_lag":
             watch_multiplier(runs, rows)
         if agent == "cpq":
-            timed("cpq: critic asked", lambda runs=runs: ask_critic(runs, rows, options))
+            timed("cpq: critic asked", functools.partial(ask_critic, runs, rows))
         if agent == "dt":
-            timed("dt: swept", lambda runs=runs: ask_for_returns(runs, rows, options))
+            timed("dt: swept", functools.partial(ask_for_returns, runs, rows, options))
 
 
 def main() -> None:
