@@ -2,11 +2,13 @@
 
 python -m benchmarks.updates --scaling                    two CPU cores
 python -m benchmarks.updates --device cuda --packs 9 27   a GPU
+python -m benchmarks.updates --device cuda --single-steps 18   agents of single steps
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import platform
 import statistics
 import time
@@ -17,6 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.rooflines import ceilings, update_work
+from saformer.agents.registry import create_agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.criteria import torque
 from saformer.data.relabel import RelabelledStore, relabel
@@ -157,6 +160,22 @@ def _alone(advance: Advance, device: str) -> float:
     return per_update({"": advance}, device)[""]
 
 
+def print_single_steps(data: RelabelledStore, device: str, stacks: list[int]) -> None:
+    """Updates of agents of single steps, alone and stacked, recorded with and without compiling."""
+    print("\n| agents of single steps, batch 256 | compiled | time | per model |\n|---|---|---|---|")
+    for name, how, size in itertools.product(("bcq_lag", "cpq", "coptidice"), ("record", "auto"), (1, *stacks)):
+        torch._dynamo.reset()
+        fit = replace(paper(name).fit, batch_size=256, compile=how)
+        config = replace(paper(name).agent, limit=(300.0,))
+        agents = [create_agent(data, config, seed=seed) for seed in range(size)]
+        for agent in agents:
+            agent.model.to(device).train()
+        sampler = agents[0].sampler(data, device)
+        trainer = PackTrainer([Member(agent, sampler, seed) for seed, agent in enumerate(agents)], fit)
+        taken = 1e3 * _alone(lambda trainer=trainer: trainer.advance(50)[0], device)
+        print(f"| {name}, models: {size} | {how == 'auto'} | {taken:.2f} ms | {taken / size:.3f} ms |", flush=True)
+
+
 def print_rooflines(data: RelabelledStore, device: str, packs: list[int]) -> None:
     """What an update takes at the least, by arithmetic and by bytes."""
     preset = paper()
@@ -186,9 +205,13 @@ def main() -> None:
     parser.add_argument("--packs", type=int, nargs="*", default=[])
     parser.add_argument("--threads", type=int, default=2, help="of a CPU")
     parser.add_argument("--scaling", action="store_true", help="also with other windows, batches and amounts of data")
+    parser.add_argument("--single-steps", type=int, nargs="*", help="only BCQ-L, CPQ and COptiDICE: alone, and so many")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = [made_up(*size) for size in SIZES]
+    if options.single_steps is not None:
+        print_single_steps(data[1], options.device, options.single_steps)
+        return
     on_gpu = options.device != "cpu"
     name = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {options.threads} threads"
     print(f"{name}; torch {torch.__version__}; K = 20, 3 layers, width 128, batch 128, HalfCheetah's sizes\n")

@@ -26,9 +26,8 @@ class PerSample:
 
     def mean(self) -> Tensor:
         """The mean over all valid steps of the batch: padding counts neither above nor below the line."""
-        if isinstance(self.counts, int):  # sums of constants are more than some versions of Triton can compile
-            return self.sums.sum() / (self.counts * len(self.sums))
-        return self.sums.sum() / self.counts.sum().clamp(min=1)
+        counts = self.counts * len(self.sums) if isinstance(self.counts, int) else self.counts.sum().clamp(min=1)
+        return self.sums.sum() / counts
 
     def scaled(self, factor: float | Tensor) -> PerSample:
         """The same steps, each worth `factor` times as much."""
@@ -101,8 +100,7 @@ def entropy_constrained(
     """
     temperature = log_temperature.exp()
     actor = negative_log_likelihood - temperature.detach() * (entropy - target)
-    dual = temperature * (entropy.detach() - target)
-    return actor, dual
+    return actor, temperature * (entropy.detach() - target)
 
 
 def action_entropy(action: Gaussian, valid: Tensor) -> PerSample:
