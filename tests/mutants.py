@@ -559,7 +559,7 @@ MUTANTS = (
     Mutant("points on one side", "agents/sequence.py", "noise.sign() if", "noise.sign().abs() if", "tests/agents/test_sequence_agents.py::test_drawing"),
     Mutant("front without a limit", "agents/cdt.py", "torch.where(within, earned, earned[-1])", "earned.expand(within.shape)",
            "tests/agents/test_sequence_agents.py::test_cdt_asks_for_the_best_that_the_data_shows_within_a_limit"),
-    Mutant("the dual's sign", OBJECTIVES, "dual = temperature * (entropy.detach() - target)", "dual = temperature * (target - entropy.detach())",
+    Mutant("the dual's sign", OBJECTIVES, "actor, temperature * (entropy.detach() - target)", "actor, temperature * (target - entropy.detach())",
            "tests/agents/test_sequence_agents.py::test_the_temperature_rises_while_the_entropy_is_too_low"),
     Mutant("entropy averaged", "core/gaussian.py", "math.log(2 * math.pi * math.e)).sum(-1)", "math.log(2 * math.pi * math.e)).mean(-1)",
            "tests/agents/test_sequence_agents.py::test_the_entropy_is_summed_over_dimensions"),

@@ -17,6 +17,7 @@ from saformer.api.run_data import locator, open_data, training_part, with_costs
 from saformer.api.runs import limits_of
 from saformer.api.settings import check_limit, for_limit, preset_for
 from saformer.data.relabel import RelabelledStore
+from saformer.data.transitions import TransitionSampler
 from saformer.engine.device import pick_device
 from saformer.envs.tasks import find_task
 from saformer.runs.run import Run
@@ -184,9 +185,14 @@ def _train(
                 settings.listener.say(f"{run.path} has already finished; nothing to do")
                 continue
             agent.model.to(device)
-            sampler = samplers.get(limit) or samplers.setdefault(limit, agent.sampler(source.data, device))
+            if limit not in samplers:
+                sampler = agent.sampler(source.data, device)
+                # single steps are drawn from all trajectories, whatever the limit
+                samplers |= dict.fromkeys(
+                    settings.limits if isinstance(sampler, TransitionSampler) else [limit], sampler
+                )
             observer = _observer(run, settings.preset.fit, source.data, settings.listener)
-            members.append(Member(agent, sampler, seed, run, observer))
+            members.append(Member(agent, samplers[limit], seed, run, observer))
     return runs, _fit(members, settings, device)
 
 
