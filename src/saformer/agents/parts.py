@@ -38,10 +38,10 @@ class Perceptron(nn.Module):
 class TwinLinear(nn.Module):
     """Two linear maps, each of its own half of what comes in, computed at once."""
 
-    def __init__(self, first: nn.Linear, second: nn.Linear) -> None:
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.stack([first.weight.detach(), second.weight.detach()]))  # [2, out, in]
-        self.bias = nn.Parameter(torch.stack([first.bias.detach(), second.bias.detach()]))
+        weight, bias = ([part.get_parameter(name).detach() for part in (first, second)] for name in ("weight", "bias"))
+        self.weight, self.bias = nn.Parameter(torch.stack(weight)), nn.Parameter(torch.stack(bias))  # [2, out, in]
 
     def forward(self, x: Tensor) -> Tensor:
         """[2, ..., inputs] -> [2, ..., outputs]."""
