@@ -746,7 +746,7 @@ MUTANTS = (
            "tests/training/test_stack.py::test_every_model_has_noise_of_its_own"),
     Mutant("limits kept apart", "training/pack.py", "return replace(config, limit=()) if", "return config if",
            "tests/training/test_stack.py::test_limits_and_tasks_of_one_size_are_one_program"),
-    Mutant("a neighbour's beginnings", "data/transitions.py", "first_trajectory + begun", "begun",
+    Mutant("a neighbour's beginnings", "data/transitions.py", "(begun + self._first_trajectory)", "begun",
            "tests/training/test_stack.py::test_a_table_of_all_data_gives_each_model_its_own"),
     Mutant("one failure leaves all uncompiled", "training/update.py", "                self._losses[phase.name] = plain\n", "                self._losses = {p.name: _losses_of(p, self._learner.num_models) for p in self._phases}\n",
            "tests/training/test_update.py::test_a_phase_that_cannot_be_compiled_is_left_as_it_is"),

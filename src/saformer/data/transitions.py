@@ -113,8 +113,10 @@ class PackedTransitions:
         parts = list(dict.fromkeys(samplers))
         steps = [0, *itertools.accumulate(part.num_steps for part in parts)]
         trajectories = [0, *itertools.accumulate(part.num_trajectories for part in parts)]
-        self._first = [(steps[place], trajectories[place]) for place in map(parts.index, samplers)]
-        self._table = _joined(parts, dimensions) if parts[0].device.type != "cpu" else None
+        places, device = [parts.index(sampler) for sampler in samplers], parts[0].device
+        firsts = [[counts[place] for place in places] for counts in (steps, trajectories)]
+        self._first_step, self._first_trajectory = torch.tensor(firsts, device=device)[..., None]
+        self._table = _joined(parts, dimensions) if device.type != "cpu" else None
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> TransitionBatch:
         """A batch of `batch_size` steps per model."""
@@ -125,11 +127,8 @@ class PackedTransitions:
             parts = [sampler.transitions(*own) for sampler, own in zip(self._samplers, drawn, strict=True)]
             names = vars(parts[0])
             return TransitionBatch(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
-        moved = [
-            (first_step + steps, first_trajectory + begun)
-            for (first_step, first_trajectory), (steps, begun) in zip(self._first, drawn, strict=True)
-        ]
-        return self._table.transitions(*(torch.cat(side) for side in zip(*moved, strict=True)))
+        steps, begun = (torch.stack(side) for side in zip(*drawn, strict=True))
+        return self._table.transitions((steps + self._first_step).flatten(), (begun + self._first_trajectory).flatten())
 
 
 def _joined(parts: Sequence[TransitionSampler], dimensions: Dimensions) -> TransitionSampler:
