@@ -229,7 +229,7 @@ class SaFormerPolicy:
         return select(candidates, verification, self.options.fallback)
 
     def _next_round(self, reading: Reading, rejected: Tensor, *noise: Tensor) -> Decision:
-        return self._first_round(over_tensors(lambda part: part[rejected], reading), *noise)
+        return self._first_round(reading.of_lanes(rejected), *noise)
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
         return self._every_lane if lanes is None else lanes.to(self._device)
