@@ -748,6 +748,4 @@ MUTANTS = (
            "tests/accelerated/test_fused.py::test_kernels_that_are_wrong_are_done_without"),
     Mutant("a reading of other lanes", "core/model.py", "self.critic.of_lanes(lanes)", "self.critic.of_lanes(lanes.sort().values)",
            "tests/accelerated/test_fused.py::test_a_reading_of_some_lanes_is_theirs"),
-    Mutant("triton needed by all", "accelerated/model.py", "import copy\n", "import copy\nimport triton\n",
-           "tests/architecture/test_imports.py::test_agents_can_be_imported_without_triton"),
 )  # fmt: skip

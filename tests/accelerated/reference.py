@@ -35,10 +35,9 @@ class Plain(Recorder):
 
 
 @torch.no_grad()
-def trunk_differences(
-    width: int, heads: int, layers: int, length: int, own: int, candidates: int = 11
-) -> dict[str, float]:
+def trunk_differences(sizes: tuple[int, ...], candidates: int = 11) -> dict[str, float]:
     """Of readings and branches, on lanes of which some are padded, and on some of the lanes in another order."""
+    width, heads, layers, length, own = sizes
     trunk = Trunk(TrunkConfig(layers=layers, width=width, heads=heads)).to(DEVICE).eval()
     randomise(trunk, seed=width + own)
     made, lanes = torch.Generator().manual_seed(length), 3
@@ -113,11 +112,11 @@ def main() -> None:
         sizes += [(128, 1, 3, 97, 2), (128, 1, 3, 39, 1), (128, 4, 2, 40, 2), (64, 1, 3, 197, 2)]
     with patch.multiple(fused, LOOK_BACK_FEW=TILES, ANSWER_FEW=TILES, ASK_FEW=TILES):
         for size in sizes:
-            found[f"trunk {size}"] = trunk_differences(*size)
+            found[f"trunk {size}"] = trunk_differences(size)
         found["decisions"] = decision_differences(Dimensions(state=5, action=3, horizon=6), steps=9)
     if ON_GPU:
         for size in sizes:
-            found[f"trunk {size} of many rows"] = trunk_differences(*size, candidates=2000)
+            found[f"trunk {size} of many rows"] = trunk_differences(size, candidates=2000)
         with patch.object(execution, "Recorder", Plain):
             found["unrecorded decisions"] = decision_differences(Dimensions(state=17, action=6, horizon=9), steps=12)
     found["a past of nothing"] = decision_differences(Dimensions(state=2, action=1, horizon=6), steps=3, window=1)

@@ -43,7 +43,7 @@ def test_kernels_equal_plain_pytorch(found):
 def test_a_cpu_computes_the_plain_model(agent, monkeypatch):
     """Seen to fail when the device does not matter."""
     monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
-    monkeypatch.setattr(accelerated, "_rehearsed", lambda *sizes: pytest.fail("rehearsed"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert fastest(agent.model) is agent.model
 
 

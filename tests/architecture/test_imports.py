@@ -119,7 +119,6 @@ def test_core_can_be_imported_where_only_torch_is_installed():
 
 
 def test_agents_can_be_imported_without_triton():
-    """Seen to fail when kernels are imported where they may not be needed."""
     code = "import sys; sys.modules['triton'] = None; import saformer.agents.registry, saformer.accelerated.model"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -61,6 +61,20 @@ class Asking:
         return self.lanes * self.count
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What those who ask look back on; see `kernels.look_back`."""
+
+    past: Tensor
+    """[L, P, 3 * E]"""
+    hidden: Tensor
+    """[L, P]"""
+    lanes: Tensor
+    """[l]"""
+    own: int = 0
+    """Tokens of a branch; 0 where it is the past that asks."""
+
+
 class FusedEmbedding(nn.Module):
     """What a `TokenEmbedding` becomes: a kernel for each kind."""
 
@@ -106,7 +120,7 @@ class FusedTrunk(nn.Module):
             if self._is_last(number):
                 asking = Asking(lanes, length, 1, first=length - 1)
             kept.append(_ask(self._block(number), x))
-            x = self._look_and_answer(number, x, kept[-1], kept[-1], hidden, everybody, asking, own=0)
+            x = self._look_and_answer(number, x, kept[-1], asking, Seen(kept[-1], hidden, everybody))
         return x[:, 0], FusedMemory(tuple(kept), hidden, everybody)
 
     def branch(self, tokens: Tensor, memory: FusedMemory) -> Tensor:
@@ -118,29 +132,18 @@ class FusedTrunk(nn.Module):
             if self._is_last(number):
                 asking = Asking(lanes, branches * own, branches, first=own - 1, every=own)
             projected = _ask(self._block(number), x)
-            x = self._look_and_answer(number, x, projected, past, memory.hidden, memory.lanes, asking, own=own)
+            x = self._look_and_answer(number, x, projected, asking, Seen(past, memory.hidden, memory.lanes, own))
         return x
 
-    def _look_and_answer(
-        self,
-        number: int,
-        x: Tensor,
-        projected: Tensor,
-        past: Tensor,
-        hidden: Tensor,
-        lanes: Tensor,
-        asking: Asking,
-        *,
-        own: int,
-    ) -> Tensor:
+    def _look_and_answer(self, number: int, x: Tensor, projected: Tensor, asking: Asking, seen: Seen) -> Tensor:
         """The rest of a block after its projection: [L, ..., E] -> [L, asking.count, E]."""
         block, width = self._block(number), x.shape[-1]
         maps, perceptron = block.attention.output, block.perceptron
         mixed, out = (x.new_empty(asking.lanes, asking.count, width) for _ in range(2))
         how = _how(LOOK_BACK, LOOK_BACK_FEW, asking.rows, width)
         kernels.look_back[(triton.cdiv(asking.count, how["R"]), asking.lanes * self.heads)](
-            projected, past, hidden, lanes, mixed, asking.count, asking.tokens, asking.first, asking.every,
-            past.shape[1], (width // self.heads) ** -0.5, H=self.heads, M=own, **how,
+            projected, seen.past, seen.hidden, seen.lanes, mixed, asking.count, asking.tokens, asking.first,
+            asking.every, seen.past.shape[1], (width // self.heads) ** -0.5, H=self.heads, M=seen.own, **how,
         )  # fmt: skip
         how = _how(ANSWER, ANSWER_FEW, asking.rows, width)
         kernels.answer[(triton.cdiv(asking.rows, how["R"]),)](
@@ -172,14 +175,14 @@ def draw_returns(expected: Gaussian, noise: Tensor, normalizer: Normalizer) -> t
 
 
 def draw_actions(
-    outputs: Tensor, head: GaussianHead, noise: Tensor, normalizer: Normalizer, low: Tensor, high: Tensor
+    outputs: Tensor, head: GaussianHead, noise: Tensor, normalizer: Normalizer, bounds: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """As `SaFormer.actions`, of the actor's outputs [L, N, E]: [L, N, A] and their log-density [L, N]."""
     noise = noise.contiguous()
     action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
     kernels.draw_actions[(triton.cdiv(density.numel(), DRAW_ACTIONS["R"]),)](
         outputs, head.linear.weight, head.linear.bias, noise, normalizer.centre("action"), normalizer.scale("action"),
-        low, high, action, density, density.numel(), noise.shape[-1], *LOG_DEVIATION_RANGE, W=outputs.shape[-1],
+        *bounds, action, density, density.numel(), noise.shape[-1], *LOG_DEVIATION_RANGE, W=outputs.shape[-1],
         **DRAW_ACTIONS,
     )  # fmt: skip
     return action, density

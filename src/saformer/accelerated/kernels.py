@@ -22,8 +22,8 @@ def _normed(x, gain, shift, eps, W: tl.constexpr):
     return centred * rate[:, None] * tl.load(gain + w) + tl.load(shift + w)
 
 
-@triton.jit(do_not_specialize=["stride", "share", "time_stride", "time_share", "rows", "size", "steps", "tokens", "first",
-                             "every", "horizon"])  # fmt: skip
+@triton.jit(do_not_specialize=["stride", "share", "time_stride", "time_share", "rows", "size", "steps", "tokens",
+                               "first", "every", "horizon"])  # fmt: skip
 def embed(values, stride, share, weight, bias, times, timestep, time_stride, time_share, gain, shift, out, rows,
           size, steps, tokens, first, every, horizon, eps, W: tl.constexpr, R: tl.constexpr):  # fmt: skip
     """Tokens of one kind: out = norm(linear(values) + time), `steps` of them on each lane.

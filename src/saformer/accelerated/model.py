@@ -50,7 +50,7 @@ class FusedSaFormer(SaFormer):
         tokens = self._branches(self.actor, reading, {"return_to_go": asked, "state": state})
         bounds = self.get_buffer("action_low"), self.get_buffer("action_high")
         outputs = self.actor.trunk.branch(tokens, reading.actor)
-        return self._draw_actions(outputs, self.actor.action_head, noise, self.normalizer, *bounds)
+        return self._draw_actions(outputs, self.actor.action_head, noise, self.normalizer, bounds)
 
 
 def fastest(model: SaFormer) -> SaFormer:
