@@ -17,9 +17,9 @@ from saformer.core.transformer import Block, Trunk
 
 PRECISION = "tf32x3"
 """Three passes of tensor cores, which is float32 to about 1e-6."""
-ASK = {"R": 64, "C": 64, "num_warps": 8, "num_stages": 2}
-LOOK_BACK = {"R": 32, "C": 32, "num_warps": 4, "num_stages": 2}
-ANSWER = {"R": 64, "C": 32, "num_warps": 8, "num_stages": 1}
+ASK = {"R": 64, "C": 32, "num_warps": 4, "num_stages": 1}
+LOOK_BACK = {"R": 64, "C": 32, "num_warps": 4, "num_stages": 1}
+ANSWER = {"R": 64, "C": 32, "num_warps": 4, "num_stages": 1}
 FEW_ROWS = 4096
 ASK_FEW = LOOK_BACK_FEW = ANSWER_FEW = {"R": 16, "C": 32, "num_warps": 4, "num_stages": 2}
 """R rows, and C columns or positions, stay on the chip at a time; smaller tiles for up to FEW_ROWS rows, lest most of

@@ -63,22 +63,24 @@ def look_back(qkv, past_qkv, hidden, lanes, out, count, tokens, first, every, le
     has `length` positions and lies at `lanes`. `hidden` [lanes, length] is added to the scores of what lies there.
     """
     D: tl.constexpr = W // H
+    K: tl.constexpr = C if C < D else D
     lane, head = tl.program_id(1) // H, tl.program_id(1) % H
-    r, d = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
+    r, d, k = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, K)
     token, inside = first + r * every, (r < count)[:, None]
-    place = qkv + (lane * tokens + token)[:, None] * 3 * W + head * D + d
-    query = tl.load(place, mask=inside, other=0.0) * (scale * 1.4426950408889634)  # exp2 is what the hardware has
+    asking = qkv + (lane * tokens + token)[:, None] * 3 * W + head * D
+    scale *= 1.4426950408889634  # exp2 is what the hardware has
 
     # each sees itself, so that no sum is empty, not even that of padding
-    highest = tl.sum(query * tl.load(place + W, mask=inside, other=0.0), 1)
+    query = tl.load(asking + d, mask=inside, other=0.0)
+    highest = tl.sum(query * tl.load(asking + W + d, mask=inside, other=0.0), 1) * scale
     total = tl.full((R,), 1.0, dtype=tl.float32)
-    mixed = tl.load(place + 2 * W, mask=inside, other=0.0)
+    mixed = tl.load(asking + 2 * W + d, mask=inside, other=0.0)
     if M == 2:
         is_second = (token % 2 == 1) & (r < count)
-        score = tl.sum(query * tl.load(place - 2 * W, mask=is_second[:, None], other=0.0), 1)
+        score = tl.sum(query * tl.load(asking - 2 * W + d, mask=is_second[:, None], other=0.0), 1) * scale
         higher = tl.maximum(highest, tl.where(is_second, score, float("-inf")))
         total, power = tl.exp2(highest - higher), tl.where(is_second, tl.exp2(score - higher), 0.0)
-        before = tl.load(place - W, mask=is_second[:, None], other=0.0)
+        before = tl.load(asking - W + d, mask=is_second[:, None], other=0.0)
         mixed, total, highest = mixed * total[:, None] + power[:, None] * before, total + power, higher
 
     lane = tl.load(lanes + lane)
@@ -88,15 +90,20 @@ def look_back(qkv, past_qkv, hidden, lanes, out, count, tokens, first, every, le
     for begin in range(0, end, C):
         t = begin + tl.arange(0, C)
         there = (t < length)[:, None]
-        past = past_qkv + (lane * length + t)[:, None] * 3 * W + head * D + d
-        scores = tl.dot(query, tl.trans(tl.load(past + W, mask=there, other=0.0)), input_precision=P)
+        past = past_qkv + (lane * length + t)[:, None] * 3 * W + head * D
+        scores = tl.zeros((R, C), dtype=tl.float32)
+        for column in range(0, D, K):  # read again rather than kept: registers are scarcer than cached memory
+            part = tl.load(asking + column + k, mask=inside, other=0.0)
+            key = tl.load(past + W + column + k, mask=there, other=0.0)
+            scores = tl.dot(part, tl.trans(key), scores, input_precision=P)
+        scores *= scale
         scores += tl.load(hidden + lane * length + t, mask=t < length, other=float("-inf"))[None, :]
         if M == 0:
             scores = tl.where(t[None, :] < token[:, None], scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         shrink, powers = tl.exp2(highest - higher), tl.exp2(scores - higher[:, None])
         total, highest = total * shrink + tl.sum(powers, 1), higher
-        value = tl.load(past + 2 * W, mask=there, other=0.0)
+        value = tl.load(past + 2 * W + d, mask=there, other=0.0)
         mixed = tl.dot(powers, value, mixed * shrink[:, None], input_precision=P)
     at = (tl.program_id(1) // H * count + r)[:, None]
     tl.store(out + at * W + head * D + d, mixed / total[:, None], mask=inside)
@@ -117,12 +124,19 @@ def answer(x, mixed, output, output_bias, gain, shift, up, up_bias, down, down_b
     for column in range(0, W, C):
         part = tl.load(mixed + row * W + column + c, mask=inside, other=0.0)
         between = tl.dot(part, tl.trans(tl.load(output + w[:, None] * W + column + c)), between, input_precision=P)
-    normed = _normed(between, gain, shift, eps, W)
+    # what enters the perceptron lies in `out` meanwhile: registers are scarcer than cached memory
+    tl.store(out + row * W + w, _normed(between, gain, shift, eps, W), mask=inside)
+    tl.debug_barrier()
     between += tl.load(down_bias + w)
     for column in range(0, 4 * W, C):
-        active = tl.dot(normed, tl.trans(tl.load(up + (column + c)[:, None] * W + w)), input_precision=P)
-        active = tl.maximum(active + tl.load(up_bias + column + c), 0.0)
-        between = tl.dot(active, tl.trans(tl.load(down + w[:, None] * 4 * W + column + c)), between, input_precision=P)
+        active = tl.zeros((R, C), dtype=tl.float32) + tl.load(up_bias + column + c)
+        for k in range(0, W, C):
+            part = tl.load(out + row * W + k + c, mask=inside, other=0.0)
+            weight = tl.load(up + (column + c)[:, None] * W + k + c)
+            active = tl.dot(part, tl.trans(weight), active, input_precision=P)
+        weight = tl.load(down + w[:, None] * 4 * W + column + c)
+        between = tl.dot(tl.maximum(active, 0.0), tl.trans(weight), between, input_precision=P)
+    tl.debug_barrier()
     if LAST:
         between = _normed(between, last_gain, last_shift, eps, W)
     tl.store(out + row * W + w, between, mask=inside)
