@@ -14,6 +14,8 @@ import torch
 from saformer.accelerated import model as accelerated
 from saformer.accelerated.model import FusedSaFormer, can_be_fused, fastest
 from saformer.agents.saformer import SaFormerAgent
+from saformer.core.batch import Dimensions
+from saformer.core.execution import ExecutionOptions, SaFormerPolicy
 from saformer.core.history import History
 from saformer.core.model import SaFormer
 from saformer.core.transformer import TrunkConfig
@@ -125,3 +127,30 @@ def test_an_agent_on_a_gpu_decides_by_kernels(data):
     assert isinstance(model, FusedSaFormer)
     ours, theirs = (dict(part.named_parameters()) for part in (model, agent.model))
     assert all(ours[name] is theirs[name] for name in theirs)
+
+
+@needs_a_gpu
+@needs_triton
+def test_decisions_of_the_papers_size_are_the_plain_ones():
+    """64 lanes from their first step until the window is full and beyond; a third of them ends on the way."""
+    torch.manual_seed(0)
+    plain = SaFormer(Dimensions(state=17, action=6, horizon=1000), TrunkConfig()).cuda()
+    options = ExecutionOptions(candidates=128, rounds=1)
+    policies = [SaFormerPolicy(model, window=20, options=options) for model in (fastest(plain), plain)]
+    made = torch.Generator().manual_seed(0)
+    for policy in policies:
+        policy.reset(torch.zeros(64, 17), torch.full((64, 1), 1.0))
+    for step in range(45):
+        lanes = torch.arange(64 if step < 30 else 43)
+        state = torch.randn(len(lanes), 17, generator=made)
+        ours, theirs = (policy.act(state, lanes) for policy in policies)
+        for one, other in (
+            (ours.candidates.return_to_go, theirs.candidates.return_to_go),
+            (ours.candidates.action, theirs.candidates.action),
+            (ours.candidates.log_density, theirs.candidates.log_density),
+            (ours.verification.cost, theirs.verification.cost),
+        ):
+            assert ((one - other).abs() / (1 + other.abs())).max() < 1e-5, step
+        policies[0].history._steps.copy_(policies[1].history._steps)  # one that is a hair safer must not lead astray
+        for policy in policies:
+            policy.observe(torch.zeros(len(lanes), 1), torch.full((len(lanes), 1), 0.01), lanes)

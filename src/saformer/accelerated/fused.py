@@ -17,11 +17,13 @@ from saformer.core.transformer import Block, Trunk
 
 PRECISION = "tf32x3"
 """Three passes of tensor cores, which is float32 to about 1e-6."""
-ASK = {"R": 64, "C": 32, "num_warps": 4, "num_stages": 1}
+ASK = {"R": 64, "C": 128, "K": 32, "num_warps": 4, "num_stages": 1}
 LOOK_BACK = {"R": 64, "C": 32, "num_warps": 4, "num_stages": 1}
 ANSWER = {"R": 64, "C": 32, "num_warps": 4, "num_stages": 1}
 FEW_ROWS = 4096
-ASK_FEW = LOOK_BACK_FEW = ANSWER_FEW = {"R": 16, "C": 32, "num_warps": 4, "num_stages": 2}
+ASK_FEW = {"R": 16, "C": 64, "K": 32, "num_warps": 4, "num_stages": 2}
+LOOK_BACK_FEW = {"R": 16, "C": 32, "num_warps": 4, "num_stages": 2}
+ANSWER_FEW = {"R": 16, "C": 32, "num_warps": 4, "num_stages": 2}
 """R rows, and C columns or positions, stay on the chip at a time; smaller tiles for up to FEW_ROWS rows, lest most of
 a GPU have nothing to do."""
 EMBED = {"R": 16, "num_warps": 4}
@@ -202,7 +204,8 @@ def _ask(block: Block, x: Tensor) -> Tensor:
 def _how(many: Mapping[str, int], few: Mapping[str, int], rows: int, width: int) -> dict[str, int | str]:
     """How to launch a kernel; narrow models have fewer columns than a tile."""
     how = few if rows <= FEW_ROWS else many
-    return {**how, "C": min(how["C"], width), "W": width, "P": PRECISION}
+    columns = {name: min(how[name], width) for name in ("C", "K") if name in how}
+    return {**how, **columns, "W": width, "P": PRECISION}
 
 
 def _rows_of(values: Tensor) -> tuple[Tensor, int, int]:

@@ -43,14 +43,20 @@ def embed(values, stride, share, weight, bias, times, timestep, time_stride, tim
 
 @triton.jit(do_not_specialize=["rows"])
 def ask(x, weight, bias, gain, shift, out, rows, eps, W: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
-        P: tl.constexpr):  # fmt: skip
-    """out [rows, 3 * W] = query_key_value(attention_norm(x)), C columns at a time."""
-    n, w, c = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W), tl.arange(0, C)
+        K: tl.constexpr, P: tl.constexpr):  # fmt: skip
+    """out [rows, 3 * W] = query_key_value(attention_norm(x)), C columns at a time, of K columns of x at a time."""
+    n, w, c, k = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W), tl.arange(0, C), tl.arange(0, K)
     row, inside = n[:, None], (n < rows)[:, None]
-    normed = _normed(tl.load(x + row * W + w, mask=inside, other=0.0), gain, shift, eps, W)
+    whole = tl.load(x + row * W + w, mask=inside, other=0.0)
+    mean = (tl.sum(whole, 1) / W)[:, None]
+    rate = 1 / tl.sqrt(tl.sum((whole - mean) * (whole - mean), 1) / W + eps)[:, None]
     for column in range(0, 3 * W, C):
-        part = tl.load(weight + (column + c)[:, None] * W + w)
-        y = tl.dot(normed, tl.trans(part), input_precision=P) + tl.load(bias + column + c)
+        y = tl.zeros((R, C), dtype=tl.float32) + tl.load(bias + column + c)
+        for begin in range(0, W, K):  # read again rather than kept: registers are scarcer than cached memory
+            part = tl.load(x + row * W + begin + k, mask=inside, other=0.0)
+            part = (part - mean) * rate * tl.load(gain + begin + k) + tl.load(shift + begin + k)
+            square = tl.load(weight + (column + c)[:, None] * W + begin + k)
+            y = tl.dot(part, tl.trans(square), y, input_precision=P)
         tl.store(out + row * 3 * W + column + c, y, mask=inside)
 
 

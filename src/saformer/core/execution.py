@@ -244,7 +244,7 @@ def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
 
 
 def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:
-    """The decision after `lanes` were proposed for once more."""
+    """The decision after `lanes` were proposed for once more, in its place: nobody has seen it yet."""
     num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))  # type: ignore[union-attr]
-    merged: Decision = over_tensors(lambda old, new: old.index_copy(0, lanes, new), decision, again)
+    merged: Decision = over_tensors(lambda old, new: old.index_copy_(0, lanes, new), decision, again)
     return replace(merged, num_rounds=num_rounds)
