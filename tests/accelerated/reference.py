@@ -115,13 +115,13 @@ def main() -> None:
     with patch.multiple(fused, LOOK_BACK_FEW=TILES, ANSWER_FEW=TILES, ASK_FEW=TILES | {"K": 16}):
         for size in sizes:
             found[f"trunk {size}"] = trunk_differences(size)
-        found["decisions"] = decision_differences(Dimensions(state=5, action=3, horizon=6), steps=6)
+        found["decisions"] = decision_differences(Dimensions(state=5, action=3, horizon=4), steps=4)
     if ON_GPU:
         for size in sizes:
             found[f"trunk {size} of many rows"] = trunk_differences(size, candidates=2000)
         with patch.object(execution, "Recorder", Plain):
             found["unrecorded decisions"] = decision_differences(Dimensions(state=17, action=6, horizon=9), steps=12)
-    found["a past of nothing"] = decision_differences(Dimensions(state=2, action=1, horizon=6), steps=3, window=1)
+    found["a past of nothing"] = decision_differences(Dimensions(state=2, action=1, horizon=6), steps=2, window=1)
     print(json.dumps(found))
 
 

@@ -115,6 +115,15 @@ def test_a_reading_of_some_lanes_is_theirs(agent):
     assert torch.equal(some.remaining, alone.remaining)
 
 
+@needs_triton
+def test_weights_are_shared(agent):
+    """Not one is copied, and all go by their names."""
+    ours = dict(FusedSaFormer(agent.model).named_parameters()) | dict(FusedSaFormer(agent.model).named_buffers())
+    theirs = dict(agent.model.named_parameters()) | dict(agent.model.named_buffers())
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name] is theirs[name] for name in theirs)
+
+
 @needs_a_gpu
 @needs_triton
 def test_an_agent_on_a_gpu_decides_by_kernels(data):
@@ -123,10 +132,7 @@ def test_an_agent_on_a_gpu_decides_by_kernels(data):
     agent.model.cuda()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = fastest(agent.model)
-    assert isinstance(model, FusedSaFormer)
-    ours, theirs = (dict(part.named_parameters()) for part in (model, agent.model))
-    assert all(ours[name] is theirs[name] for name in theirs)
+        assert isinstance(agent.policy()._model, FusedSaFormer)
 
 
 @needs_a_gpu

@@ -67,7 +67,7 @@ def fastest(model: SaFormer) -> SaFormer:
     if problem:
         warnings.warn(f"decisions are computed without kernels of our own ({problem}): they are slower", stacklevel=2)
         return model
-    return FusedSaFormer(model)
+    return FusedSaFormer(model.eval())
 
 
 def can_be_fused(config: TrunkConfig) -> bool:
