@@ -64,6 +64,7 @@ def decision_differences(dimensions: Dimensions, *, steps: int, window: int = 4)
     """Of whole decisions: pasts from empty to full, several rounds, lanes that end, one begun anew, weights changed."""
     plain = SaFormer(dimensions, TrunkConfig(layers=2, width=32, heads=2)).to(DEVICE)
     randomise(plain)
+    plain.critic.head.bias.data.add_(20.0)  # costs lie ahead: no round is safe under a limit of 0
     lanes, rounds = 3, set()
     made = torch.Generator().manual_seed(0)
     options = ExecutionOptions(candidates=9, rounds=3, fallback="likely")
@@ -71,7 +72,7 @@ def decision_differences(dimensions: Dimensions, *, steps: int, window: int = 4)
     policies = [SaFormerPolicy(model, window=window, options=options) for model in models]
     forecast = _typical_forecast(policies[1], dimensions)
     for policy in policies:
-        policy.reset(torch.zeros(lanes, dimensions.state), forecast + torch.tensor([[-0.6], [0.0], [9.0]]).clamp(min=0))
+        policy.reset(torch.zeros(lanes, dimensions.state), torch.stack([0 * forecast[0], forecast[1], forecast[2] + 9]))
     worst: dict[str, float] = {}
     for step in range(steps):
         alive = torch.tensor([0, 2] if step % 3 == 2 else [0, 1, 2])
@@ -98,12 +99,12 @@ COMPARED = ("action", "return_to_go", "chosen", "num_safe", "num_rounds", "fell_
 
 def _typical_forecast(policy: SaFormerPolicy, dimensions: Dimensions) -> Tensor:
     policy.reset(torch.zeros(3, dimensions.state), torch.full((3, dimensions.constraints), 5.0))
-    return policy.act(torch.zeros(3, dimensions.state)).verification.cost.amin(1).cpu().clamp(min=0.1)
+    return policy.act(torch.zeros(3, dimensions.state)).verification.cost.mean(1).cpu()
 
 
 def off(one: Tensor, other: Tensor) -> float:
     """The largest difference, in parts of one or of the value."""
-    return ((one - other).abs() / (1 + other.abs())).max().item()
+    return ((one - other).abs() / (1 + other.abs())).nan_to_num(nan=torch.inf).max().item()
 
 
 def main() -> None:
@@ -115,7 +116,7 @@ def main() -> None:
     with patch.multiple(fused, LOOK_BACK_FEW=TILES, ANSWER_FEW=TILES, ASK_FEW=TILES | {"K": 16}):
         for size in sizes:
             found[f"trunk {size}"] = trunk_differences(size)
-        found["decisions"] = decision_differences(Dimensions(state=5, action=3, horizon=4), steps=4)
+        found["decisions"] = decision_differences(Dimensions(state=5, action=3, horizon=3), steps=4)
     if ON_GPU:
         for size in sizes:
             found[f"trunk {size} of many rows"] = trunk_differences(size, candidates=2000)
