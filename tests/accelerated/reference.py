@@ -64,7 +64,7 @@ def decision_differences(dimensions: Dimensions, *, steps: int, window: int = 4)
     """Of whole decisions: pasts from empty to full, several rounds, lanes that end, one begun anew, weights changed."""
     plain = SaFormer(dimensions, TrunkConfig(layers=2, width=32, heads=2)).to(DEVICE)
     randomise(plain)
-    plain.critic.head.bias.data.add_(20.0)  # costs lie ahead: no round is safe under a limit of 0
+    make_it_matter(plain)
     lanes, rounds = 3, set()
     made = torch.Generator().manual_seed(0)
     options = ExecutionOptions(candidates=9, rounds=3, fallback="likely")
@@ -92,6 +92,17 @@ def decision_differences(dimensions: Dimensions, *, steps: int, window: int = 4)
         found |= {"density": off(ours.candidates.log_density, theirs.candidates.log_density)}
         worst = {name: max(value, worst.get(name, 0.0)) for name, value in found.items()}
     return worst | {"only one number of rounds": float(len(rounds) < 2)}
+
+
+def make_it_matter(model: SaFormer) -> None:
+    """Units, bounds of actions and of deviations; and costs lie ahead: no round is safe under a limit of 0."""
+    model.critic.head.bias.data.add_(20.0)
+    model.actor.action_head.linear.bias.data[-2:] += torch.tensor([-9.0, 4.0], device=DEVICE)
+    model.get_buffer("action_low").fill_(-1.0)
+    model.get_buffer("action_high").fill_(1.5)
+    for number, kind in enumerate(("return_to_go", "action", "cost_to_go"), 1):
+        model.normalizer.centre(kind).fill_(0.1 * number)
+        model.normalizer.scale(kind).fill_(1.0 + 0.3 * number)
 
 
 COMPARED = ("action", "return_to_go", "chosen", "num_safe", "num_rounds", "fell_back")
