@@ -1,7 +1,7 @@
 """How long a decision takes, beside the naive way: every candidate read as a whole window. One table.
 
 python -m benchmarks.decisions                             one lane on two CPU cores
-python -m benchmarks.decisions --device cuda --lanes 64    a GPU
+python -m benchmarks.decisions --device cuda --lanes 64    a GPU; --no-kernels: the plain model
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import rooflines
-from benchmarks.rooflines import Ceilings, Work, ceilings
+from benchmarks.rooflines import Ceilings, Work, float32_ceilings
+from saformer.accelerated.model import fastest
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import ExecutionOptions, SaFormerPolicy
 from saformer.core.history import Prompt
@@ -70,7 +71,10 @@ def model_of_paper_size(device: str, dimensions: Dimensions = HOPPER) -> SaForme
 
 
 def policy_at_work(model: SaFormer, case: Case) -> SaFormerPolicy:
-    """A policy in the middle of its episodes, so far over its limits that every round is rejected."""
+    """A policy in the middle of its episodes, so far over its limits that every round is rejected.
+
+    It computes the model as it is given: `fastest(model)` is how an agent's policy does.
+    """
     options = ExecutionOptions(candidates=case.candidates, rounds=case.rounds)
     policy = SaFormerPolicy(model, window=case.window, options=options)
     policy.reset(torch.zeros(case.lanes, model.dimensions.state), torch.zeros(case.lanes, model.dimensions.constraints))
@@ -159,10 +163,12 @@ def naive_seconds(model: SaFormer, case: Case, machine: Ceilings, device: str, r
     return statistics.median(taken)
 
 
-def row(model: SaFormer, case: Case, machine: Ceilings, device: str, repeat: int) -> str:
-    """What one case took."""
+def row(model: SaFormer, case: Case, machine: Ceilings, options: argparse.Namespace) -> str:
+    """What one case took, and the naive way beside it."""
+    device, repeat = options.device, options.repeat
+    computed = fastest(model) if options.kernels else model
     naive = naive_seconds(model, case, machine, device, repeat // 10) if case.rounds == 1 else None
-    taken = latencies(decide(policy_at_work(model, case), case.lanes), repeat=repeat, device=device)
+    taken = latencies(decide(policy_at_work(computed, case), case.lanes), repeat=repeat, device=device)
     middle, last = statistics.median(taken), sorted(taken)[int(0.99 * len(taken))]
     beside = ["", ""] if naive is None else [f"{1e3 * naive:.1f} ms", f"{naive / middle:.1f}"]
     bounds = [machine.arithmetic_seconds(case.work), machine.byte_seconds(case.work)]
@@ -191,6 +197,13 @@ def memory_over(model: SaFormer, case: Case, steps: int, device: str) -> str:
     )
 
 
+def _how_it_is_computed(model: SaFormer, options: argparse.Namespace) -> str:
+    """Which way, and how long it takes to get ready: kernels are built when first needed, and kept on disk."""
+    began = time.perf_counter()
+    computed = fastest(model) if options.kernels else model
+    return f"{type(computed).__name__}, ready after {time.perf_counter() - began:.1f} s.\n"
+
+
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -199,20 +212,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=200)
     parser.add_argument("--curves", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--kernels", action=argparse.BooleanOptionalAction, default=True, help="our own, on a GPU")
     parser.add_argument("--memory-steps", type=int, default=10_000, help="0: not measured")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    model, machine = model_of_paper_size(options.device), ceilings(options.device, torch.float32)
+    model, machine = model_of_paper_size(options.device), float32_ceilings(options.device)
+    print(_how_it_is_computed(model, options))
     print("| lanes | N | K | rounds | median | p99 | per second | naive | times faster | arithmetic | bytes |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for case in cases(Case(options.lanes), curves=options.curves):
-        print(row(model, case, machine, options.device, options.repeat), flush=True)
+        print(row(model, case, machine, options), flush=True)
     print(
         f"\nArithmetic and bytes: the least time they take at {machine.operations / 1e12:.2f} TFLOP/s and "
-        f"{machine.bytes / 1e9:.0f} GB/s, which a large product and a large copy reach here in float32."
+        f"{machine.bytes / 1e9:.0f} GB/s, which a large product and a large copy reach here in float32 "
+        "(tensor cores: a third of what they do in tf32, whose three passes are float32)."
     )
     if options.memory_steps:
-        print(memory_over(model, Case(options.lanes, candidates=16), options.memory_steps, options.device))
+        print(memory_over(fastest(model), Case(options.lanes, candidates=16), options.memory_steps, options.device))
 
 
 if __name__ == "__main__":

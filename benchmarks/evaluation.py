@@ -1,7 +1,8 @@
 """How long evaluation takes, simulation included: untrained models of the paper's size in MuJoCo, alive to the end.
 
-python -m benchmarks.evaluation [--device cuda] [--cells 36] [--episodes 20] [--steps 1000] [--together 1 2]
+python -m benchmarks.evaluation [--device cuda] [--cells 36] [--episodes 20] [--steps 1000] [--together 2]
 
+Fewer --steps are said to be fewer: the last line tells what all of them would take at that speed, the start included.
 A cell is a dataset under one limit; four cells share a model and are one rollout of 4 x episodes lanes. --tight of the
 four limits are so low that every round of proposals is rejected; under the others the first one is accepted.
 """
@@ -11,26 +12,33 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from benchmarks.decisions import decide, latencies, model_of_paper_size
 from benchmarks.measure import Peak, peak_memory
+from saformer.accelerated.model import fastest
 from saformer.core.batch import Dimensions
 from saformer.core.execution import ExecutionOptions, SaFormerPolicy
 from saformer.core.policy import Decision
 from saformer.criteria import torque
 from saformer.data.store import EnvironmentSpec
 from saformer.envs.lanes import Maker
-from saformer.envs.pool import close_idle
+from saformer.envs.pool import Pool, close_idle
 from saformer.envs.rollout import play, take_turns
-from saformer.envs.stepping import Workers, pick_workers
+from saformer.envs.stepping import Here, Workers, pick_workers
 
 WINDOW, CANDIDATES = 20, 128
 LIMITS = 4
+WHOLE = 1000
+"""Steps of a whole episode."""
 LOOSE, TIGHT = 1e6, 0.0
 FALLS = {"terminate_when_unhealthy": False}
 ROBOTS = {
@@ -53,17 +61,14 @@ class Timed:
     def act(self, *arguments: object) -> Decision:
         began = time.perf_counter()
         decision = self._policy.act(*arguments)
-        self._book(began)
+        if self._device != "cpu":
+            torch.cuda.synchronize()  # the rollout would wait here anyway, for the actions
+        self.seconds += time.perf_counter() - began
         return decision
 
     def observe(self, *arguments: object) -> None:
         began = time.perf_counter()
         self._policy.observe(*arguments)
-        self._book(began)
-
-    def _book(self, began: float) -> None:
-        if self._device != "cpu":
-            torch.cuda.synchronize()
         self.seconds += time.perf_counter() - began
 
 
@@ -95,6 +100,8 @@ class Measured:
     seconds: float
     deciding: float
     """share of the time in which the device, or this process for it, is busy with decisions"""
+    waiting: float
+    """share of the time in which this process waits for workers, or steps environments itself"""
     simulating: float
     """share of the time in which one worker is busy with environments, on average"""
     memory: Peak
@@ -113,7 +120,7 @@ def evaluate(
     lanes = LIMITS * options.episodes
     limits = [np.array([TIGHT if i < options.tight else LOOSE]) for i in range(LIMITS) for _ in range(options.episodes)]
     number = pick_workers(workers, num_lanes=lanes, num_steps=lanes * 1000)
-    with peak_memory() as memory:
+    with peak_memory() as memory, _waiting() as waited:
         busy, began = _workers()[0], time.perf_counter()
         played = take_turns(
             [
@@ -130,6 +137,7 @@ def evaluate(
         num_steps,
         seconds,
         deciding=sum(policy.seconds for policy in policies) / seconds,
+        waiting=sum(waited) / seconds,
         simulating=(working - busy) / seconds / (number * min(together, len(models))) if number else float("nan"),
         memory=memory,
         workers_memory=workers_memory,
@@ -139,7 +147,27 @@ def evaluate(
 def _policy(dimensions: Dimensions, options: argparse.Namespace) -> SaFormerPolicy:
     model = model_of_paper_size(options.device, dimensions)
     how = ExecutionOptions(candidates=CANDIDATES, rounds=options.rounds)
-    return SaFormerPolicy(model, window=WINDOW, options=how)
+    return SaFormerPolicy(fastest(model), window=WINDOW, options=how)
+
+
+@contextmanager
+def _waiting() -> Iterator[list[float]]:
+    """The seconds of each wait for workers, and of each step that this process takes itself."""
+    waited: list[float] = []
+
+    def timed(method: Callable[[Any], None]) -> Callable[[Any], None]:
+        def call(stepper: Any) -> None:
+            began = time.perf_counter()
+            method(stepper)
+            waited.append(time.perf_counter() - began)
+
+        return call
+
+    with (
+        patch.object(Pool, "finish_step", timed(Pool.finish_step)),
+        patch.object(Here, "start_step", timed(Here.start_step)),
+    ):
+        yield waited
 
 
 def maker_of(name: str) -> Maker:
@@ -167,7 +195,8 @@ def _row(name: str, found: Measured, lanes: int) -> str:
     speed, busy = found.num_steps / found.seconds, "" if np.isnan(found.simulating) else f"{found.simulating:.0%}"
     return (
         f"| {name} | {found.num_steps} | {found.seconds:.1f} s | {speed:.0f} | {per_step:.2f} ms "
-        f"| {found.deciding:.0%} | {busy} | {found.memory.resident:.0f} + {found.workers_memory:.0f} MB |"
+        f"| {found.deciding:.0%} | {found.waiting:.0%} | {busy} "
+        f"| {found.memory.resident:.0f} + {found.workers_memory:.0f} MB |"
     )
 
 
@@ -198,8 +227,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--tight", type=int, default=2, help="how many of the four limits reject every proposal")
     parser.add_argument("--workers", type=_number, nargs="+", default=["auto"])
-    parser.add_argument("--together", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--brief", type=int, default=200, help="steps of the rows that compare")
+    parser.add_argument("--together", type=int, nargs="+", default=[2])
+    parser.add_argument("--brief", type=int, default=50, help="steps of the rows that compare")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -210,9 +239,10 @@ def main() -> None:
         f"{options.tight} of 4 limits reject all of {options.rounds} rounds"
     )
     print(
-        "| evaluation | steps | time | steps per second | a step of all lanes | deciding | each worker busy | memory |"
+        "| evaluation | steps | time | steps per second | a step of all lanes | deciding | waiting for environments "
+        "| each worker busy | memory |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     brief = {"steps": options.brief, "cells": 4 * len(ROBOTS)}
     most = pick_workers("auto", num_lanes=lanes, num_steps=lanes * 1000)
     print(_row("environments alone, in this process", evaluate(options, 0, 1, alone=True, **brief), lanes), flush=True)
@@ -220,13 +250,19 @@ def main() -> None:
     print(_row(f"environments alone, {most} workers", evaluate(options, most, 1, alone=True, **brief), lanes))
     print(_row("in this process, one model at a time", evaluate(options, 0, 1, **brief), lanes), flush=True)
     close_idle()
+    wholes: list[str] = []
     for together in options.together:
         for workers in options.workers:
-            number = max(1, most // together) if workers == "auto" else workers
+            # one of them decides while the others' environments have all cores
+            number = max(1, most // max(1, together - 1)) if workers == "auto" else workers
             found = evaluate(options, number, together, steps=options.steps, cells=options.cells)
             name = f"{options.cells} cells, {number} workers a model, {together} models at a time"
             print(_row(name, found, lanes), flush=True)
+            wholes.append(f"{found.seconds * WHOLE / options.steps:.0f} s {together} models at a time")
             close_idle()
+    print(
+        f"{options.cells} cells of {options.episodes} episodes and {WHOLE} steps, at that speed: {', '.join(wholes)}."
+    )
     print(_decisions(options, lanes))
     if options.device != "cpu":
         print(f"GPU memory at its peak: {torch.cuda.max_memory_allocated() / 2**20:.0f} MB")

@@ -17,12 +17,38 @@ ALLOWED = {
     "data": {"core", "criteria"},
     "runs": {"core"},
     "envs": {"core", "criteria", "data"},
-    "agents": {"core", "data"},
+    "accelerated": {"core"},
+    "agents": {"core", "data", "accelerated"},
     "evaluation": {"core", "criteria", "data", "envs", "runs"},
     "training": {"core", "data", "envs", "agents", "evaluation", "engine", "runs"},
     "report": {"evaluation", "runs"},
-    "api": {"core", "criteria", "data", "engine", "envs", "runs", "agents", "evaluation", "training", "report"},
-    "cli": {"core", "criteria", "data", "engine", "envs", "runs", "agents", "evaluation", "training", "report", "api"},
+    "api": {
+        "core",
+        "accelerated",
+        "criteria",
+        "data",
+        "engine",
+        "envs",
+        "runs",
+        "agents",
+        "evaluation",
+        "training",
+        "report",
+    },
+    "cli": {
+        "core",
+        "accelerated",
+        "criteria",
+        "data",
+        "engine",
+        "envs",
+        "runs",
+        "agents",
+        "evaluation",
+        "training",
+        "report",
+        "api",
+    },
 }
 CONFINED = {
     "safetensors": {"runs"},
@@ -34,6 +60,7 @@ CONFINED = {
     "pyarrow": {"data"},
     "minari": {"data"},
     "ray": {"engine"},
+    "triton": {"accelerated", "training"},
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
@@ -88,6 +115,11 @@ def test_core_can_be_imported_where_only_torch_is_installed():
         "    sys.modules[name] = None\n"
         "import saformer.core.execution, saformer.core.objectives\n"
     )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_agents_can_be_imported_without_triton():
+    code = "import sys; sys.modules['triton'] = None; import saformer.agents.registry, saformer.accelerated.model"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

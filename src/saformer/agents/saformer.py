@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from saformer.accelerated.model import fastest
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import ActionNoise, ExecutionOptions, PastReturn, SaFormerPolicy
@@ -101,7 +102,7 @@ class SaFormerAgent:
     def policy(self, options: ExecutionOptions | None = None) -> SaFormerPolicy:
         """Algorithm 1 with what has been learnt so far."""
         return SaFormerPolicy(
-            self.model,
+            fastest(self.model),
             window=self.config.window,
             cost_discount=self.config.cost_discount,
             options=options or self.default_options,

@@ -229,7 +229,7 @@ class SaFormerPolicy:
         return select(candidates, verification, self.options.fallback)
 
     def _next_round(self, reading: Reading, rejected: Tensor, *noise: Tensor) -> Decision:
-        return self._first_round(over_tensors(lambda part: part[rejected], reading), *noise)
+        return self._first_round(reading.of_lanes(rejected), *noise)
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
         return self._every_lane if lanes is None else lanes.to(self._device)
@@ -244,7 +244,7 @@ def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
 
 
 def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:
-    """The decision after `lanes` were proposed for once more."""
+    """The decision after `lanes` were proposed for once more, in its place: nobody has seen it yet."""
     num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))  # type: ignore[union-attr]
-    merged: Decision = over_tensors(lambda old, new: old.index_copy(0, lanes, new), decision, again)
+    merged: Decision = over_tensors(lambda old, new: old.index_copy_(0, lanes, new), decision, again)
     return replace(merged, num_rounds=num_rounds)

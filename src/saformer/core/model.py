@@ -32,6 +32,12 @@ class Reading:
     remaining: Tensor
     """[L, C] what forecasts are held against, raw units"""
 
+    def of_lanes(self, lanes: Tensor) -> Reading:
+        """What was read on some of them."""
+        return_to_go = Gaussian(self.return_to_go.mean[lanes], self.return_to_go.log_deviation[lanes])
+        memories = self.actor.of_lanes(lanes), self.critic.of_lanes(lanes)
+        return Reading(return_to_go, *memories, self.state[lanes], self.timestep[lanes], self.remaining[lanes])
+
 
 class SaFormer(nn.Module):
     """The two transformers of the paper's Figure 1. Raw units in, raw units out, except inside a `Reading`."""

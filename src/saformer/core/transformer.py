@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saformer.core.recording import over_tensors
 from saformer.core.tokens import Layout
 
 
@@ -43,6 +44,11 @@ class Memory:
     """per layer [L, H, P, d]"""
     hidden: Tensor
     """[L, 1, P] added to every score: 0 where there was a token, -inf where there was none"""
+
+    def of_lanes(self, lanes: Tensor) -> Memory:
+        """The memory of some of them."""
+        kept: Memory = over_tensors(lambda part: part[lanes], self)
+        return kept
 
 
 class Attention(nn.Module):
