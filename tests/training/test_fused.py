@@ -12,8 +12,11 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import PackedSampler
+from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
+from saformer.training.config import FitConfig
 from saformer.training.dropout import kept, keys_of, salts_of
 from saformer.training.pack import PackedAgent, can_be_fused
+from saformer.training.trainer import Member, PackTrainer
 from saformer.training.update import means_of
 from tests.conftest import tiny_config
 from tests.training.test_update import CHEETAH, HOPPER
@@ -102,6 +105,28 @@ def test_a_fused_pack_equals_a_plain_one():
     assert torch.allclose(torch.stack(means), torch.stack(fused_means), rtol=1e-2, atol=1e-2)
     for one, other in zip(gradients, fused_gradients, strict=True):
         assert torch.cosine_similarity(one.flatten(), other.flatten(), dim=0) > 0.999
+
+
+@needs_a_gpu
+def test_a_fused_pack_can_be_saved_and_goes_on(tmp_path):
+    """To a file and back: parameters that were fused share what the optimiser counts."""
+    found = []
+    for path in (None, tmp_path / "checkpoint"):
+        agents = pack_on_gpu(fused=True).agents
+        made = [agent.sampler(data, "cuda") for agent, data in zip(agents, (HOPPER, CHEETAH), strict=True)]
+        trainer = PackTrainer(
+            [Member(agent, own, seed) for seed, (agent, own) in enumerate(zip(agents, made, strict=True))],
+            FitConfig(updates=8, batch_size=16, warmup_updates=1),
+        )
+        trainer.advance(4)
+        if path is not None:
+            saved = [trainer.checkpoint({}, number) for number in range(2)]
+            for number, checkpoint in enumerate(saved):
+                save_checkpoint(path.with_suffix(f".{number}"), checkpoint)
+            trainer.restore([load_checkpoint(path.with_suffix(f".{number}")) for number in range(2)])
+        found.append(trainer.advance(4)[1])
+    for alone, resumed in zip(*found, strict=True):
+        assert alone == pytest.approx(resumed, rel=1e-3)
 
 
 @needs_a_gpu

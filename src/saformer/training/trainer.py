@@ -179,7 +179,9 @@ class PackTrainer:
         tensors = {}
         for index, slot, shape in self._slots(phase, number):
             for key, value in self.optimizers[phase].state[slot.parameter].items():
-                tensors[f"{index}.{key}"] = value if value.ndim == 0 else slot.read(value, shape).contiguous()
+                own = value if value.ndim == 0 else slot.read(value, shape)
+                # fused parameters share their counts, and files hold nothing twice
+                tensors[f"{index}.{key}"] = own.clone(memory_format=torch.contiguous_format)
         return tensors
 
     def _restore_optimizer(self, phase: str, number: int, tensors: dict[str, Tensor]) -> None:

@@ -226,7 +226,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_mode
     """Scale each model's gradient down to a norm of `bound`, and answer what the norms were: [M]."""
     if num_models == 1:
         return torch.nn.utils.clip_grad_norm_(parameters, bound)[None]
-    rows = [parameter.grad.flatten(1) for parameter in parameters if parameter.grad is not None]
+    rows = [parameter.grad.reshape(num_models, -1) for parameter in parameters if parameter.grad is not None]
     together = torch.cat(rows, 1)  # there and back is four kernels, where a norm and a product for each are hundreds
     norm = together.norm(dim=1)
     together *= (bound / (norm + 1e-6)).clamp(max=1.0)[:, None]  # as clip_grad_norm_ does it
