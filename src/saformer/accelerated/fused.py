@@ -17,13 +17,13 @@ from saformer.core.transformer import Block, Trunk
 
 PRECISION = "tf32x3"
 """Three passes of tensor cores, which is float32 to about 1e-6."""
-ASK = {"R": 64, "C": 128, "K": 32, "num_warps": 4, "num_stages": 1}
-LOOK_BACK = {"R": 64, "C": 32, "num_warps": 4, "num_stages": 1}
-ANSWER = {"R": 64, "C": 32, "num_warps": 4, "num_stages": 1}
+ASK = {"R": 64, "C": 64, "K": 32, "num_warps": 4, "num_stages": 1}
+LOOK_BACK = {"R": 32, "C": 64, "num_warps": 4, "num_stages": 2}
+ANSWER = {"R": 64, "C": 64, "num_warps": 4, "num_stages": 2}
 FEW_ROWS = 4096
-ASK_FEW = {"R": 16, "C": 64, "K": 32, "num_warps": 4, "num_stages": 2}
-LOOK_BACK_FEW = {"R": 16, "C": 32, "num_warps": 4, "num_stages": 2}
-ANSWER_FEW = {"R": 16, "C": 32, "num_warps": 4, "num_stages": 2}
+ASK_FEW = {"R": 16, "C": 128, "K": 32, "num_warps": 4, "num_stages": 1}
+LOOK_BACK_FEW = {"R": 16, "C": 64, "num_warps": 4, "num_stages": 2}
+ANSWER_FEW = {"R": 16, "C": 64, "num_warps": 4, "num_stages": 2}
 """R rows, and C columns or positions, stay on the chip at a time; smaller tiles for up to FEW_ROWS rows, lest most of
 a GPU have nothing to do."""
 EMBED = {"R": 16, "num_warps": 4}
