@@ -49,7 +49,7 @@ def learning_curves(rows: list[dict[str, Any]]) -> str:
         for axis in axes:
             axis.set_xlabel("update")
             axis.legend()
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def cost_and_return(evaluation: dict[str, Any]) -> str:
@@ -70,7 +70,7 @@ def cost_and_return(evaluation: dict[str, Any]) -> str:
         earned.set(title="return", xlabel="limit", ylabel="episode return")
         for axis in (cost, earned):
             axis.legend()
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
@@ -87,7 +87,7 @@ def among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
             axis.axvline(verdict["limit"]["values"][0], color=colour, lw=0.8, ls="--")
         axis.set(xlabel=f"episode cost ({data['criteria'][0]})", ylabel="episode return")
         axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def cost_paths(trace: dict[str, Any]) -> str:
@@ -104,7 +104,7 @@ def cost_paths(trace: dict[str, Any]) -> str:
                 axis.plot(path["step"][-1], spent[-1], ".", color=ACCEPTED if spent[-1] <= limit else REJECTED)
             axis.axhline(limit, color="k", lw=0.9, ls="--")
             axis.set(title=f"{name}: limit {limit:.0f}", xlabel="step", ylabel="spent", ylim=(0, None), xlim=(0, None))
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def decision(moment: dict[str, Any]) -> str:
@@ -127,7 +127,7 @@ def decision(moment: dict[str, Any]) -> str:
             ylabel="return asked for",
         )
         axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def pair_plot(inspection: dict[str, Any], index: int) -> str:
@@ -155,7 +155,7 @@ def pair_plot(inspection: dict[str, Any], index: int) -> str:
         beside.set_xlabel("number")
         corner = figure.add_subplot(grid[0, 1], frame_on=False, xticks=[], yticks=[])
         corner.legend(*axis.get_legend_handles_labels(), loc="upper left", ncols=2, borderpad=0, columnspacing=1)
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def cost_distribution(inspection: dict[str, Any], index: int) -> str:
@@ -172,7 +172,7 @@ def cost_distribution(inspection: dict[str, Any], index: int) -> str:
         _limit_lines((number, share), inspection["limits"], index)
         for axis in (number, share):
             axis.set_xlabel(f"episode cost ({constraint['criterion']})")
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def _bars(axis: Axes, spread: dict[str, Any], **options: Any) -> None:
@@ -199,7 +199,7 @@ def calibration(offline: dict[str, Any]) -> str:
             axis.plot(ends, ends, "k--", lw=1, label="exact")
             axis.set(title=name, xlabel="logged cost-to-go", ylabel="forecast cost-to-go")
             axis.legend(markerscale=2)
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def error_by_progress(offline: dict[str, Any]) -> str:
@@ -216,7 +216,7 @@ def error_by_progress(offline: dict[str, Any]) -> str:
             axis.plot(course, bias, ".-", lw=1, color=REJECTED, label="bias (below 0: forecast too low)")
             axis.set(title=name, xlabel="percent of the trajectory gone", ylabel="cost", xlim=(0, 100))
             axis.legend()
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def limits_offline(offline: dict[str, Any]) -> str:
@@ -244,7 +244,7 @@ def limits_offline(offline: dict[str, Any]) -> str:
         for axis in (supported, wrong):
             axis.set_xticks(places, names)
             axis.set_xlabel("limit")
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def _canvas(panels: int, columns: int = 2) -> tuple[Figure, list[Axes]]:
@@ -285,7 +285,8 @@ def _colours(count: int) -> list[Any]:
     return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, count)))
 
 
-def _svg(figure: Figure) -> str:
+def svg_text(figure: Figure) -> str:
+    """The figure as text that a page can hold."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return re.sub(r"^.*?(?=<svg)", "", text.getvalue(), flags=re.DOTALL)

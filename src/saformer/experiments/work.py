@@ -1,0 +1,259 @@
+"""Carry out what experiments ask for; finished parts are found again and not redone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saformer.api import Listener, build_data, train_together
+from saformer.api.datasets import open_data
+from saformer.api.run_data import relabelled
+from saformer.api.runs import judge
+from saformer.data.inspection import inspect
+from saformer.data.statistics import without_nan
+from saformer.data.store import TrajectoryStore
+from saformer.data.trajectory import Trajectory
+from saformer.envs.tasks import find_task, is_store, kept_at
+from saformer.experiments.plan import Judging, Setting, Training
+from saformer.runs.run import Run
+from saformer.training.fit import InterruptedTrainingError
+
+CUT_STEPS = 2_000
+"""Steps that scraps of data are cut from."""
+SHOWN_TRAJECTORIES = 300
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Rows by kind ("data", "verdicts", "curves"), and what could not be had."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    failed: list[dict[str, str]] = field(default_factory=list)
+
+    def add(self, other: Gathered) -> None:
+        """Take what another job brought."""
+        for kind, rows in other.rows.items():
+            self.rows.setdefault(kind, []).extend(rows)
+        self.failed.extend(other.failed)
+
+
+@dataclass(frozen=True)
+class DataJob:
+    """A dataset to be made, if it is not there yet, and described."""
+
+    setting: Setting
+    dataset: str
+    workers: int | None = None
+
+    @property
+    def name(self) -> str:
+        """For a person to read."""
+        return f"data of {self.dataset}"
+
+    def failures(self, why: str) -> list[dict[str, str]]:
+        """If nothing came of it."""
+        return [{"what": self.name, "why": why, "dataset": self.dataset, "agent": ""}]
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """Runs to be trained in one call, and all that is asked of each."""
+
+    setting: Setting
+    trainings: tuple[Training, ...]
+    """of one pack"""
+    judgings: tuple[Judging, ...]
+    curves: tuple[Training, ...]
+    runs: str
+    """the folder of their folders"""
+    device: str = "auto"
+    workers: int | str = "auto"
+    """that step environments"""
+
+    @property
+    def name(self) -> str:
+        """For a person to read."""
+        first, more = self.trainings[0], len(self.trainings) - 1
+        return first.name + (f" and {more} more" if more else "")
+
+    def failures(self, why: str) -> list[dict[str, str]]:
+        """If nothing came of it."""
+        return [failure(training, why) for training in self.trainings]
+
+
+def failure(training: Training, why: str, part: str = "") -> dict[str, str]:
+    """What is missing of a run."""
+    return {"what": part + training.name, "why": why, "dataset": training.dataset, "agent": training.agent}
+
+
+def prepare(job: DataJob) -> Gathered:
+    """Make the dataset, and describe it."""
+    task, setting = job.setting.task(job.dataset), job.setting
+    if setting.scale.horizon is not None:
+        _make_cut(job.dataset, Path(task), setting.scale.horizon)
+    elif setting.source == "behaviours" and not kept_at(find_task(task)).exists():
+        build_data(task, workers=job.workers)
+    with open_data(task) as store:
+        found = inspect(relabelled(store, ())).plain()
+    constraint, sample = found["constraints"][0], found["sample"]
+    shown = slice(None, None, -(-len(sample["episode_return"]) // SHOWN_TRAJECTORIES))
+    row = {
+        "dataset": job.dataset,
+        **{name: found[name] for name in ("fingerprint", "num_trajectories", "num_steps")},
+        "thresholds": constraint["thresholds"],
+        "correlation": constraint["correlation"],
+        "mean_return": found["episode_return"]["mean"],
+        "cost": [cost[0] for cost in sample["episode_cost"][shown]],
+        "return": sample["episode_return"][shown],
+    }
+    return Gathered({"data": [row]})
+
+
+def carry_out(job: RunJob) -> Gathered:
+    """Train what is not trained yet, judge what is not judged yet, and gather the rows of all of it.
+
+    A run or a judgement that fails is noted, and the others go on; Ctrl-C is not a failure.
+    """
+    found = Gathered()
+    for training, run in _trained(job, found):
+        if training in job.curves:
+            found.add(Gathered({"curves": list(_curve(training, run))}))
+        for judging in (judging for judging in job.judgings if judging.training == training):
+            try:
+                found.add(Gathered({"verdicts": _verdicts(judging, run, job)}))
+            except (ValueError, OSError, RuntimeError) as error:
+                found.failed.append(failure(training, str(error), f"evaluation ({judging.variant or 'usual'}) of "))
+    return found
+
+
+def _trained(job: RunJob, found: Gathered) -> Iterator[tuple[Training, Run]]:
+    """The runs that finished."""
+    first, setting, said = job.trainings[0], job.setting, list[str]()
+    preset = setting.scale.preset(first.agent)
+    datasets = list(dict.fromkeys(training.dataset for training in job.trainings))
+    seeds = list(dict.fromkeys(training.seed for training in job.trainings))
+    watch = {k: v for dataset in datasets for k, v in setting.watched(dataset, first.cost_discount).items()}
+    try:
+        runs = train_together(
+            [setting.task(dataset) for dataset in datasets],
+            seeds=seeds,
+            limit=first.limit,
+            preset=replace(preset, agent=replace(preset.agent, cost_discount=first.cost_discount)),
+            out=job.runs,
+            device=job.device,
+            watch=watch,
+            listener=Listener(say=said.append),
+        )
+    except InterruptedTrainingError as error:
+        raise KeyboardInterrupt(str(error)) from None
+    pairs = [(dataset, seed) for dataset in datasets for seed in seeds]
+    for (dataset, seed), run in zip(pairs, runs, strict=True):
+        training = replace(first, dataset=dataset, seed=seed)
+        if run.is_done:
+            yield training, run
+        else:
+            why = [line for line in said if line.startswith(str(run.path))]
+            found.failed.append(failure(training, why[-1] if why else "training did not finish"))
+
+
+def _verdicts(judging: Judging, run: Run, job: RunJob) -> list[Row]:
+    """A row for each limit, from what was kept beside the run if it was judged in this way before."""
+    how = {
+        "limits": list(judging.limits),
+        "options": dict(judging.options),
+        "cost_discount": judging.cost_discount,
+        "episodes": job.setting.scale.episodes,
+    }
+    digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]
+    name = f"evaluation-{digest}.json"
+    if not (run.path / name).exists():
+        began = time.perf_counter()
+        evaluation = judge(
+            run.path,
+            limits=judging.limits,
+            episodes=job.setting.scale.episodes,
+            execution=dict(judging.options),
+            cost_discount=judging.cost_discount,
+            device=job.device,
+            workers=job.workers,  # type: ignore[arg-type]
+        ).evaluation
+        seconds = round(time.perf_counter() - began, 1)
+        run.write_json(name, {**how, "seconds": seconds, **without_nan(evaluation.plain())})
+    kept, done = run.read_json(name), run.read_json("done.json")
+    about = {
+        **{key: value for key, value in asdict(judging.training).items() if key != "limit"},
+        "cost_discount": judging.cost_discount,
+        "variant": judging.variant,
+        "run": run.path.name,
+        "updates": done["updates"],
+        "training_seconds": done["seconds"],
+        "evaluation_seconds": kept["seconds"],
+    }
+    return [{**about, **_verdict(verdict, kept["episodes"])} for verdict in kept["verdicts"]]
+
+
+def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:
+    own = [row for row in episodes if row["limit_name"] == verdict["limit"]["name"]]
+    copied = ("met", "mean_return", "frontier", "frontier_share", "safe_share", "within", "resampled", "fell_back")
+    return {
+        "limit_name": verdict["limit"]["name"],
+        "limit": verdict["limit"]["values"][0],
+        "mean_cost": verdict["mean_cost"][0],
+        **{name: verdict[name] for name in copied},
+        "costs": [row["cost"][0] for row in own],
+        "returns": [row["episode_return"] for row in own],
+    }
+
+
+def _curve(training: Training, run: Run) -> Iterator[Row]:
+    about = {key: value for key, value in asdict(training).items() if key != "limit"}
+    for row in run.metrics():
+        for name, seen in row.get("evaluation", {}).items():
+            yield {
+                **about,
+                "update": row["update"],
+                "limit_name": name,
+                "limit": seen["limit"][0],
+                "cost": seen["cost"][0],
+                "return": seen["return"],
+            }
+
+
+def _make_cut(dataset: str, path: Path, horizon: int) -> None:
+    """A few of the bundled behaviours' trajectories, cut to short ones: enough to run everything on."""
+    if is_store(path):
+        return
+    from saformer.envs.behaviours import build
+
+    robot, mixture = dataset.split("-", 1)
+    whole = build(robot, mixture, steps=CUT_STEPS, workers=1)
+    pieces = [piece for trajectory in whole for piece in _cut(trajectory, horizon)]
+    try:
+        TrajectoryStore.of(
+            pieces, replace(whole.environment, horizon=horizon), {**whole.provenance, "cut to": horizon}
+        ).save(path)
+    except FileExistsError:  # somebody else was faster
+        return
+
+
+def _cut(trajectory: Trajectory, horizon: int) -> Iterator[Trajectory]:
+    states = np.concatenate([trajectory.state, trajectory.final_state[None]])
+    for begin in range(0, len(trajectory), horizon):
+        end = min(begin + horizon, len(trajectory))
+        is_last = end == len(trajectory)
+        yield Trajectory.of(
+            states[begin:end],
+            trajectory.action[begin:end],
+            trajectory.reward[begin:end],
+            states[end],
+            terminated=trajectory.terminated and is_last,
+            truncated=not (trajectory.terminated and is_last),
+        )
