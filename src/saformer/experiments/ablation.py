@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting
-from saformer.experiments.pooling import INTERVAL_NOTE, OURS, THEIRS, our_cells, pooled, tally, their_cells
+from saformer.experiments.pooling import INTERVAL_NOTE, OURS, TALLY, THEIRS, our_cells, pooled, tally, their_cells
 from saformer.experiments.published import NOT_STATED, ODDITIES, published_cell
 from saformer.report.sheet import MARK_NOTE, Part, Remark, Sheet, plain_cell
 
 VARIANTS: dict[str, tuple[tuple[str, object], ...]] = {
     "critic": (),
     "no critic": (("verification", "off"),),
-    "no critic, N = 1": (("verification", "off"), ("candidates", 1)),
+    "means alone": (("verification", "off"), ("candidates", 1)),
 }
-"""Options of the policy; with one candidate it acts by the means of both heads."""
-IN_TABLE_4 = ("halfcheetah-medium-expert", "walker2d-medium-expert", "hopper-medium-expert")
+"""Options of the policy; the first of the candidates is the mean of both heads."""
+Key = tuple[str, str, str]
+"""Dataset, limit and variant."""
 
 
 def needs(setting: Setting) -> Needs:
@@ -41,35 +42,31 @@ def present(result: Result) -> list[Part]:
         [plain_cell(key[0]), plain_cell(key[2]), *our_cells(cell), *their_cells(printed[key])]
         for key, cell in cells.items()
     ]
-    summary = [
-        tally(
-            [c for k, c in cells.items() if k[2] == variant],
-            [c for k, c in printed.items() if k[2] == variant],
-            what=f"Table 8, {variant}",
-        )
-        for variant in VARIANTS
-    ] + [
-        tally(
-            [cells[k] for k in _of_table_4(cells, variant)],
-            [printed[k] for k in _of_table_4(cells, variant)],
-            what=f"Table 4, {variant}",
-        )
-        for variant in VARIANTS
-    ]
+    parts = {"Table 4": _in_table_4, "Table 8": _in_table_8, "all four limits": lambda key: True}
+    summary = []
+    for part, belongs in parts.items():
+        for variant in VARIANTS:
+            keys = [key for key in cells if key[2] == variant and belongs(key)]
+            theirs = [printed[key] for key in keys] if part != "all four limits" else []
+            summary.append(tally(f"{part}, {variant}", [cells[key] for key in keys], theirs))
     headings = ("dataset", "variant", *OURS, *THEIRS)
     note = (
         f"{MARK_NOTE} {INTERVAL_NOTE} No critic: of N proposals the one that asks for the highest return is executed. "
-        "N = 1: the means of both heads. Table 4 is the part on medium-expert data."
+        "Means alone: those of both heads, no proposals. Table 4 is the part on medium-expert data."
     )
     return [
-        Remark(tuple(summary)),
+        Sheet("In all", TALLY, summary),
         Sheet("With and without the critic (Tables 4 and 8)", headings, rows, note),
         Remark((*ODDITIES[4], *ODDITIES[8], NOT_STATED), "What is odd in the paper's"),
     ]
 
 
-def _of_table_4(cells: dict[tuple[str, str, str], object], variant: str) -> list[tuple[str, str, str]]:
-    return [key for key in cells if key[0] in IN_TABLE_4 and key[1] != "p10" and key[2] == variant]
+def _in_table_8(key: Key) -> bool:
+    return key[1] != "p10"
+
+
+def _in_table_4(key: Key) -> bool:
+    return _in_table_8(key) and key[0].endswith("-medium-expert")
 
 
 EXPERIMENT = Experiment(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from saformer.data.statistics import rank_correlation
 from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import CHEETAHS, DATASETS, LIMITS, TEN_LIMITS, Judging, Needs, Setting
 from saformer.experiments.pooling import (
     INTERVAL_NOTE,
     OURS,
+    TALLY,
     THEIRS,
     mark,
     our_cells,
@@ -49,12 +52,12 @@ def present(result: Result) -> list[Part]:
     }
     rows = [[plain_cell(key[0]), *our_cells(cell), *their_cells(printed[key])] for key, cell in cells.items()]
     main = [key for key in cells if key[0] in CHEETAHS]
-    summary = (
-        tally([cells[key] for key in main], [printed[key] for key in main], what="Table 2 (HalfCheetah)"),
-        tally(list(cells.values()), list(printed.values()), what="Table 7 (all datasets)"),
-    )
+    summary = [
+        tally("Table 2 (HalfCheetah)", [cells[key] for key in main], [printed[key] for key in main]),
+        tally("Table 7 (all datasets)", list(cells.values()), list(printed.values())),
+    ]
     return [
-        Remark(summary),
+        Sheet("In all", TALLY, summary),
         Sheet(
             "Constraint adaptation (Tables 2 and 7)", ("dataset", *OURS, *THEIRS), rows, f"{MARK_NOTE} {INTERVAL_NOTE}"
         ),
@@ -71,12 +74,15 @@ def _ten_limits(result: Result) -> Sheet:
         own = select(result.rows["verdicts"], dataset=dataset, agent="saformer", variant=TEN)
         found = [pooled(own, limit_name=name) for name in TEN_LIMITS]
         given = [row["limit"] for row in own for _ in row["costs"]]
-        follows = rank_correlation(given, [cost for row in own for cost in row["costs"]]) if own else float("nan")
+        follows = rank_correlation(given, [cost for row in own for cost in row["costs"]]) if own else math.nan
         cells = [
             ("-", "") if c is None else (f"{numbers([c.cost.mean])} / {numbers([c.limit])}", mark(c.met)) for c in found
         ]
-        rows.append([plain_cell(dataset), plain_cell("-" if follows != follows else f"{follows:.2f}"), *cells])  # noqa: PLR0124 (NaN)
-    note = f"Mean cost / limit. {MARK_NOTE} Rank correlation: Spearman's, of the limit and an episode's cost. The paper has no such table."
+        rows.append([plain_cell(dataset), plain_cell("-" if math.isnan(follows) else f"{follows:.2f}"), *cells])
+    note = (
+        f"Mean cost / limit. {MARK_NOTE} Rank correlation: Spearman's, of the limit and an episode's cost. "
+        "The paper has no such table."
+    )
     return Sheet("Ten limits from p5 to p95", ("dataset", "rank correlation", *TEN_LIMITS), rows, note)
 
 
@@ -87,7 +93,7 @@ def _reference(result: Result) -> Sheet:
         cell = pooled(result.rows["verdicts"], dataset=dataset, agent="dt", limit_name=LIMITS[0])
         theirs = published_cell(7, dataset=dataset, agent="dt")
         ours = our_cells(cell, judged=False)
-        rows.append([plain_cell(dataset), ours[1], ours[3], *their_cells(theirs)[1:]])
+        rows.append([plain_cell(dataset), ours[1], ours[3], *their_cells(theirs)])
     headings = ("dataset", "cost", "return", "paper: cost", "paper: return")
     note = "Asked for a return of 6000 (HalfCheetah), 5000 (Walker2d) and 3600 (Hopper), as in the paper."
     return Sheet("DT, for reference (Tables 2 and 7)", headings, rows, note)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.hyper_parameters import AGENTS
 from saformer.experiments.plan import CHEETAHS, LIMITS, Judging, Needs, Setting, table_1_limit
 from saformer.experiments.pooling import (
     INTERVAL_NOTE,
     OURS,
+    TALLY,
     THEIRS,
     Pooled,
     our_cells,
@@ -21,6 +23,7 @@ from saformer.experiments.work import Row
 from saformer.report.panels import Line, Panel, line_panels
 from saformer.report.sheet import MARK_NOTE, Drawing, Part, Remark, Sheet, plain_cell
 
+AGENTS = {"saformer": "SaFormer", "bcq_lag": "BCQ-L", "cpq": "CPQ", "dt": "DT"}
 DISCOUNTS = (0.99, 1.0)
 FIGURES = {0.99: 2, 1.0: 3}
 
@@ -42,27 +45,40 @@ def needs(setting: Setting) -> Needs:
 def present(result: Result) -> list[Part]:
     """A table and a figure for each discount."""
     parts: list[Part] = []
+    summary = []
     for discount in DISCOUNTS:
-        parts += [_table(result, discount), _figure(result, discount)]
-    return [*parts, Remark((*ODDITIES[1], NOT_STATED), "What is odd in the paper's")]
+        ours = {(dataset, agent): _cell(result, dataset, agent, discount) for dataset in CHEETAHS for agent in AGENTS}
+        theirs = {
+            (dataset, agent): published_cell(1, dataset=dataset, agent=agent, cost_discount=discount)
+            for dataset, agent in ours
+        }
+        parts += [_table(ours, theirs, discount), _figure(result, discount)]
+        for judged in (agent for agent in AGENTS if agent != "dt"):
+            cells, printed = ([of[dataset, judged] for dataset in CHEETAHS] for of in (ours, theirs))
+            summary.append(tally(f"{AGENTS[judged]}, cost discount {discount:g}", cells, printed))  # type: ignore[arg-type]
+    odd = Remark((*ODDITIES[1], NOT_STATED), "What is odd in the paper's")
+    return [Sheet("In all", TALLY, summary), *parts, odd]
 
 
-def _table(result: Result, discount: float) -> Sheet:
-    rows, ours, theirs = [], list[Pooled | None](), list[Published | None]()
-    for dataset in CHEETAHS:
-        for agent, label in AGENTS.items():
-            asked = table_1_limit(result.made["data"], dataset, discount)
-            wanted = {"dataset": dataset, "agent": agent, "cost_discount": discount, "limit_name": asked}
-            cell = pooled(result.rows["verdicts"], **wanted)
-            printed = published_cell(1, dataset=dataset, agent=agent, cost_discount=discount)
-            rows.append(
-                [plain_cell(dataset), plain_cell(label), *our_cells(cell, judged=agent != "dt"), *their_cells(printed)]
-            )
-            if agent == "saformer":
-                ours.append(cell)
-                theirs.append(printed)
-    summary = tally(ours, theirs, what="SaFormer")
-    note = f"{summary} {MARK_NOTE} {INTERVAL_NOTE} DT heeds no limit."
+def _cell(result: Result, dataset: str, agent: str, discount: float) -> Pooled | None:
+    asked = table_1_limit(result.made["data"], dataset, discount)
+    verdicts = result.rows["verdicts"]
+    return pooled(verdicts, dataset=dataset, agent=agent, cost_discount=discount, limit_name=asked)
+
+
+def _table(
+    ours: Mapping[tuple[str, str], Pooled | None], theirs: Mapping[tuple[str, str], Published | None], discount: float
+) -> Sheet:
+    rows = [
+        [
+            plain_cell(key[0]),
+            plain_cell(AGENTS[key[1]]),
+            *our_cells(cell, judged=key[1] != "dt"),
+            *their_cells(theirs[key]),
+        ]
+        for key, cell in ours.items()
+    ]
+    note = f"{MARK_NOTE} {INTERVAL_NOTE} DT heeds no limit."
     title = f"Baseline comparison, cost discount {discount:g} (Table 1)"
     return Sheet(title, ("dataset", "agent", *OURS, *THEIRS), rows, note)
 
@@ -98,8 +114,8 @@ EXPERIMENT = Experiment(
     shows="Table 1, Figures 2 and 3",
     title="Baseline comparison",
     description=(
-        "SaFormer, BCQ-L, CPQ and DT on the three HalfCheetah datasets, with costs discounted by 0.99 and undiscounted. "
-        "BCQ-L and CPQ are trained for the limit; discounted costs have a SaFormer of their own."
+        "SaFormer, BCQ-L, CPQ and DT on the three HalfCheetah datasets, with costs discounted by 0.99 and "
+        "undiscounted. BCQ-L and CPQ are trained for the limit; discounted costs have a SaFormer of their own."
     ),
     needs=needs,
     present=present,

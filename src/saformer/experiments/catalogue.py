@@ -35,10 +35,13 @@ def find_experiments(name: str) -> list[Experiment]:
 def render(folder: Path, name: str) -> Path:
     """The page of one experiment, from the rows that the folder keeps of it, and the index."""
     experiment, result = EXPERIMENTS[name], Result.read(folder, name)
+    lead = experiment.description
+    if result.made["scale"] == "smoke":
+        lead += " At scale smoke: this shows that everything works, and its numbers mean nothing."
     document = Document(
         name,
         f"{experiment.title} ({experiment.shows})",
-        experiment.description,
+        lead,
         experiment.present(result),
         result.failed,
         result.made,

@@ -107,7 +107,8 @@ def conduct(
     made = how_it_was_made(setting, command, engine, time.perf_counter() - began)
     for experiment, needed in zip(experiments, needs, strict=True):
         rows = {**_selected(found.rows, needed), "settings": experiment.settings(setting)}
-        yield Result(experiment.name, rows, made, [failure for failure in found.failed if _concerns(failure, needed)])
+        failed = [failure for failure in found.failed if _concerns(failure, needed)]
+        yield Result(experiment.name, rows, {**made, **_spent(rows["verdicts"])}, failed)
 
 
 def usual_engine(device: str) -> LocalEngine:
@@ -164,16 +165,21 @@ def _map(
 
 
 def _selected(rows: dict[str, list[Row]], needs: Needs) -> dict[str, list[Row]]:
-    """Those that an experiment asked for."""
-    wanted = {
-        (j.training.dataset, j.training.agent, j.training.seed, j.cost_discount, j.variant) for j in needs.judgings
-    }
-    curves = {(t.dataset, t.agent, t.seed, t.cost_discount) for t in needs.curves}
+    """Those that an experiment asked for, in the order in which it did."""
+    judged = [(*_key(vars(judging.training)), judging.cost_discount, judging.variant) for judging in needs.judgings]
+    curves = [(*_key(vars(training)), training.cost_discount) for training in needs.curves]
     return {
-        "data": [row for row in rows.get("data", []) if row["dataset"] in needs.datasets],
-        "verdicts": [row for row in rows.get("verdicts", []) if (*_key(row), row["variant"]) in wanted],
-        "curves": [row for row in rows.get("curves", []) if _key(row) in curves],
+        "data": _ordered(rows.get("data", []), needs.datasets, lambda row: row["dataset"]),
+        "verdicts": _ordered(
+            rows.get("verdicts", []), judged, lambda row: (*_key(row), row["cost_discount"], row["variant"])
+        ),
+        "curves": _ordered(rows.get("curves", []), curves, lambda row: (*_key(row), row["cost_discount"])),
     }
+
+
+def _ordered(rows: Sequence[Row], wanted: Sequence[Any], key: Callable[[Row], Any]) -> list[Row]:
+    places = {one: place for place, one in enumerate(wanted)}
+    return sorted((row for row in rows if key(row) in places), key=lambda row: places[key(row)])
 
 
 def _concerns(failure: dict[str, str], needs: Needs) -> bool:
@@ -182,8 +188,21 @@ def _concerns(failure: dict[str, str], needs: Needs) -> bool:
     return any((failure["dataset"], failure["agent"]) == (t.dataset, t.agent) for t in needs.trainings)
 
 
+def _spent(verdicts: Sequence[Row]) -> dict[str, str]:
+    """What training and rolling out took when it was done, which may have been earlier."""
+    trained = {row["run"]: row["training_seconds"] for row in verdicts}
+    judged = {(row["run"], row["variant"], row["cost_discount"]): row["evaluation_seconds"] for row in verdicts}
+    if not trained:
+        return {}
+    return {
+        "updates": ", ".join(str(count) for count in sorted({row["updates"] for row in verdicts})),
+        "training": f"{sum(trained.values()):.0f} s, the sum over {len(trained)} runs (each of a pack counts it all)",
+        "evaluation": f"{sum(judged.values()):.0f} s, the sum over {len(judged)} rollouts",
+    }
+
+
 def _key(row: Row) -> tuple[Any, ...]:
-    return row["dataset"], row["agent"], row["seed"], row["cost_discount"]
+    return row["dataset"], row["agent"], row["seed"]
 
 
 def how_it_was_made(setting: Setting, command: str, engine: Engine, seconds: float) -> dict[str, Any]:
@@ -199,7 +218,7 @@ def how_it_was_made(setting: Setting, command: str, engine: Engine, seconds: flo
         "versions": {name: _version(name) for name in ("torch", "numpy", "gymnasium", "mujoco")},
         "hardware": _hardware(),
         "engine": f"{engine.name}, {engine.jobs_at_once} at once",
-        "seconds": round(seconds, 1),
+        "this command": f"{seconds:.0f} s, what was found finished aside",
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 

@@ -136,7 +136,7 @@ class Setting:
     scale: Scale
     seeds: tuple[int, ...] = (0,)
     source: str = "behaviours"
-    """behaviours: made on this machine. d4rl: D4RL's own files. Else a folder of stores that bear the datasets' names"""
+    """behaviours: made on this machine. d4rl: D4RL's own files. Else a folder of stores named like the datasets"""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -145,7 +145,7 @@ class Setting:
             raise ValueError(f"scale {self.scale.name} makes its own data: leave {self.source!r} out")
         if self.source not in {"behaviours", "d4rl"} and not Path(self.source).is_dir():
             raise ValueError(
-                f"data is behaviours, d4rl or a folder that holds stores named {DATASETS[0]} and so on, got {self.source!r}"
+                f"data is behaviours, d4rl or a folder of stores named {DATASETS[0]} and so on, got {self.source!r}"
             )
 
     def task(self, dataset: str) -> str:

@@ -34,7 +34,7 @@ class Estimate:
     @property
     def text(self) -> str:
         """For a table."""
-        return f"{numbers([self.mean])} ({numbers([self.low])} to {numbers([self.high])})"
+        return f"{numbers([self.mean])} [{numbers([self.low])}, {numbers([self.high])}]"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def estimate(values: NDArray[Any]) -> Estimate:
 
 
 OURS = ("limit", "cost", "within", "return", "share")
-THEIRS = ("paper: limit", "paper: cost", "paper: return")
+THEIRS = ("paper: cost / limit", "paper: return")
 
 
 def our_cells(cell: Pooled | None, *, judged: bool = True) -> list[Cell]:
@@ -117,7 +117,7 @@ def our_cells(cell: Pooled | None, *, judged: bool = True) -> list[Cell]:
     return [
         plain_cell(f"{cell.limit_name} = {numbers([cell.limit])}"),
         (cell.cost.text, mark(cell.met)),
-        plain_cell(f"{percent(cell.within)} ({100 * low:.0f} to {100 * high:.0f})"),
+        plain_cell(f"{percent(cell.within)} [{100 * low:.0f}, {100 * high:.0f}]"),
         plain_cell(cell.episode_return.text),
         plain_cell("-" if cell.share is None else f"{cell.share:.2f}"),
     ]
@@ -127,32 +127,31 @@ def their_cells(cell: Published | None) -> list[Cell]:
     """What was printed, under the headings of `THEIRS`."""
     if cell is None:
         return [plain_cell("-") for _ in THEIRS]
+    limit = "" if cell.limit is None else f" / {numbers([cell.limit])}"
     return [
-        plain_cell(numbers([cell.limit])),
-        (_with_spread(cell.cost, cell.cost_spread), mark(cell.met)),
+        (_with_spread(cell.cost, cell.cost_spread) + limit, mark(cell.met)),
         plain_cell(_with_spread(cell.episode_return, cell.return_spread)),
     ]
 
 
-def tally(cells: Sequence[Pooled | None], published: Sequence[Published | None], *, what: str = "Here") -> str:
-    """How many limits were met and what was earned, ours and theirs."""
+TALLY = ("", "limits met", "paper: limits met", "episodes within", "share: mean", "median", "mean, 0 where missed")
+
+
+def tally(what: str, cells: Sequence[Pooled | None], published: Sequence[Published | None] = ()) -> list[Cell]:
+    """How many limits were met and what was earned over several cells, under the headings of `TALLY`."""
     found, printed = [cell for cell in cells if cell is not None], [cell for cell in published if cell is not None]
-    theirs = f"; as published, {sum(bool(cell.met) for cell in printed)} of {len(printed)}" if printed else ""
-    if not found:
-        return f"{what}: nothing was measured{theirs}."
     shares = [cell.share for cell in found if cell.share is not None]
     safe = [cell.safe_share for cell in found if cell.safe_share is not None]
-    earned = (
-        f", frontier share {np.mean(shares):.2f} in the mean and {np.median(shares):.2f} in the median, "
-        f"{np.mean(safe):.2f} in the mean with 0 where the limit is not met"
-        if shares
-        else ""
+    earned = (np.mean(shares), np.median(shares), np.mean(safe)) if shares else ()
+    texts = (
+        what,
+        f"{sum(cell.met for cell in found)} of {len(found)}",
+        f"{sum(bool(cell.met) for cell in printed)} of {len(printed)}" if printed else "-",
+        percent(float(np.mean([cell.within for cell in found])) if found else None),
+        *(f"{value:.2f}" for value in earned),
+        *("-" for _ in range(3 - len(earned))),
     )
-    within = np.mean([cell.within for cell in found])
-    return (
-        f"{what}: {sum(cell.met for cell in found)} of {len(found)} limits met{theirs}; "
-        f"{within:.0%} of episodes within{earned}."
-    )
+    return [plain_cell(text) for text in texts]
 
 
 def mark(met: bool | None) -> str:

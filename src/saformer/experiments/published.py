@@ -18,8 +18,8 @@ ODDITIES = {
         "DT's returns are the same numbers under both discounts: it was trained once and heeds no cost.",
     ),
     3: (
-        "Costs alone are given, no returns and no spread; the four offline costs in sample are Table 7's, although samples "
-        "below 3928 are said to have been discarded.",
+        "Costs alone are given, no returns and no spread; the four offline costs in sample are Table 7's, although "
+        "samples below 3928 are said to have been discarded.",
     ),
     4: (
         "The text says that the actor alone violates 55.6% (5 of 9) of these limits; the table shows 6 of 9.",

@@ -34,7 +34,7 @@ def present(result: Result) -> list[Part]:
         for name in SHOWN_LIMITS
         for count in counts
     }
-    costs, returns = [], []
+    costs, returns = list[Line](), list[Line]()
     for name in SHOWN_LIMITS:
         found = [(count, cell) for count in counts if (cell := cells[name, count]) is not None]
         x = [float(count) for count, _ in found]
@@ -47,7 +47,10 @@ def present(result: Result) -> list[Part]:
         Panel("return", returns, "N", "episode return"),
     ]
     rows = [[plain_cell(str(count)), *our_cells(cells[name, count])] for name in SHOWN_LIMITS for count in counts]
-    note = "Shaded: 95% intervals. The paper's curves have no printed numbers; its limits are 683, 742 and 856 on D4RL's data."
+    note = (
+        "Shaded: 95% intervals. The paper's curves have no printed numbers; its limits are 683, 742 and 856 on D4RL's "
+        "data."
+    )
     return [
         Drawing(f"Sensitivity to N on {DATASET} (Figure 5)", line_panels(panels, columns=2, log_x=True), note),
         Sheet("The same in numbers", ("N", *OURS), rows, f"{MARK_NOTE} {INTERVAL_NOTE}"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from saformer.data.limits import THRESHOLDS
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.pooling import select
 from saformer.experiments.plan import DATASETS, Needs
+from saformer.experiments.pooling import select
 from saformer.experiments.published import published_cell
 from saformer.report.sheet import Part, Sheet, plain_cell
 from saformer.report.table import Cell, numbers

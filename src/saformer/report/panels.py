@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -89,7 +90,7 @@ def cloud_panels(clouds: Sequence[Cloud], *, columns: int) -> str:
 
 def _draw(axis: Axes, line: Line, number: int, count: int) -> None:
     colour = _colours(count)[number]
-    style = {"color": colour, "ls": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
+    style: Any = {"color": colour, "ls": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
     axis.plot(line.x, line.y, lw=1.2, ms=3.5, label=line.label, **style)
     if len(line.low):
         axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)

@@ -73,24 +73,25 @@ def write_document(document: Document, folder: Path) -> Path:
         _failures(document),
         *map(_html, document.parts),
         "<h2>How this was made</h2>",
-        html_table(("", ""), [[(name, ""), (value, "")] for name, value in _made(document.made)]),
+        _described(document.made),
         '<p class="note"><a href="index.html">All experiments</a></p>',
     ]
     drawings = [part for part in document.parts if isinstance(part, Drawing)]
     for number, drawing in enumerate(drawings, start=1):
         write_atomically(folder / f"{document.name}-{number}.svg", drawing.svg)
     write_atomically(folder / f"{document.name}.md", markdown(document))
-    return write_page(folder / f"{document.name}.html", document.title, parts)
+    wide = "<style>body { max-width: 84rem; }</style>"
+    return write_page(folder / f"{document.name}.html", document.title, [wide, *parts])
 
 
 def write_index(folder: Path, entries: Sequence[tuple[str, str, str]]) -> Path:
     """A page that leads to the others: (name, what it shows, title) of each."""
-    rows = "".join(
-        f"<tr><td>{html.escape(shows)}</td><td class='text'><a href='{html.escape(name)}.html'>{html.escape(title)}</a></td></tr>"
+    shown = "".join(
+        f"<dt><a href='{html.escape(name)}.html'>{html.escape(title)}</a></dt><dd>{html.escape(shows)}</dd>"
         for name, shows, title in entries
     )
-    table = f'<div class="wide"><table><tbody>{rows}</tbody></table></div>'
-    return write_page(folder / "index.html", "Experiments", ["<h1>The paper's tables and figures</h1>", table])
+    parts = ["<h1>The paper's tables and figures</h1>", f"<dl>{shown}</dl>"]
+    return write_page(folder / "index.html", "Experiments", parts)
 
 
 def markdown(document: Document) -> str:
@@ -132,6 +133,11 @@ def _failures(document: Document) -> str:
         return ""
     said = "".join(f"<li>{html.escape(one['what'])}: {html.escape(one['why'])}</li>" for one in document.failed)
     return f'<div class="caution">What is missing here, because it failed:<ul>{said}</ul></div>'
+
+
+def _described(made: Mapping[str, Any]) -> str:
+    shown = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in _made(made))
+    return f"<dl>{shown}</dl>"
 
 
 def _made(made: Mapping[str, Any]) -> list[tuple[str, str]]:
