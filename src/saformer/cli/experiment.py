@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,7 +16,8 @@ from rich.text import Text
 from saformer.cli.progress import listening
 from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
-from saformer.experiments.experiment import Experiment, Place, Result, conduct, usual_engine
+from saformer.experiments.conduct import Place, conduct, usual_engine
+from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import SCALES, Setting
 
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
         return 1
     folder = command.out or Path("results") / command.scale
     setting = Setting(SCALES[command.scale], command.seeds, command.data)
-    with listening(console) as listener, warnings.catch_warnings():
+    with listening(console) as listener:
         results = conduct(
             possible,
             setting,
@@ -91,9 +91,9 @@ def main(arguments: Sequence[str], console: Console) -> int:
         return _write(results, folder, console)
 
 
-def _write(results: object, folder: Path, console: Console) -> int:
+def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
     failed = False
-    for result in results:  # type: ignore[attr-defined]
+    for result in results:
         result.write(folder)
         console.print(f"{render(folder, result.experiment)}", soft_wrap=True)
         failed = failed or bool(result.failed)

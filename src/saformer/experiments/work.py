@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
+import torch
 
 from saformer.api import Listener, build_data, train_together
 from saformer.api.datasets import open_data
@@ -18,15 +18,11 @@ from saformer.api.run_data import relabelled
 from saformer.api.runs import judge
 from saformer.data.inspection import inspect
 from saformer.data.statistics import without_nan
-from saformer.data.store import TrajectoryStore
-from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import find_task, is_store, kept_at
+from saformer.envs.tasks import find_task, kept_at
 from saformer.experiments.plan import Judging, Setting, Training
 from saformer.runs.run import Run
 from saformer.training.fit import InterruptedTrainingError
 
-CUT_STEPS = 2_000
-"""Steps that scraps of data are cut from."""
 SHOWN_TRAJECTORIES = 300
 Row = dict[str, Any]
 
@@ -75,8 +71,10 @@ class RunJob:
     runs: str
     """the folder of their folders"""
     device: str = "auto"
-    workers: int | str = "auto"
+    workers: int | Literal["auto"] = "auto"
     """that step environments"""
+    threads: int | None = None
+    """that compute; None: as many as torch likes"""
 
     @property
     def name(self) -> str:
@@ -89,19 +87,25 @@ class RunJob:
         return [failure(training, why) for training in self.trainings]
 
 
-def failure(training: Training, why: str, part: str = "") -> dict[str, str]:
-    """What is missing of a run."""
-    return {"what": part + training.name, "why": why, "dataset": training.dataset, "agent": training.agent}
+def failure(training: Training, why: str, judging: Judging | None = None) -> dict[str, str]:
+    """What is missing: a whole run, or one way to judge it."""
+    about = {"dataset": training.dataset, "agent": training.agent}
+    if judging is None:
+        return {"what": training.name, "why": why, **about}
+    what = f"evaluation{f' ({judging.variant})' if judging.variant else ''} of {training.name}"
+    return {"what": what, "why": why, **about, "variant": judging.variant}
 
 
-def prepare(job: DataJob) -> Gathered:
+def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
     """Make the dataset, and describe it."""
     task, setting = job.setting.task(job.dataset), job.setting
     if setting.scale.horizon is not None:
-        _make_cut(job.dataset, Path(task), setting.scale.horizon)
+        from saformer.experiments.scraps import make_scraps  # needs a simulator, which pages made again do not
+
+        make_scraps(job.dataset, Path(task), setting.scale.horizon)
     elif setting.source == "behaviours" and not kept_at(find_task(task)).exists():
-        build_data(task, workers=job.workers)
-    with open_data(task) as store:
+        build_data(task, workers=job.workers, listener=listener)
+    with open_data(task, listener=listener) as store:
         found = inspect(relabelled(store, ())).plain()
     constraint, sample = found["constraints"][0], found["sample"]
     shown = slice(None, None, -(-len(sample["episode_return"]) // SHOWN_TRAJECTORIES))
@@ -117,24 +121,26 @@ def prepare(job: DataJob) -> Gathered:
     return Gathered({"data": [row]})
 
 
-def carry_out(job: RunJob) -> Gathered:
+def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
     """Train what is not trained yet, judge what is not judged yet, and gather the rows of all of it.
 
     A run or a judgement that fails is noted, and the others go on; Ctrl-C is not a failure.
     """
-    found = Gathered()
-    for training, run in _trained(job, found):
+    found, listener = Gathered(), listener or Listener()
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    for training, run in _trained(job, found, listener):
         if training in job.curves:
             found.add(Gathered({"curves": list(_curve(training, run))}))
         for judging in (judging for judging in job.judgings if judging.training == training):
             try:
-                found.add(Gathered({"verdicts": _verdicts(judging, run, job)}))
+                found.add(Gathered({"verdicts": _verdicts(judging, run, job, listener)}))
             except (ValueError, OSError, RuntimeError) as error:
-                found.failed.append(failure(training, str(error), f"evaluation ({judging.variant or 'usual'}) of "))
+                found.failed.append(failure(training, str(error), judging))
     return found
 
 
-def _trained(job: RunJob, found: Gathered) -> Iterator[tuple[Training, Run]]:
+def _trained(job: RunJob, found: Gathered, listener: Listener) -> Iterator[tuple[Training, Run]]:
     """The runs that finished."""
     first, setting, said = job.trainings[0], job.setting, list[str]()
     preset = setting.scale.preset(first.agent)
@@ -150,7 +156,7 @@ def _trained(job: RunJob, found: Gathered) -> Iterator[tuple[Training, Run]]:
             out=job.runs,
             device=job.device,
             watch=watch,
-            listener=Listener(say=said.append),
+            listener=replace(listener, say=said.append),
         )
     except InterruptedTrainingError as error:
         raise KeyboardInterrupt(str(error)) from None
@@ -164,13 +170,14 @@ def _trained(job: RunJob, found: Gathered) -> Iterator[tuple[Training, Run]]:
             found.failed.append(failure(training, why[-1] if why else "training did not finish"))
 
 
-def _verdicts(judging: Judging, run: Run, job: RunJob) -> list[Row]:
+def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> list[Row]:
     """A row for each limit, from what was kept beside the run if it was judged in this way before."""
     how = {
         "limits": list(judging.limits),
         "options": dict(judging.options),
         "cost_discount": judging.cost_discount,
         "episodes": job.setting.scale.episodes,
+        "seed": 0,
     }
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]
     name = f"evaluation-{digest}.json"
@@ -183,7 +190,8 @@ def _verdicts(judging: Judging, run: Run, job: RunJob) -> list[Row]:
             execution=dict(judging.options),
             cost_discount=judging.cost_discount,
             device=job.device,
-            workers=job.workers,  # type: ignore[arg-type]
+            workers=job.workers,
+            listener=replace(listener, say=lambda message: None),
         ).evaluation
         seconds = round(time.perf_counter() - began, 1)
         run.write_json(name, {**how, "seconds": seconds, **without_nan(evaluation.plain())})
@@ -225,35 +233,3 @@ def _curve(training: Training, run: Run) -> Iterator[Row]:
                 "cost": seen["cost"][0],
                 "return": seen["return"],
             }
-
-
-def _make_cut(dataset: str, path: Path, horizon: int) -> None:
-    """A few of the bundled behaviours' trajectories, cut to short ones: enough to run everything on."""
-    if is_store(path):
-        return
-    from saformer.envs.behaviours import build
-
-    robot, mixture = dataset.split("-", 1)
-    whole = build(robot, mixture, steps=CUT_STEPS, workers=1)
-    pieces = [piece for trajectory in whole for piece in _cut(trajectory, horizon)]
-    try:
-        TrajectoryStore.of(
-            pieces, replace(whole.environment, horizon=horizon), {**whole.provenance, "cut to": horizon}
-        ).save(path)
-    except FileExistsError:  # somebody else was faster
-        return
-
-
-def _cut(trajectory: Trajectory, horizon: int) -> Iterator[Trajectory]:
-    states = np.concatenate([trajectory.state, trajectory.final_state[None]])
-    for begin in range(0, len(trajectory), horizon):
-        end = min(begin + horizon, len(trajectory))
-        is_last = end == len(trajectory)
-        yield Trajectory.of(
-            states[begin:end],
-            trajectory.action[begin:end],
-            trajectory.reward[begin:end],
-            states[end],
-            terminated=trajectory.terminated and is_last,
-            truncated=not (trajectory.terminated and is_last),
-        )
