@@ -810,4 +810,6 @@ MUTANTS = (
            "tests/experiments/test_smoke.py::test_pages_are_made_again_from_rows_alone"),
     Mutant("failures left out", "report/sheet.py", "        _failures(document),\n", "",
            "tests/experiments/test_smoke.py::test_what_failed_is_said_on_the_page"),
+    Mutant("seeds before datasets", "experiments/work.py", "for dataset in datasets for seed in seeds]", "for seed in seeds for dataset in datasets]",
+           "tests/experiments/test_conduct.py::test_runs_of_one_job_have_rows_of_their_own"),
 )  # fmt: skip

@@ -52,6 +52,25 @@ def test_the_nine_models_are_one_job_where_they_are_packed():
     assert len(jobs_for(needs, SETTING, Place(packed=False))) == 36
 
 
+def test_runs_of_one_job_have_rows_of_their_own(tmp_path):
+    """As they have alone. Seen to fail when seeds and datasets are mixed up."""
+    judgings = [
+        Judging(Training(dataset, "dt", seed=seed), ("p50",))
+        for dataset in (DATASET, "walker2d-medium")
+        for seed in (3, 5)
+    ]
+    packed = Place(tmp_path / "packed", device="cpu", packed=True)
+    (together,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), place=packed)
+    (alone,) = conducted([experiment(*judgings)], tmp_path)
+    assert [(row["dataset"], row["seed"]) for row in together.rows["verdicts"]] == [
+        (judging.training.dataset, judging.training.seed) for judging in judgings
+    ]
+    for one, other in zip(together.rows["verdicts"], alone.rows["verdicts"], strict=True):
+        assert (one["run"], one["costs"], one["returns"]) == (other["run"], other["costs"], other["returns"])
+        assert f"-seed{one['seed']}-" in one["run"]
+        assert one["dataset"] in one["run"]
+
+
 def test_table_1_asks_for_the_ranks_of_the_papers_limits():
     """Seen to fail when D4RL's limits are asked of other data."""
     limits = {
