@@ -14,7 +14,7 @@ from saformer.api import Listener
 from saformer.engine.device import pick_device
 from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import Needs, Setting, Training
+from saformer.experiments.plan import WITHOUT_CHEAPEST, Needs, Setting, Training
 from saformer.experiments.provenance import how_it_was_made, time_spent
 from saformer.experiments.work import DataJob, Gathered, Row, RunJob, carry_out, prepare
 
@@ -91,9 +91,12 @@ def jobs_for(needs: Needs, setting: Setting, place: Place, *, at_once: int = 1) 
 
 def _gather(needs: Needs, setting: Setting, engine: Engine, place: Place, listener: Listener) -> Gathered:
     found = Gathered()
-    datasets = dict.fromkeys([*needs.datasets, *(training.dataset for training in needs.trainings)])
+    datasets = [*needs.datasets, *(training.dataset for training in needs.trainings)]
+    whole = dict.fromkeys(dataset.removesuffix(WITHOUT_CHEAPEST) for dataset in datasets)
+    derived = dict.fromkeys(dataset for dataset in datasets if dataset not in whole)
     workers = None if engine.jobs_at_once == 1 else 1
-    _map(engine, prepare, [DataJob(setting, dataset, workers) for dataset in datasets], found, listener)
+    for part in (whole, derived):
+        _map(engine, prepare, [DataJob(setting, dataset, workers) for dataset in part], found, listener)
     there = {row["dataset"] for row in found.rows.get("data", [])}
     possible = replace(
         needs,

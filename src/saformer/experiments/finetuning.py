@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from saformer import api
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import Needs
-from saformer.experiments.pooling import INTERVAL_NOTE, OURS, our_cells, pooled, their_cells
-from saformer.experiments.published import ODDITIES, published
+from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Needs, Setting
+from saformer.experiments.pooling import INTERVAL_NOTE, TALLY, our_cells, pooled, tally, their_cells
+from saformer.experiments.published import NOT_STATED, ODDITIES, published
 from saformer.report.panels import Line, Panel, line_panels
 from saformer.report.sheet import MARK_NOTE, Drawing, Part, Remark, Sheet, plain_cell
+from saformer.report.table import numbers
 
 DATASET = "halfcheetah-medium-replay"
+OUT_OF_SAMPLE = ("94.2", "95.5", "96.7", "98.0", "99.3")
+"""Percents of p10: the paper's 3700, 3750, 3800, 3850 and 3900 of its 3928."""
+IN_SAMPLE = ("p10", "p20", "p30", "p50")
 VARIANTS = ("offline", "fine-tuned")
+HEADINGS = (
+    *("limit", "", "cost, offline", "cost, fine-tuned", "within, fine-tuned", "return, offline", "return, fine-tuned"),
+    *("paper: offline", "paper: fine-tuned"),
+)
 
 
 def missing() -> str | None:
@@ -19,28 +27,44 @@ def missing() -> str | None:
     return None if hasattr(api, "finetune") else "it needs saformer.finetune (Algorithm 3), which is not there yet"
 
 
+def needs(setting: Setting) -> Needs:
+    """A model that never saw the cheapest tenth, and what fine-tuning makes of it."""
+    limits = OUT_OF_SAMPLE + IN_SAMPLE
+    return Needs(
+        judgings=tuple(
+            Judging(model, limits, variant, finetuned=variant == "fine-tuned")
+            for model in setting.each(DATASET + WITHOUT_CHEAPEST)
+            for variant in VARIANTS
+        )
+    )
+
+
 def present(result: Result) -> list[Part]:
-    """Mean costs under every limit, before and after; rows are verdicts of variant "offline" and "fine-tuned"."""
+    """A row for each limit: costs before and after, and what is earned."""
     verdicts = result.rows["verdicts"]
-    names = list(dict.fromkeys(row["limit_name"] for row in verdicts))
-    cells = {(v, n): pooled(verdicts, variant=v, limit_name=n) for v in VARIANTS for n in names}
-    rows = [[plain_cell(variant), *our_cells(cell)] for (variant, _), cell in cells.items()]
-    printed = [
-        [plain_cell(cell.variant), their_cells(cell)[0]]
-        for variant in VARIANTS
-        for cell in published(3, variant=variant)
-    ]
+    limits = sorted({(row["limit"], row["limit_name"]) for row in verdicts})
+    cells = {(name, v): pooled(verdicts, variant=v, limit_name=name) for _, name in limits for v in VARIANTS}
+    printed = {variant: sorted(published(3, variant=variant), key=lambda cell: cell.limit or 0) for variant in VARIANTS}
+    rows = []
+    for place, (limit, name) in enumerate(limits):
+        before, after = (our_cells(cells[name, variant]) for variant in VARIANTS)
+        theirs = [their_cells(printed[variant][place])[0] for variant in VARIANTS]
+        kind = "out of sample" if place < len(OUT_OF_SAMPLE) else "in sample"
+        ours = (before[1], after[1], after[2], before[3], after[3])
+        rows.append([plain_cell(numbers([limit])), plain_cell(kind), *ours, *theirs])
     lines = []
     for variant in VARIANTS:
-        found = sorted((c.limit, c.cost.mean) for (v, _), c in cells.items() if v == variant and c is not None)
-        lines.append(Line(variant, [limit for limit, _ in found], [cost for _, cost in found]))
-    limits = sorted({cell.limit for cell in cells.values() if cell is not None})
-    panel = Panel("mean cost", [*lines, Line("limit", limits, limits)], "limit", "episode cost")
+        found = [(cell.limit, cell.cost) for (_, v), cell in cells.items() if v == variant and cell is not None]
+        x, costs = [limit for limit, _ in found], [cost for _, cost in found]
+        lines.append(Line(variant, x, [c.mean for c in costs], [c.low for c in costs], [c.high for c in costs]))
+    levels = [limit for limit, _ in limits]
+    panel = Panel("mean cost", [*lines, Line("limit", levels, levels)], "limit", "episode cost")
+    summary = [tally(variant, [cells[name, variant] for _, name in limits], printed[variant]) for variant in VARIANTS]
     return [
-        Sheet("Below the data's costs (Table 3)", ("", *OURS), rows, f"{MARK_NOTE} {INTERVAL_NOTE}"),
-        Sheet("As published", ("", "cost / limit"), printed),
-        Drawing("Cost against limit (Figure 4)", line_panels([panel], columns=1)),
-        Remark(ODDITIES[3], "What is odd in the paper's"),
+        Sheet("In all", TALLY, summary),
+        Sheet("Below the data's costs (Table 3)", HEADINGS, rows, f"{MARK_NOTE} {INTERVAL_NOTE}"),
+        Drawing("Cost against limit (Figure 4)", line_panels([panel], columns=1), "Shaded: 95% intervals."),
+        Remark((*ODDITIES[3], NOT_STATED), "What is odd in the paper's"),
     ]
 
 
@@ -51,7 +75,7 @@ EXPERIMENT = Experiment(
     description=(
         f"SaFormer on {DATASET} without its cheapest trajectories, before and after fine-tuning for limits below them."
     ),
-    needs=lambda setting: Needs(),
+    needs=needs,
     present=present,
     missing=missing,
 )

@@ -22,6 +22,8 @@ TEN_LIMITS = tuple(f"p{percent}" for percent in range(5, 100, 10))
 D4RL_LIMITS = {"halfcheetah-medium": "4490", "halfcheetah-medium-replay": "4300", "halfcheetah-medium-expert": "4300"}
 NEAREST_RANKS = {"halfcheetah-medium": "p10", "halfcheetah-medium-replay": "p20", "halfcheetah-medium-expert": "p50"}
 """Of Table 1's undiscounted limits among the paper's thresholds."""
+WITHOUT_CHEAPEST = "-from-p10"
+"""Ends the name of a dataset of which all that costs less than its p10 was discarded."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,12 @@ class Scale:
     """How much is made of everything."""
 
     name: Literal["smoke", "small", "paper"]
-    description: str
     episodes: int
     """under each limit"""
     candidates: tuple[int, ...]
     """N of Figure 5"""
+    exploration: int
+    """episodes that fine-tuning may take"""
     horizon: int | None = None
     """steps of an episode, if less than the environment's: data is then cut to pieces of this length"""
 
@@ -49,11 +52,12 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("smoke", "a few updates of tiny models on scraps of data: shows that everything works", 2, (1, 4), 30),
-        Scale("small", "preset small, on a CPU", 20, tuple(2**n for n in range(10))),
-        Scale("paper", "Table 6, 100,000 updates, on a GPU", 20, tuple(2**n for n in range(10))),
+        Scale("smoke", episodes=2, candidates=(1, 4), exploration=10, horizon=30),
+        Scale("small", episodes=20, candidates=tuple(2**n for n in range(10)), exploration=200),
+        Scale("paper", episodes=20, candidates=tuple(2**n for n in range(10)), exploration=200),
     )
 }
+"""smoke: tiny models on scraps of data. small: preset small. paper: Table 6, 100,000 updates."""
 
 
 def _tiny(agent: str) -> Preset:
@@ -103,6 +107,8 @@ class Judging:
     options: tuple[tuple[str, Any], ...] = ()
     """of the policy, where they are not the usual ones"""
     cost_discount: float = 1.0
+    finetuned: bool = False
+    """whether the run is fine-tuned to these limits first"""
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,9 @@ class Setting:
 
     def task(self, dataset: str) -> str:
         """Where the data of a dataset is found."""
+        if dataset.endswith(WITHOUT_CHEAPEST):
+            whole = self.task(dataset.removesuffix(WITHOUT_CHEAPEST))
+            return str(data_home() / (Path(whole).name.replace(":", "-") + WITHOUT_CHEAPEST))
         if self.scale.horizon is not None:
             return str(data_home() / f"{dataset}-cut-to-{self.scale.horizon}")
         if self.source == "behaviours":

@@ -115,7 +115,9 @@ def our_cells(cell: Pooled | None, *, judged: bool = True) -> list[Cell]:
             plain_cell("-"),
         ]
     return [
-        plain_cell(f"{cell.limit_name} = {numbers([cell.limit])}"),
+        plain_cell(
+            f"{cell.limit_name} = {numbers([cell.limit])}" if cell.limit_name[0] == "p" else numbers([cell.limit])
+        ),
         (cell.cost.text, mark(cell.met)),
         plain_cell(f"{percent(cell.within)} [{100 * low:.0f}, {100 * high:.0f}]"),
         plain_cell(cell.episode_return.text),

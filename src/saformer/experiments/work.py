@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any, Literal
 
 import torch
 
+from saformer import api
 from saformer.api import Listener, build_data, train_together
 from saformer.api.datasets import open_data
 from saformer.api.run_data import relabelled
 from saformer.api.runs import judge
 from saformer.data.inspection import inspect
 from saformer.data.statistics import without_nan
+from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import find_task, kept_at
-from saformer.experiments.plan import Judging, Setting, Training
+from saformer.experiments.derived import make_scraps, make_upper
+from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Training
 from saformer.runs.run import Run
 from saformer.training.fit import InterruptedTrainingError
 
@@ -97,14 +101,9 @@ def failure(training: Training, why: str, judging: Judging | None = None) -> dic
 
 
 def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
-    """Make the dataset, and describe it."""
-    task, setting = job.setting.task(job.dataset), job.setting
-    if setting.scale.horizon is not None:
-        from saformer.experiments.scraps import make_scraps  # needs a simulator, which pages made again do not
-
-        make_scraps(job.dataset, Path(task), setting.scale.horizon)
-    elif setting.source == "behaviours" and not kept_at(find_task(task)).exists():
-        build_data(task, workers=job.workers, listener=listener)
+    """Make the dataset, and describe it. What it is derived from must be there."""
+    task = job.setting.task(job.dataset)
+    _make(job, task, listener)
     with open_data(task, listener=listener) as store:
         found = inspect(relabelled(store, ())).plain()
     constraint, sample = found["constraints"][0], found["sample"]
@@ -121,6 +120,17 @@ def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
     return Gathered({"data": [row]})
 
 
+def _make(job: DataJob, task: str, listener: Listener | None) -> None:
+    setting, horizon = job.setting, job.setting.scale.horizon
+    if job.dataset.endswith(WITHOUT_CHEAPEST):
+        with open_data(setting.task(job.dataset.removesuffix(WITHOUT_CHEAPEST)), listener=listener) as whole:
+            make_upper(whole, Path(task))
+    elif horizon is not None:
+        make_scraps(job.dataset, Path(task), horizon)
+    elif setting.source == "behaviours" and not kept_at(find_task(task)).exists():
+        build_data(task, workers=job.workers, listener=listener)
+
+
 def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
     """Train what is not trained yet, judge what is not judged yet, and gather the rows of all of it.
 
@@ -135,6 +145,8 @@ def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
         for judging in (judging for judging in job.judgings if judging.training == training):
             try:
                 found.add(Gathered({"verdicts": _verdicts(judging, run, job, listener)}))
+            except InterruptedTrainingError as error:
+                raise KeyboardInterrupt(str(error)) from None
             except (ValueError, OSError, RuntimeError) as error:
                 found.failed.append(failure(training, str(error), judging))
     return found
@@ -172,8 +184,11 @@ def _trained(job: RunJob, found: Gathered, listener: Listener) -> Iterator[tuple
 
 def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> list[Row]:
     """A row for each limit, from what was kept beside the run if it was judged in this way before."""
+    limits = _in_numbers(judging, job.setting)
+    if judging.finetuned:
+        run = _finetuned(run, limits, judging.training, job, listener)
     how = {
-        "limits": list(judging.limits),
+        "limits": list(limits),
         "options": dict(judging.options),
         "cost_discount": judging.cost_discount,
         "episodes": job.setting.scale.episodes,
@@ -183,16 +198,19 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
     name = f"evaluation-{digest}.json"
     if not (run.path / name).exists():
         began = time.perf_counter()
-        evaluation = judge(
-            run.path,
-            limits=judging.limits,
-            episodes=job.setting.scale.episodes,
-            execution=dict(judging.options),
-            cost_discount=judging.cost_discount,
-            device=job.device,
-            workers=job.workers,
-            listener=replace(listener, say=lambda message: None),
-        ).evaluation
+        with warnings.catch_warnings():
+            if limits != judging.limits:  # some lie below the data on purpose
+                warnings.filterwarnings("ignore", message="limit .* lies outside the data")
+            evaluation = judge(
+                run.path,
+                limits=limits,
+                episodes=job.setting.scale.episodes,
+                execution=dict(judging.options),
+                cost_discount=judging.cost_discount,
+                device=job.device,
+                workers=job.workers,
+                listener=replace(listener, say=lambda message: None),
+            ).evaluation
         seconds = round(time.perf_counter() - began, 1)
         run.write_json(name, {**how, "seconds": seconds, **without_nan(evaluation.plain())})
     kept, done = run.read_json(name), run.read_json("done.json")
@@ -206,6 +224,33 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
         "evaluation_seconds": kept["seconds"],
     }
     return [{**about, **_verdict(verdict, kept["episodes"])} for verdict in kept["verdicts"]]
+
+
+def _in_numbers(judging: Judging, setting: Setting) -> tuple[str, ...]:
+    """The limits, as costs where they are percentiles, or percents of p10, of data that is there no more."""
+    if not judging.training.dataset.endswith(WITHOUT_CHEAPEST):
+        return judging.limits
+    before = TrajectoryStore.open(setting.task(judging.training.dataset)).provenance["thresholds before"]
+    costs = (before[name] if name in before else before["p10"] * float(name) / 100 for name in judging.limits)
+    return tuple(f"{cost:.6g}" for cost in costs)
+
+
+def _finetuned(run: Run, limits: Sequence[str], training: Training, job: RunJob, listener: Listener) -> Run:
+    """The run that fine-tuning makes of this one, to the end."""
+    out = Path(job.runs) / f"{run.path.name}-finetuned"
+    finetune: Any = getattr(api, "finetune", None)  # experiments that need it are skipped where it is not there
+    found: Run = finetune(
+        run.path,
+        limits,
+        episodes=job.setting.scale.exploration,
+        out=out,
+        seed=training.seed,
+        resume=Run(out).spec_path.exists(),
+        device=job.device,
+        workers=job.workers,
+        listener=listener,
+    ).run
+    return found
 
 
 def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:

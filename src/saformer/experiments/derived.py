@@ -1,4 +1,4 @@
-"""Scraps of data, for runs that are only to show that everything works."""
+"""Data that experiments make of other data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from saformer.api.run_data import relabelled
+from saformer.data.limits import thresholds
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.behaviours import build
 from saformer.envs.tasks import is_store
 
 CUT_STEPS = 2_000
@@ -21,6 +22,8 @@ def make_scraps(dataset: str, path: Path, horizon: int) -> None:
     """A few of the bundled behaviours' trajectories, cut to short ones: enough to run everything on."""
     if is_store(path):
         return
+    from saformer.envs.behaviours import build  # needs a simulator, which pages made again do not
+
     robot, mixture = dataset.split("-", 1)
     whole = build(robot, mixture, steps=CUT_STEPS, workers=1)
     pieces = [piece for trajectory in whole for piece in _cut(trajectory, horizon)]
@@ -28,6 +31,19 @@ def make_scraps(dataset: str, path: Path, horizon: int) -> None:
         TrajectoryStore.of(
             pieces, replace(whole.environment, horizon=horizon), {**whole.provenance, "cut to": horizon}
         ).save(path)
+    except FileExistsError:  # somebody else was faster
+        return
+
+
+def make_upper(whole: TrajectoryStore, path: Path) -> None:
+    """All trajectories that cost at least p10; the thresholds of the whole are kept with them."""
+    if is_store(path):
+        return
+    data = relabelled(whole, ())
+    found = thresholds(data)[0]
+    rest = data.store.filter(data.episode_cost[:, 0] >= found["p10"])
+    try:
+        replace(rest, provenance={**whole.provenance, "thresholds before": found}).save(path)
     except FileExistsError:  # somebody else was faster
         return
 
