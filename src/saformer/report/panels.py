@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from saformer.report.figure import POINTS, STYLE, svg_text
+from saformer.report.figure import POINTS, STYLE, canvas, colours, svg
 
 LINES = ("-", "--", "-.", ":")
 """With the markers, they tell lines apart where there are no colours."""
@@ -58,7 +56,7 @@ class Cloud:
 def line_panels(panels: Sequence[Panel], *, columns: int, log_x: bool = False) -> str:
     """Panels of lines; what a label means is said once, below all of them."""
     with matplotlib.rc_context(STYLE):
-        figure, axes = _grid(len(panels), columns)
+        figure, axes = canvas(len(panels), columns)
         labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
         for panel, axis in zip(panels, axes, strict=True):
             for line in panel.lines:
@@ -73,40 +71,26 @@ def line_panels(panels: Sequence[Panel], *, columns: int, log_x: bool = False) -
         }
         if len(found) > 1:
             figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=min(5, len(found)))
-        return svg_text(figure)
+        return svg(figure)
 
 
 def cloud_panels(clouds: Sequence[Cloud], *, columns: int) -> str:
     """Panels of points."""
     with matplotlib.rc_context(STYLE):
-        figure, axes = _grid(len(clouds), columns)
+        figure, axes = canvas(len(clouds), columns)
         for cloud, axis in zip(clouds, axes, strict=True):
             axis.scatter(cloud.x, cloud.y, s=6, c=POINTS, linewidths=0)
-            for (_, value), colour in zip(cloud.marks, _colours(len(cloud.marks)), strict=True):
+            for (_, value), colour in zip(cloud.marks, colours(len(cloud.marks)), strict=True):
                 axis.axvline(value, color=colour, lw=0.9, ls="--")
             axis.set(title=cloud.title, xlabel=cloud.x_label, ylabel=cloud.y_label)
-        return svg_text(figure)
+        return svg(figure)
 
 
 def _draw(axis: Axes, line: Line, number: int, count: int) -> None:
-    colour = _colours(count)[number]
+    colour = colours(count)[number]
     style: Any = {"color": colour, "ls": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
     axis.plot(line.x, line.y, lw=1.2, ms=3.5, label=line.label, **style)
     if len(line.low):
         axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     if line.level is not None:
         axis.axhline(line.level, color=colour, lw=0.9, ls=(0, (6, 3)))
-
-
-def _grid(panels: int, columns: int) -> tuple[Figure, list[Axes]]:
-    columns = min(columns, panels)
-    rows = -(-panels // columns)
-    figure = Figure(figsize=(9.0 if columns > 1 else 7.2, 2.7 * rows + 0.4), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for spare in axes[panels:]:
-        spare.remove()
-    return figure, axes[:panels]
-
-
-def _colours(count: int) -> list[tuple[float, ...]]:
-    return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, max(count, 1))))
