@@ -4,14 +4,17 @@ import os
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from saformer.api import Listener
+from saformer.api.run_data import relabelled
+from saformer.data.store import TrajectoryStore
 from saformer.engine.engine import LocalEngine
 from saformer.experiments.catalogue import EXPERIMENTS
 from saformer.experiments.conduct import Place, conduct, jobs_for
-from saformer.experiments.experiment import Experiment
-from saformer.experiments.plan import CHEETAHS, DATASETS, SCALES, Judging, Needs, Setting, Training
+from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.plan import CHEETAHS, DATASETS, SCALES, WITHOUT_CHEAPEST, Judging, Needs, Setting, Training
 from saformer.runs.run import Run
 
 SETTING = Setting(SCALES["smoke"])
@@ -34,7 +37,7 @@ def times(folder):
 
 def test_experiments_share_their_runs():
     """The nine models serve Tables 1, 2, 4, 7, 8 and Figure 5. Seen to fail when needs are not united."""
-    needs = [each.needs(SETTING) for each in EXPERIMENTS.values()]
+    needs = [each.needs(SETTING) for each in EXPERIMENTS.values() if each.name != "finetuning"]
     whole = Needs()
     for one in needs:
         whole |= one
@@ -158,6 +161,32 @@ def test_data_that_cannot_be_had_is_reported_and_the_rest_go_on(tmp_path):
     (result,) = conduct([experiment(*judgings)], setting, engine=LocalEngine(), place=place)
     assert [row["dataset"] for row in result.rows["verdicts"]] == [DATASET]
     assert [failure["what"] for failure in result.failed] == ["data of walker2d-medium"]
+
+
+def test_limits_may_be_those_of_data_without_its_cheapest_tenth(tmp_path):
+    """Numbers are taken from the whole. Seen to fail when percentiles are of what is left."""
+    training = Training(f"{DATASET}{WITHOUT_CHEAPEST}", "dt")
+    (result,) = conducted([experiment(Judging(training, ("94.2", "p10", "p50"), "offline"))], tmp_path)
+    whole = relabelled(TrajectoryStore.open(SETTING.task(DATASET)), ())
+    rest = relabelled(TrajectoryStore.open(SETTING.task(training.dataset)), ())
+    p10, p50 = np.percentile(whole.episode_cost, [10, 50])
+    assert [row["limit"] for row in result.rows["verdicts"]] == pytest.approx([0.942 * p10, p10, p50], rel=1e-5)
+    assert rest.episode_cost.min() >= p10
+    assert len(rest.store) == (whole.episode_cost >= p10).sum() < len(whole.store)
+
+
+def test_fine_tuning_is_shown_before_and_after():
+    """From made-up rows, whether or not it can be carried out."""
+    shown = {"costs": [4.0], "returns": [1.0], "frontier_share": None}
+    rows = [
+        {"variant": variant, "limit_name": str(limit), "limit": limit, **shown}
+        for variant in ("offline", "fine-tuned")
+        for limit in (3.5, 4.5)
+    ]
+    summary, table, *_ = EXPERIMENTS["finetuning"].present(Result("finetuning", {"verdicts": rows}, {}, []))
+    assert [line[1][0] for line in summary.rows] == ["1 of 2", "1 of 2"]
+    assert [cell[0] for cell in table.rows[0][-2:]] == ["4046 / 3700", "3656 / 3700"]
+    assert [cell[1] for cell in table.rows[0][2:4]] == ["missed", "missed"]
 
 
 def test_wrong_settings_are_refused():

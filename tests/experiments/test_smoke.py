@@ -23,7 +23,9 @@ PARTS = {
     "ablation": ["Tables 4 and 8"],
     "sensitivity": ["Figure 5"],
 }
-FIGURES = {"pair-plots": 1, "baselines": 2, "sensitivity": 1}
+FIGURES = {"pair-plots": 1, "baselines": 2, "sensitivity": 1, "finetuning": 1}
+if EXPERIMENTS["finetuning"].missing() is None:
+    PARTS["finetuning"] = ["Table 3", "Figure 4"]
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +91,7 @@ def test_numbers_on_a_page_are_those_of_its_rows(smoke):
             for r in rows
             if (r["dataset"], r["agent"], r["variant"], r["limit_name"]) == (dataset, "saformer", "", name)
         )
+        assert np.mean(row["costs"]) == pytest.approx(row["mean_cost"])
         assert line[1] == f"{name} = {numbers([row['limit']])}"
         assert line[2].startswith(f"{numbers([np.mean(row['costs'])])} [")
         assert line[2][-1] == ("✓" if row["met"] else "✗")

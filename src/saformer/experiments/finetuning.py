@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from saformer import api
 from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Needs, Setting
-from saformer.experiments.pooling import INTERVAL_NOTE, TALLY, our_cells, pooled, tally, their_cells
+from saformer.experiments.pooling import INTERVAL_NOTE, TALLY, Pooled, our_cells, pooled, tally, their_cells
 from saformer.experiments.published import NOT_STATED, ODDITIES, published
 from saformer.report.panels import Line, Panel, line_panels
 from saformer.report.sheet import MARK_NOTE, Drawing, Part, Remark, Sheet, plain_cell
@@ -52,20 +54,28 @@ def present(result: Result) -> list[Part]:
         kind = "out of sample" if place < len(OUT_OF_SAMPLE) else "in sample"
         ours = (before[1], after[1], after[2], before[3], after[3])
         rows.append([plain_cell(numbers([limit])), plain_cell(kind), *ours, *theirs])
-    lines = []
-    for variant in VARIANTS:
-        found = [(cell.limit, cell.cost) for (_, v), cell in cells.items() if v == variant and cell is not None]
-        x, costs = [limit for limit, _ in found], [cost for _, cost in found]
-        lines.append(Line(variant, x, [c.mean for c in costs], [c.low for c in costs], [c.high for c in costs]))
     levels = [limit for limit, _ in limits]
-    panel = Panel("mean cost", [*lines, Line("limit", levels, levels)], "limit", "episode cost")
+    costs = [_line(cells, variant, "cost") for variant in VARIANTS]
+    returns = [_line(cells, variant, "episode_return") for variant in VARIANTS]
+    panels = [
+        Panel("cost", [*costs, Line("limit", levels, levels)], "limit", "episode cost"),
+        Panel("return", returns, "limit", "episode return"),
+    ]
     summary = [tally(variant, [cells[name, variant] for _, name in limits], printed[variant]) for variant in VARIANTS]
     return [
         Sheet("In all", TALLY, summary),
         Sheet("Below the data's costs (Table 3)", HEADINGS, rows, f"{MARK_NOTE} {INTERVAL_NOTE}"),
-        Drawing("Cost against limit (Figure 4)", line_panels([panel], columns=1), "Shaded: 95% intervals."),
+        Drawing("Cost against limit (Figure 4)", line_panels(panels, columns=2), "Shaded: 95% intervals."),
         Remark((*ODDITIES[3], NOT_STATED), "What is odd in the paper's"),
     ]
+
+
+def _line(cells: Mapping[tuple[str, str], Pooled | None], variant: str, key: str) -> Line:
+    found = [cell for (_, v), cell in cells.items() if v == variant and cell is not None]
+    seen = [getattr(cell, key) for cell in found]
+    return Line(
+        variant, [c.limit for c in found], [e.mean for e in seen], [e.low for e in seen], [e.high for e in seen]
+    )
 
 
 EXPERIMENT = Experiment(

@@ -191,7 +191,7 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
         "limits": list(limits),
         "options": dict(judging.options),
         "cost_discount": judging.cost_discount,
-        "episodes": job.setting.scale.episodes,
+        "num_episodes": job.setting.scale.episodes,
         "seed": 0,
     }
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]
