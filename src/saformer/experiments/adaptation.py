@@ -6,7 +6,7 @@ import math
 
 from saformer.data.statistics import rank_correlation
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import CHEETAHS, DATASETS, LIMITS, TEN_LIMITS, Judging, Needs, Setting
+from saformer.experiments.plan import CHEETAHS, DATASETS, LIMITS, TEN_LIMITS, UNHEEDED, Judging, Needs, Setting
 from saformer.experiments.pooling import (
     INTERVAL_NOTE,
     OURS,
@@ -33,7 +33,7 @@ def needs(setting: Setting) -> Needs:
         judgings=(
             *(Judging(model) for model in models),
             *(Judging(model, TEN_LIMITS, TEN) for model in models),
-            *(Judging(model) for model in setting.each(*DATASETS, agent="dt")),
+            *(Judging(model, UNHEEDED) for model in setting.each(*DATASETS, agent="dt")),
         )
     )
 
@@ -87,10 +87,10 @@ def _ten_limits(result: Result) -> Sheet:
 
 
 def _reference(result: Result) -> Sheet:
-    """DT, which heeds no limit: its episodes under all four names are the same policy's."""
+    """DT, which heeds no limit."""
     rows = []
     for dataset in DATASETS:
-        cell = pooled(result.rows["verdicts"], dataset=dataset, agent="dt", limit_name=LIMITS[0])
+        cell = pooled(result.rows["verdicts"], dataset=dataset, agent="dt")
         theirs = published_cell(7, dataset=dataset, agent="dt")
         ours = our_cells(cell, judged=False)
         rows.append([plain_cell(dataset), ours[1], ours[3], *their_cells(theirs)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import CHEETAHS, LIMITS, Judging, Needs, Setting, table_1_limit
+from saformer.experiments.plan import CHEETAHS, LIMITS, UNHEEDED, Judging, Needs, Setting, table_1_limit
 from saformer.experiments.pooling import (
     INTERVAL_NOTE,
     OURS,
@@ -35,9 +35,11 @@ def needs(setting: Setting) -> Needs:
         for agent in AGENTS:
             trained_on = 1.0 if agent == "dt" else discount
             for model in setting.each(*CHEETAHS, agent=agent, cost_discount=trained_on):
-                limit = table_1_limit(setting.source, model.dataset, discount)
-                shared = agent in {"saformer", "dt"} and discount == 1 and limit in LIMITS  # with Tables 2 and 7
-                judgings.append(Judging(model, LIMITS if shared else (limit,), cost_discount=discount))
+                limits: tuple[str, ...] = (table_1_limit(setting.source, model.dataset, discount),)
+                if agent == "saformer" and discount == 1 and limits[0] in LIMITS:
+                    limits = LIMITS  # shared with Tables 2 and 7
+                limits = UNHEEDED if agent == "dt" else limits
+                judgings.append(Judging(model, limits, cost_discount=discount))
                 curves.append(model)
     return Needs(judgings=tuple(judgings), curves=tuple(dict.fromkeys(curves)))
 
@@ -61,9 +63,10 @@ def present(result: Result) -> list[Part]:
 
 
 def _cell(result: Result, dataset: str, agent: str, discount: float) -> Pooled | None:
-    asked = table_1_limit(result.made["data"], dataset, discount)
-    verdicts = result.rows["verdicts"]
-    return pooled(verdicts, dataset=dataset, agent=agent, cost_discount=discount, limit_name=asked)
+    verdicts = select(result.rows["verdicts"], dataset=dataset, agent=agent, cost_discount=discount)
+    if agent == "dt":
+        return pooled(verdicts)
+    return pooled(verdicts, limit_name=table_1_limit(result.made["data"], dataset, discount))
 
 
 def _table(

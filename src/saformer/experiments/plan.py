@@ -18,6 +18,8 @@ DATASETS = tuple(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURE
 """In the paper's order."""
 CHEETAHS = DATASETS[:3]
 LIMITS = ("p10", "p20", "p30", "p50")
+UNHEEDED = ("p10",)
+"""What DT is judged under: it heeds no limit, so that one is as good as another."""
 TEN_LIMITS = tuple(f"p{percent}" for percent in range(5, 100, 10))
 D4RL_LIMITS = {"halfcheetah-medium": "4490", "halfcheetah-medium-replay": "4300", "halfcheetah-medium-expert": "4300"}
 NEAREST_RANKS = {"halfcheetah-medium": "p10", "halfcheetah-medium-replay": "p20", "halfcheetah-medium-expert": "p50"}
@@ -45,7 +47,7 @@ class Scale:
         if self.name == "smoke":
             return _tiny(agent)
         preset = PRESETS[self.name](agent)
-        every = 5000 if self.name == "paper" else 1000  # the paper's epoch
+        every = 10_000 if self.name == "paper" else 1000  # two of the paper's epochs: rollouts take long
         return replace(preset, fit=replace(preset.fit, evaluate_every=every))
 
 

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ import torch
 from saformer import __version__
 from saformer.engine.engine import Engine
 from saformer.experiments.plan import Setting
-from saformer.experiments.work import Row
 
 
 def how_it_was_made(setting: Setting, command: str, engine: Engine, seconds: float) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def how_it_was_made(setting: Setting, command: str, engine: Engine, seconds: flo
         "data": setting.source,
         "seeds": list(setting.seeds),
         "episodes": setting.scale.episodes,
-        "commit": _commit(),
+        "commit": commit(),
         "saformer": __version__,
         "versions": {name: _version(name) for name in ("torch", "numpy", "gymnasium", "mujoco")},
         "hardware": _hardware(),
@@ -37,15 +37,19 @@ def how_it_was_made(setting: Setting, command: str, engine: Engine, seconds: flo
     }
 
 
-def _commit() -> str:
-    """Of the checkout that this package lies in, if it does."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+@cache
+def commit() -> str:
+    """Of the checkout that this package lies in; where it lies in none, what $SAFORMER_COMMIT says."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True, check=True)
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # else another project's checkout would be named
+        return git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain", ".") else "")
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head.stdout.strip() + (" with changes" if changed.stdout else "")
+        return os.environ.get("SAFORMER_COMMIT", "unknown")
 
 
 def _hardware() -> str:
@@ -60,7 +64,7 @@ def _version(package: str) -> str:
         return "absent"
 
 
-def time_spent(verdicts: Sequence[Row]) -> dict[str, str]:
+def time_spent(verdicts: Sequence[dict[str, Any]]) -> dict[str, str]:
     """What training and rolling out took when it was done, which may have been earlier."""
     trained = {row["run"]: row["training_seconds"] for row in verdicts}
     judged = {(row["run"], row["variant"], row["cost_discount"]): row["evaluation_seconds"] for row in verdicts}
@@ -69,5 +73,6 @@ def time_spent(verdicts: Sequence[Row]) -> dict[str, str]:
     return {
         "updates": ", ".join(str(count) for count in sorted({row["updates"] for row in verdicts})),
         "training": f"{sum(trained.values()):.0f} s, the sum over {len(trained)} runs (each of a pack counts it all)",
-        "evaluation": f"{sum(judged.values()):.0f} s, the sum over {len(judged)} rollouts",
+        "evaluation": f"{sum(judged.values()):.0f} s, the sum over {len(judged)} rollouts, at commit "
+        + ", ".join(sorted({row["commit"] for row in verdicts})),
     }

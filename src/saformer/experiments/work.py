@@ -24,6 +24,7 @@ from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import find_task, kept_at
 from saformer.experiments.derived import make_scraps, make_upper
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Training
+from saformer.experiments.provenance import commit
 from saformer.runs.run import Run
 from saformer.training.fit import InterruptedTrainingError
 
@@ -183,37 +184,11 @@ def _trained(job: RunJob, found: Gathered, listener: Listener) -> Iterator[tuple
 
 
 def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> list[Row]:
-    """A row for each limit, from what was kept beside the run if it was judged in this way before."""
+    """A row for each limit."""
     limits = _in_numbers(judging, job.setting)
     if judging.finetuned:
         run = _finetuned(run, limits, judging.training, job, listener)
-    how = {
-        "limits": list(limits),
-        "options": dict(judging.options),
-        "cost_discount": judging.cost_discount,
-        "num_episodes": job.setting.scale.episodes,
-        "seed": 0,
-    }
-    digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]
-    name = f"evaluation-{digest}.json"
-    if not (run.path / name).exists():
-        began = time.perf_counter()
-        with warnings.catch_warnings():
-            if limits != judging.limits:  # some lie below the data on purpose
-                warnings.filterwarnings("ignore", message="limit .* lies outside the data")
-            evaluation = judge(
-                run.path,
-                limits=limits,
-                episodes=job.setting.scale.episodes,
-                execution=dict(judging.options),
-                cost_discount=judging.cost_discount,
-                device=job.device,
-                workers=job.workers,
-                listener=replace(listener, say=lambda message: None),
-            ).evaluation
-        seconds = round(time.perf_counter() - began, 1)
-        run.write_json(name, {**how, "seconds": seconds, **without_nan(evaluation.plain())})
-    kept, done = run.read_json(name), run.read_json("done.json")
+    kept, done = _judgement(replace(judging, limits=limits), run, job, listener), run.read_json("done.json")
     about = {
         **{key: value for key, value in asdict(judging.training).items() if key != "limit"},
         "cost_discount": judging.cost_discount,
@@ -222,8 +197,40 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
         "updates": done["updates"],
         "training_seconds": done["seconds"],
         "evaluation_seconds": kept["seconds"],
+        "commit": kept["commit"],
     }
     return [{**about, **_verdict(verdict, kept["episodes"])} for verdict in kept["verdicts"]]
+
+
+def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> Row:
+    """What was kept beside the run if it was judged in this way before; else it is judged now."""
+    how = {
+        "limits": list(judging.limits),
+        "options": dict(judging.options),
+        "cost_discount": judging.cost_discount,
+        "num_episodes": job.setting.scale.episodes,
+        "seed": 0,
+    }
+    name = f"evaluation-{hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]}.json"
+    if not (run.path / name).exists():
+        began = time.perf_counter()
+        with warnings.catch_warnings():
+            if judging.training.dataset.endswith(WITHOUT_CHEAPEST):  # limits lie below the data on purpose
+                warnings.filterwarnings("ignore", message="limit .* lies outside the data")
+            found = judge(
+                run.path,
+                limits=judging.limits,
+                episodes=job.setting.scale.episodes,
+                execution=dict(judging.options),
+                cost_discount=judging.cost_discount,
+                device=job.device,
+                workers=job.workers,
+                listener=replace(listener, say=lambda message: None),
+            )
+        facts = {"seconds": round(time.perf_counter() - began, 1), "commit": commit()}
+        run.write_json(name, {**how, **facts, **without_nan(found.evaluation.plain())})
+    kept: Row = run.read_json(name)
+    return kept
 
 
 def _in_numbers(judging: Judging, setting: Setting) -> tuple[str, ...]:
