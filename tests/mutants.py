@@ -814,6 +814,10 @@ MUTANTS = (
            "tests/experiments/test_smoke.py::test_what_failed_is_said_on_the_page"),
     Mutant("percentiles of what is left", "experiments/work.py", "return tuple(f\"{cost:.6g}\" for cost in costs)", "return tuple(name if name in before else f\"{cost:.6g}\" for name, cost in zip(judging.limits, costs))",
            "tests/experiments/test_conduct.py::test_limits_may_be_those_of_data_without_its_cheapest_tenth"),
+    Mutant("everything watched", "api/training.py", "self.watch.get(task, ())", "self.watch.get(task, WATCHED_LIMITS)",
+           "tests/experiments/test_conduct.py::test_runs_are_watched_where_a_figure_shows_it_alone"),
+    Mutant("any discount will do", "api/runs.py", 'and agent.name != "dt":', "and False:",
+           "tests/experiments/test_conduct.py::test_agents_that_learn_from_costs_are_judged_by_no_others"),
     Mutant("seeds before datasets", "experiments/work.py", "for dataset in datasets for seed in seeds]", "for seed in seeds for dataset in datasets]",
            "tests/experiments/test_conduct.py::test_runs_of_one_job_have_rows_of_their_own"),
 )  # fmt: skip

@@ -148,6 +148,23 @@ def test_a_failing_run_and_a_failing_judgement_are_reported_and_the_rest_go_on(t
     assert unconcerned.failed == []
 
 
+def test_runs_are_watched_where_a_figure_shows_it_alone(tmp_path):
+    """Seen to fail when every task is watched."""
+    needs = Needs(curves=(Training("halfcheetah-medium", "dt"), Training(DATASET, "dt")))
+    watched = Experiment("watched", "", "", "", lambda setting: needs, lambda result: [])
+    (result,) = conducted([watched], tmp_path)
+    seen = [(row["dataset"], row["update"], row["limit_name"]) for row in result.rows["curves"]]
+    assert seen == [("halfcheetah-medium", 10, "p10"), ("halfcheetah-medium", 20, "p10")]
+
+
+def test_agents_that_learn_from_costs_are_judged_by_no_others(tmp_path):
+    """Seen to fail when any discount will do."""
+    judgings = [Judging(Training(DATASET, agent), ("p50",), cost_discount=0.99) for agent in ("dt", "saformer")]
+    (result,) = conducted([experiment(*judgings)], tmp_path)
+    assert [row["agent"] for row in result.rows["verdicts"]] == ["dt"]
+    assert ["trained on costs discounted by 1 and" in failure["why"] for failure in result.failed] == [True]
+
+
 def test_data_that_cannot_be_had_is_reported_and_the_rest_go_on(tmp_path):
     """A folder of stores that lacks one. Seen to fail when runs are tried on data that is not there."""
     made = Setting(SCALES["smoke"])
