@@ -77,8 +77,22 @@ def main(arguments: Sequence[str], console: Console) -> int:
             )
     if not possible:
         return 1
-    folder = command.out or Path("results") / command.scale
     setting = Setting(SCALES[command.scale], command.seeds, command.data)
+    try:
+        return _carry_out(possible, setting, command, arguments, console)
+    except KeyboardInterrupt:
+        again = shlex.join(["saformer", "experiment", *arguments])
+        console.print(Text(f"interrupted; what was trained is saved. Go on with:\n  {again}", style="yellow"))
+        return 130
+
+
+def _carry_out(
+    possible: Sequence[Experiment],
+    setting: Setting,
+    command: ExperimentCommand,
+    arguments: Sequence[str],
+    console: Console,
+) -> int:
     with listening(console) as listener:
         results = conduct(
             possible,
@@ -88,7 +102,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             command=shlex.join(["saformer", "experiment", *arguments]),
             listener=listener,
         )
-        return _write(results, folder, console)
+        return _write(results, command.out or Path("results") / command.scale, console)
 
 
 def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
