@@ -53,9 +53,13 @@ def test_a_job_that_kills_its_process_again_has_failed():
 def test_an_interrupt_lets_jobs_save(tmp_path):
     """Seen to fail when processes are not told that nobody waits for them."""
     path = tmp_path / "job"
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
     threading.Thread(target=_interrupt_when, args=(path.with_suffix(".started"),)).start()
-    with pytest.raises(KeyboardInterrupt):
-        list(LocalEngine(1).map(saves_when_told, [str(path)]))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(LocalEngine(1).map(saves_when_told, [str(path)]))
+    finally:
+        signal.signal(signal.SIGINT, former)
     assert path.read_text() == "saved"
 
 
