@@ -92,12 +92,7 @@ def train_together(
     task is looked at every `evaluate_every` updates, and leaves the tasks alone that it does not name.
     """
     settings = _Settings(
-        preset_for(preset, agent),
-        _several(limit),
-        tuple(criteria),
-        held_out,
-        data_steps,
-        data_seed,
+        *(preset_for(preset, agent), _several(limit), tuple(criteria), held_out, data_steps, data_seed),
         listener or Listener(),
         watch,
     )
