@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo test test-long benchmark lint format types clean
+.PHONY: setup demo smoke test test-long benchmark lint format types clean
 
 setup: $(VENV)/.ready  ## create the environment
 
@@ -14,6 +14,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: setup  ## data, training, evaluation and a report, in a few minutes
 	$(BIN)/saformer demo --out demo
+
+smoke: setup  ## every table and figure of the paper from tiny runs, in a minute or two
+	$(BIN)/saformer experiment all --scale smoke --out results/smoke --runs results/smoke/runs
 
 test: setup lint types  ## what CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" --numprocesses auto --dist loadscope
@@ -39,4 +42,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo results/smoke .pytest_cache .mypy_cache .ruff_cache

@@ -14,13 +14,20 @@ from saformer.envs.tasks import find_task, is_store, load_data
 from saformer.runs.run import Run
 
 
-def data_of(run: Run, listener: Listener | None = None, *, data: str | Path | None = None) -> RelabelledStore:
-    """The data that a run was trained on, relabelled as it was."""
+def data_of(
+    run: Run,
+    listener: Listener | None = None,
+    *,
+    data: str | Path | None = None,
+    cost_discount: float | None = None,
+) -> RelabelledStore:
+    """The data that a run was trained on, relabelled as it was, or with costs discounted otherwise."""
     spec, listener = run.spec, listener or Listener()
     store = as_trained(run, open_data(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
     _check_fingerprint(run, store)
     training = training_part(store, spec.held_out)
-    return with_costs(training, spec.criteria, spec.agent_config["cost_discount"], listener)
+    discount = spec.agent_config["cost_discount"] if cost_discount is None else cost_discount
+    return with_costs(training, spec.criteria, discount, listener)
 
 
 def has_environment(path: str | Path, *, data: str | Path | None = None) -> bool:

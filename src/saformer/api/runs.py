@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,6 +45,61 @@ def load(path: str | Path, *, device: str = "auto") -> Agent:
     return agent
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What was found when a run's policy was rolled out, how it acted, and the data that it was held against."""
+
+    evaluation: Evaluation
+    options: Any
+    data: RelabelledStore
+
+
+def judge(
+    path: str | Path,
+    *,
+    limits: Sequence[str] | None = None,
+    episodes: int = 20,
+    execution: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    cost_discount: float | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    workers: int | Literal["auto"] = "auto",
+    listener: Listener | None = None,
+) -> Judged:
+    """As `evaluate`, but nothing is kept.
+
+    `cost_discount` judges an agent that learns nothing from costs by costs that are counted in another way.
+    """
+    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+
+    listener = listener or Listener()
+    run = Run(path)
+    agent = load(path, device=device)
+    if cost_discount not in {None, agent.config.cost_discount} and agent.name != "dt":
+        raise ValueError(
+            f"{path} was trained on costs discounted by {agent.config.cost_discount:g} and can be judged by no others; "
+            f"train again with cost_discount {cost_discount:g}"
+        )
+    found = data_of(run, listener, data=data, cost_discount=cost_discount)
+    if found.store.environment.identifier is None:
+        raise ValueError(f"the data of {path} has no environment to roll out in: use evaluate_offline (--offline)")
+    parsed = limits_of(run.spec, found, limits)
+    remark_on_limits(run.spec, parsed, listener)
+    options = options_of(agent, execution or {})
+    evaluation = evaluate_policy(
+        agent.policy(options),
+        found,
+        parsed,
+        episodes=episodes,
+        seed=seed,
+        frontiers=[frontier_of(run.spec, found, limit) for limit in parsed],
+        progress=listener.evaluating,
+        workers=workers,
+    )
+    return Judged(evaluation, options, found)
+
+
 def evaluate(
     path: str | Path,
     *,
@@ -65,32 +120,23 @@ def evaluate(
     `data` says where the run's store is now, if it was moved. `workers` processes step the environments: by default one
     per core where that pays; with 0 this one does. The findings are the same.
     """
-    from saformer.evaluation.evaluate import evaluate as evaluate_policy
-
     listener = listener or Listener()
-    run = Run(path)
-    agent = load(path, device=device)
-    found = data_of(run, listener, data=data)
-    if found.store.environment.identifier is None:
-        raise ValueError(f"the data of {path} has no environment to roll out in: use evaluate_offline (--offline)")
-    parsed = limits_of(run.spec, found, limits)
-    remark_on_limits(run.spec, parsed, listener)
-    options = options_of(agent, execution or {})
-    evaluation = evaluate_policy(
-        agent.policy(options),
-        found,
-        parsed,
+    found = judge(
+        path,
+        limits=limits,
         episodes=episodes,
+        execution=execution,
+        data=data,
         seed=seed,
-        frontiers=[frontier_of(run.spec, found, limit) for limit in parsed],
-        progress=listener.evaluating,
+        device=device,
         workers=workers,
+        listener=listener,
     )
-    how = {"options": asdict(options), "seed": seed}
-    run.write_json("trace.json", {**evaluation.trace, "data": _shown_trajectories(found)})
-    kept = run.write_json("evaluation.json", {**how, **evaluation.plain()})
+    run, how = Run(path), {"options": asdict(found.options), "seed": seed}
+    run.write_json("trace.json", {**found.evaluation.trace, "data": _shown_trajectories(found.data)})
+    kept = run.write_json("evaluation.json", {**how, **found.evaluation.plain()})
     listener.say(f"evaluation kept in {kept}")
-    return evaluation
+    return found.evaluation
 
 
 def evaluate_offline(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,6 @@ from saformer.engine.device import pick_device
 from saformer.envs.tasks import find_task
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
 from saformer.training.fit import InterruptedTrainingError, fit_together
 from saformer.training.grouping import grouped
 from saformer.training.interrupt import Interrupt
@@ -82,22 +81,20 @@ def train_together(
     data_seed: int = 0,
     out: str | Path = "runs",
     device: str = "auto",
+    watch: Mapping[str, Sequence[str]] | None = None,
     listener: Listener | None = None,
 ) -> list[Run]:
     """A run for every task, seed and limit, each in a folder of its own under `out`; see `train` for the rest.
 
     On a GPU, runs of one architecture are trained as one program; each is what it would be alone. Runs that have
     finished are not redone and interrupted ones go on, so that the same call can be made again. One that diverges is
-    left behind, which is said (and its `is_done` is False), and the others go on.
+    left behind, which is said (and its `is_done` is False), and the others go on. `watch` says under which limits each
+    task is looked at every `evaluate_every` updates, and leaves the tasks alone that it does not name.
     """
     settings = _Settings(
-        preset_for(preset, agent),
-        _several(limit),
-        tuple(criteria),
-        held_out,
-        data_steps,
-        data_seed,
+        *(preset_for(preset, agent), _several(limit), tuple(criteria), held_out, data_steps, data_seed),
         listener or Listener(),
+        watch,
     )
     processor = _checked(settings, device)
     _check_distinct("task", [locator(task) for task in tasks])
@@ -129,6 +126,11 @@ class _Settings:
     data_steps: int | None
     data_seed: int
     listener: Listener
+    watch: Mapping[str, Sequence[str]] | None = None
+
+    def watched(self, task: str) -> Sequence[str]:
+        """The limits that a task is watched under, unless its runs are trained for one."""
+        return WATCHED_LIMITS if self.watch is None else self.watch.get(task, ())
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def _train(
                 samplers |= dict.fromkeys(
                     settings.limits if isinstance(sampler, TransitionSampler) else [limit], sampler
                 )
-            observer = _observer(run, settings.preset.fit, source.data, settings.listener)
+            observer = _observer(run, settings, source.data, settings.watched(task))
             members.append(Member(agent, samplers[limit], seed, run, observer))
     return runs, _fit(members, settings, device)
 
@@ -271,20 +273,23 @@ def _open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
     return run
 
 
-def _observer(run: Run, config: FitConfig, data: RelabelledStore, listener: Listener) -> Observer:
-    can_roll_out = data.store.environment.identifier is not None
+def _observer(run: Run, settings: _Settings, data: RelabelledStore, watched: Sequence[str]) -> Observer:
+    listener, updates = settings.listener, settings.preset.fit.updates
+    can_be_watched = bool(watched) and data.store.environment.identifier is not None
     return Observer(
-        progress=lambda update, metrics: listener.training(update, config.updates, metrics),
-        evaluate=(lambda agent: _watch(agent, run.spec, data)) if can_roll_out else None,
+        progress=lambda update, metrics: listener.training(update, updates, metrics),
+        evaluate=(lambda agent: _watch(agent, run.spec, data, watched)) if can_be_watched else None,
         row=lambda row: listener.row(run.path, row),
     )
 
 
-def _watch(agent: Agent, spec: RunSpec, data: RelabelledStore, *, episodes: int = 3) -> dict[str, Any]:
+def _watch(
+    agent: Agent, spec: RunSpec, data: RelabelledStore, watched: Sequence[str], *, episodes: int = 3
+) -> dict[str, Any]:
     """A brief evaluation while training goes on."""
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
-    limits = limits_of(spec, data, None, usual=WATCHED_LIMITS)
+    limits = limits_of(spec, data, None, usual=watched)
     found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)
     return {
         v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values} for v in found.verdicts

@@ -20,6 +20,7 @@ VERBS = {
     "train": "learn a policy from a task's data: by default one for all limits",
     "evaluate": "roll a trained policy out under several limits",
     "sweep": "try an option of a trained policy at several values: which return to ask for",
+    "experiment": "make a table or figure of the paper again, beside the published numbers",
     "doctor": "what is installed, what is missing and how to get it",
 }
 
@@ -57,7 +58,7 @@ def _explain(error: BaseException) -> str:
 def _show_help(console: Console) -> None:
     console.print(f"saformer {__version__}: one policy for any cost budget, learnt from logged behaviour.\n")
     for verb, summary in VERBS.items():
-        console.print(Text(f"  saformer {verb:<10}{summary}"))
+        console.print(Text(f"  saformer {verb:<11}{summary}"))
     example = (
         "saformer train hopper-medium-replay --preset small\n"
         "saformer evaluate runs/... --limits p10 300 p90\n"

@@ -40,7 +40,7 @@ def learning_curves(rows: list[dict[str, Any]]) -> str:
     terms = [name for name in (losses[0] if losses else {}) if "/" in name and not name.endswith("/gradient_norm")]
     phases = list(dict.fromkeys(name.partition("/")[0] for name in terms))
     with matplotlib.rc_context(STYLE):
-        figure, axes = _canvas(len(phases) + (2 if watched else 0))
+        figure, axes = canvas(len(phases) + (2 if watched else 0))
         for phase, axis in zip(phases, axes, strict=False):
             _phase(axis, losses, phase, [name for name in terms if name.startswith(f"{phase}/")])
         if watched:
@@ -49,7 +49,7 @@ def learning_curves(rows: list[dict[str, Any]]) -> str:
         for axis in axes:
             axis.set_xlabel("update")
             axis.legend()
-        return _svg(figure)
+        return svg(figure)
 
 
 def cost_and_return(evaluation: dict[str, Any]) -> str:
@@ -58,7 +58,7 @@ def cost_and_return(evaluation: dict[str, Any]) -> str:
     limits = [verdict["limit"]["values"][0] for verdict in verdicts]
     given = [row["limit"][0] for row in episodes]
     with matplotlib.rc_context(STYLE):
-        figure, (cost, earned) = _canvas(2)
+        figure, (cost, earned) = canvas(2)
         colours = [ACCEPTED if row["within"] else REJECTED for row in episodes]
         cost.scatter(given, [row["cost"][0] for row in episodes], s=9, c=colours, alpha=0.5, linewidths=0)
         cost.plot(limits, [verdict["mean_cost"][0] for verdict in verdicts], "k.-", lw=1, label="mean")
@@ -70,16 +70,16 @@ def cost_and_return(evaluation: dict[str, Any]) -> str:
         earned.set(title="return", xlabel="limit", ylabel="episode return")
         for axis in (cost, earned):
             axis.legend()
-        return _svg(figure)
+        return svg(figure)
 
 
 def among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
     """Return against cost: the policy's episodes among the stored trajectories."""
     with matplotlib.rc_context(STYLE):
-        figure, (axis,) = _canvas(1)
+        figure, (axis,) = canvas(1)
         stored = np.array(data["cost"])[:, 0]
         axis.scatter(stored, data["return"], s=8, c=DATA, linewidths=0, label="stored trajectories")
-        for verdict, colour in zip(evaluation["verdicts"], _colours(len(evaluation["verdicts"])), strict=True):
+        for verdict, colour in zip(evaluation["verdicts"], colours(len(evaluation["verdicts"])), strict=True):
             name = verdict["limit"]["name"]
             rows = [row for row in evaluation["episodes"] if row["limit_name"] == name]
             found = [row["cost"][0] for row in rows], [row["episode_return"] for row in rows]
@@ -87,15 +87,15 @@ def among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
             axis.axvline(verdict["limit"]["values"][0], color=colour, lw=0.8, ls="--")
         axis.set(xlabel=f"episode cost ({data['criteria'][0]})", ylabel="episode return")
         axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return _svg(figure)
+        return svg(figure)
 
 
 def cost_paths(trace: dict[str, Any]) -> str:
     """How episodes spent their budgets, one panel per limit."""
     names = list(dict.fromkeys(path["limit_name"] for path in trace["paths"]))
     with matplotlib.rc_context(STYLE):
-        figure, axes = _canvas(len(names), columns=min(3, len(names)))
-        for name, axis, colour in zip(names, axes, _colours(len(names)), strict=True):
+        figure, axes = canvas(len(names), columns=min(3, len(names)))
+        for name, axis, colour in zip(names, axes, colours(len(names)), strict=True):
             paths = [path for path in trace["paths"] if path["limit_name"] == name]
             limit = paths[0]["limit"][0]
             for path in paths:
@@ -104,7 +104,7 @@ def cost_paths(trace: dict[str, Any]) -> str:
                 axis.plot(path["step"][-1], spent[-1], ".", color=ACCEPTED if spent[-1] <= limit else REJECTED)
             axis.axhline(limit, color="k", lw=0.9, ls="--")
             axis.set(title=f"{name}: limit {limit:.0f}", xlabel="step", ylabel="spent", ylim=(0, None), xlim=(0, None))
-        return _svg(figure)
+        return svg(figure)
 
 
 def decision(moment: dict[str, Any]) -> str:
@@ -112,7 +112,7 @@ def decision(moment: dict[str, Any]) -> str:
     forecast = np.array(moment["forecast_cost"])[:, 0]
     asked, safe = np.array(moment["return_to_go"]), np.array(moment["safe"])
     with matplotlib.rc_context(STYLE):
-        figure, (axis,) = _canvas(1)
+        figure, (axis,) = canvas(1)
         axis.scatter(forecast[~safe], asked[~safe], s=22, c=REJECTED, marker="x", linewidths=1, label="rejected")
         axis.scatter(forecast[safe], asked[safe], s=18, c=ACCEPTED, linewidths=0, label="accepted")
         chosen = moment["chosen"]
@@ -127,7 +127,7 @@ def decision(moment: dict[str, Any]) -> str:
             ylabel="return asked for",
         )
         axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return _svg(figure)
+        return svg(figure)
 
 
 def pair_plot(inspection: dict[str, Any], index: int) -> str:
@@ -155,7 +155,7 @@ def pair_plot(inspection: dict[str, Any], index: int) -> str:
         beside.set_xlabel("number")
         corner = figure.add_subplot(grid[0, 1], frame_on=False, xticks=[], yticks=[])
         corner.legend(*axis.get_legend_handles_labels(), loc="upper left", ncols=2, borderpad=0, columnspacing=1)
-        return _svg(figure)
+        return svg(figure)
 
 
 def cost_distribution(inspection: dict[str, Any], index: int) -> str:
@@ -163,7 +163,7 @@ def cost_distribution(inspection: dict[str, Any], index: int) -> str:
     constraint = inspection["constraints"][index]
     percentiles = constraint["cost"]["percentiles"]
     with matplotlib.rc_context(STYLE):
-        figure, (number, share) = _canvas(2)
+        figure, (number, share) = canvas(2)
         _bars(number, constraint["cost"])
         number.set(title="trajectories of each cost", ylabel="number")
         share.plot(list(percentiles.values()), [float(name[1:]) / 100 for name in percentiles], "k-", lw=1.2)
@@ -172,7 +172,7 @@ def cost_distribution(inspection: dict[str, Any], index: int) -> str:
         _limit_lines((number, share), inspection["limits"], index)
         for axis in (number, share):
             axis.set_xlabel(f"episode cost ({constraint['criterion']})")
-        return _svg(figure)
+        return svg(figure)
 
 
 def _bars(axis: Axes, spread: dict[str, Any], **options: Any) -> None:
@@ -180,7 +180,7 @@ def _bars(axis: Axes, spread: dict[str, Any], **options: Any) -> None:
 
 
 def _limit_lines(axes: Sequence[Axes], limits: list[dict[str, Any]], index: int) -> None:
-    for limit, colour in zip(limits, _colours(len(limits)), strict=True):
+    for limit, colour in zip(limits, colours(len(limits)), strict=True):
         for axis in axes:
             axis.axvline(limit["values"][index], color=colour, lw=0.9, ls="--", label=limit["name"])
 
@@ -190,7 +190,7 @@ def calibration(offline: dict[str, Any]) -> str:
     forecasts, logged = np.array(offline["calibration"]["forecast"]), np.array(offline["calibration"]["logged"])
     names = offline["criteria"]
     with matplotlib.rc_context(STYLE):
-        figure, axes = _canvas(len(names))
+        figure, axes = canvas(len(names))
         for name, axis, expected, found in zip(names, axes, forecasts.T, logged.T, strict=True):
             low = expected < found
             axis.scatter(found[~low], expected[~low], s=5, c=ACCEPTED, alpha=0.5, linewidths=0, label="too high")
@@ -199,7 +199,7 @@ def calibration(offline: dict[str, Any]) -> str:
             axis.plot(ends, ends, "k--", lw=1, label="exact")
             axis.set(title=name, xlabel="logged cost-to-go", ylabel="forecast cost-to-go")
             axis.legend(markerscale=2)
-        return _svg(figure)
+        return svg(figure)
 
 
 def error_by_progress(offline: dict[str, Any]) -> str:
@@ -207,7 +207,7 @@ def error_by_progress(offline: dict[str, Any]) -> str:
     names, stretches = offline["criteria"], offline["by_progress"]
     course = [100 * stretch["progress"] for stretch in stretches]
     with matplotlib.rc_context(STYLE):
-        figure, axes = _canvas(len(names))
+        figure, axes = canvas(len(names))
         for place, (name, axis) in enumerate(zip(names, axes, strict=True)):
             absolute = [stretch["mean_absolute"][place] for stretch in stretches]
             bias = [stretch["bias"][place] for stretch in stretches]
@@ -216,7 +216,7 @@ def error_by_progress(offline: dict[str, Any]) -> str:
             axis.plot(course, bias, ".-", lw=1, color=REJECTED, label="bias (below 0: forecast too low)")
             axis.set(title=name, xlabel="percent of the trajectory gone", ylabel="cost", xlim=(0, 100))
             axis.legend()
-        return _svg(figure)
+        return svg(figure)
 
 
 def limits_offline(offline: dict[str, Any]) -> str:
@@ -224,7 +224,7 @@ def limits_offline(offline: dict[str, Any]) -> str:
     names = [evidence["limit"]["name"] for evidence in offline["limits"]]
     places = np.arange(len(names))
     with matplotlib.rc_context(STYLE):
-        figure, (supported, wrong) = _canvas(2)
+        figure, (supported, wrong) = canvas(2)
         shares = [100 * evidence["support"]["share"] for evidence in offline["limits"]]
         bars = supported.bar(places, shares, width=0.6, color=DATA)
         supported.bar_label(bars, [evidence["support"]["num_within"] for evidence in offline["limits"]], fontsize=8)
@@ -244,10 +244,11 @@ def limits_offline(offline: dict[str, Any]) -> str:
         for axis in (supported, wrong):
             axis.set_xticks(places, names)
             axis.set_xlabel("limit")
-        return _svg(figure)
+        return svg(figure)
 
 
-def _canvas(panels: int, columns: int = 2) -> tuple[Figure, list[Axes]]:
+def canvas(panels: int, columns: int = 2) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels."""
     columns = min(columns, panels)
     rows = -(-panels // columns)
     width = 7.2 if panels == 1 else 9.0
@@ -272,7 +273,7 @@ def _curve(axis: Axes, rows: list[dict[str, Any]], key: str, label: str) -> None
 
 def _watched(axis: Axes, rows: list[dict[str, Any]], key: str) -> None:
     names = list(rows[0]["evaluation"])
-    for name, colour in zip(names, _colours(len(names)), strict=True):
+    for name, colour in zip(names, colours(len(names)), strict=True):
         found = [row["evaluation"][name] for row in rows]
         values = [entry[key][0] if key == "cost" else entry[key] for entry in found]
         axis.plot([row["update"] for row in rows], values, ".-", lw=1, color=colour, label=name)
@@ -281,11 +282,13 @@ def _watched(axis: Axes, rows: list[dict[str, Any]], key: str) -> None:
     axis.set_title(f"{key} while training (three episodes a limit)")
 
 
-def _colours(count: int) -> list[Any]:
+def colours(count: int) -> list[Any]:
+    """So many that can be told apart, in order."""
     return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, count)))
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """As a page holds it."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return re.sub(r"^.*?(?=<svg)", "", text.getvalue(), flags=re.DOTALL)

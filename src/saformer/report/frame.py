@@ -24,9 +24,20 @@ figcaption { margin-top: 0.4rem; } .caution ul { margin: 0.3rem 0; padding-left:
 figure { margin: 0.5rem 0; overflow-x: auto; } figure svg { width: 100%; min-width: 36rem; height: auto; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.88rem; white-space: nowrap; }
 th, td { text-align: right; padding: 0.25rem 0.6rem; border-bottom: 1px solid #d8dee4; }
-th:first-child, td:first-child { text-align: left; } td.met { background: #cfe8d8; } td.missed { background: #f3d1ce; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff;
+  background-clip: padding-box; }
+td.met { background: #cfe8d8; } td.missed { background: #f3d1ce; }
+td.met, td.missed { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+dt { font-weight: 600; } dd { margin: 0 0 0.3rem 1.2rem; overflow-wrap: anywhere; }
 pre { background: #f6f8fa; padding: 0.7rem; overflow-x: auto; font-size: 0.82rem; }
-@media print { body { margin: 0; max-width: none; } figure, table { break-inside: avoid; } h2 { break-after: avoid; } }
+@media (max-width: 40rem) { table { font-size: 0.76rem; } th, td { padding: 0.2rem 0.3rem; } }
+@media print {
+  @page { size: A4 landscape; margin: 12mm; }
+  body { margin: 0; max-width: none; font-size: 12px; }
+  figure svg, tr { break-inside: avoid; } h2 { break-after: avoid; }
+  .wide, figure { overflow: visible; } figure svg { min-width: 0; max-height: 165mm; }
+  table { font-size: 0.68rem; } th, td { padding: 0.1rem 0.25rem; } thead { display: table-header-group; }
+}
 """
 
 

@@ -1,0 +1,139 @@
+"""`saformer experiment`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from saformer.cli.progress import listening
+from saformer.engine.engine import Engine, LocalEngine
+from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
+from saformer.experiments.conduct import Place, conduct, usual_engine
+from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.plan import SCALES, Setting
+
+
+@dataclass(frozen=True)
+class ExperimentCommand:
+    """Make a table or figure of the paper again, and a page that shows it beside the published numbers.
+
+    `saformer experiment` alone lists the names. Runs are trained as needed and kept under --runs: those that finished
+    are never redone, interrupted ones go on, one that fails is reported and the others go on, and experiments share
+    them. So the same command can be given again at any time. Beside each page (NAME.html, NAME.md) lie its rows
+    (NAME.json), from which --render makes it again.
+    """
+
+    name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
+    """An experiment, or all."""
+    scale: Literal["smoke", "small", "paper"] = "smoke"
+    """smoke: tiny models on scraps of data, minutes on two cores, shows that all works. small: preset small, hours on a CPU. paper: Table 6, 100,000 updates, wants a GPU."""  # noqa: E501
+    engine: Literal["local"] = "local"
+    """Where runs are made. local: this machine; a GPU trains runs of one architecture as one program, else each core takes a run."""  # noqa: E501
+    seeds: tuple[int, ...] = (0,)
+    """Each gives every model once more; tables pool them."""
+    data: str = "behaviours"
+    """behaviours: made on this machine. d4rl: D4RL's files (v2), with the paper's own limits in Table 1. Else a folder of stores named hopper-medium and so on, as `saformer data import FILE FOLDER/hopper-medium` makes them."""  # noqa: E501
+    out: Path | None = None
+    """Folder of rows and pages; by default results/SCALE."""
+    runs: Path = Path("runs")
+    """Folder of runs."""
+    processes: int | None = None
+    """Runs at once on this machine; by default one per core, and one after the other on a GPU."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    render: Path | None = None
+    """Run nothing: make the pages again from the rows in this folder."""
+
+
+def parse(arguments: Sequence[str]) -> ExperimentCommand:
+    """Parse flags."""
+    command = Annotated[ExperimentCommand, tyro.conf.FlagCreatePairsOff]
+    return tyro.cli(command, args=list(arguments), prog="saformer experiment")
+
+
+def main(arguments: Sequence[str], console: Console) -> int:
+    """Carry out and render, or list what there is."""
+    if not arguments or arguments[0] in {"-h", "--help"}:
+        Console(highlight=False).print(_listing())
+    if not arguments:
+        return 0
+    command = parse(arguments)
+    experiments = find_experiments(command.name)
+    if command.render is not None:
+        return _render_again(experiments, command.render, console)
+    possible = [each for each in experiments if each.missing() is None]
+    for each in experiments:
+        if each not in possible:
+            console.print(
+                Text(f"skipped: {each.name} ({each.shows}): {each.missing()}", style="yellow"), soft_wrap=True
+            )
+    if not possible:
+        return 1
+    setting = Setting(SCALES[command.scale], command.seeds, command.data)
+    try:
+        return _carry_out(possible, setting, command, arguments, console)
+    except KeyboardInterrupt:
+        again = shlex.join(["saformer", "experiment", *arguments])
+        console.print(Text(f"interrupted; what was trained is saved. Go on with:\n  {again}", style="yellow"))
+        return 130
+
+
+def _carry_out(
+    possible: Sequence[Experiment],
+    setting: Setting,
+    command: ExperimentCommand,
+    arguments: Sequence[str],
+    console: Console,
+) -> int:
+    with listening(console) as listener:
+        results = conduct(
+            possible,
+            setting,
+            engine=_engine(command),
+            place=Place(command.runs, command.device),
+            command=shlex.join(["saformer", "experiment", *arguments]),
+            listener=listener,
+        )
+        return _write(results, command.out or Path("results") / command.scale, console)
+
+
+def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
+    failed = False
+    for result in results:
+        result.write(folder)
+        console.print(f"{render(folder, result.experiment)}", soft_wrap=True)
+        failed = failed or bool(result.failed)
+    if failed:
+        console.print(Text("some runs failed; the pages say which. The same command tries them again.", style="yellow"))
+    return 1 if failed else 0
+
+
+def _render_again(experiments: Sequence[Experiment], folder: Path, console: Console) -> int:
+    there = [each for each in experiments if (folder / f"{each.name}.json").exists()]
+    if not there:
+        Result.read(folder, experiments[0].name)  # says what is missing
+    for each in there:
+        console.print(f"{render(folder, each.name)}", soft_wrap=True)
+    return 0
+
+
+def _engine(command: ExperimentCommand) -> Engine:
+    return usual_engine(command.device) if command.processes is None else LocalEngine(command.processes)
+
+
+def _listing() -> Table:
+    table = Table(box=None, pad_edge=False, title="experiments", title_justify="left")
+    for heading in ("name", "shows", "what is done"):
+        table.add_column(heading, overflow="fold")
+    for each in EXPERIMENTS.values():
+        table.add_row(each.name, each.shows, each.description)
+    table.add_row("all", "everything", "what they share is done once")
+    return table

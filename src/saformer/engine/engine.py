@@ -1,0 +1,121 @@
+"""Many independent jobs, wherever they are run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+GRACE_SECONDS = 30
+"""What a job has to save its work in when whoever asked for it is gone."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Job, Result]):
+    """What became of one job: a result, or why there is none."""
+
+    job: Job
+    result: Result | None = None
+    error: str | None = None
+
+
+class Engine(Protocol):
+    """Runs jobs. The function is one that other processes can import, jobs and results are plain values.
+
+    An engine's name and how many jobs it runs at once are for people to read.
+    """
+
+    name: str
+    jobs_at_once: int
+
+    def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Outcome[Job, Result]]:
+        """Every job's outcome, as they come; a job that fails is one outcome among the others."""
+
+
+class LocalEngine:
+    """This machine: one job after the other in this process, or several processes side by side.
+
+    A process that dies takes no other job with it: those that it left undone are tried again, each in a process of its
+    own, and fail only if they do so there. Ctrl-C, or the end of this process, ends the others by SIGTERM, on which
+    training saves what it has.
+    """
+
+    name = "local"
+
+    def __init__(self, processes: int = 0) -> None:
+        if processes < 0:
+            raise ValueError(f"the number of processes must be at least 0 (this one alone), got {processes}")
+        self.processes = processes
+        self.jobs_at_once = max(1, processes)
+
+    def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Outcome[Job, Result]]:
+        """Every job's outcome, as they come."""
+        if self.processes == 0:
+            yield from (_outcome(job, lambda job=job: function(job)) for job in jobs)  # type: ignore[misc]
+            return
+        lost: list[Job] = []
+        for found in _side_by_side(function, jobs, self.processes):
+            if isinstance(found, _Lost):
+                lost.append(found.job)
+            else:
+                yield found
+        for job in lost:
+            for found in _side_by_side(function, [job], 1):
+                yield Outcome(job, error="its process died, twice") if isinstance(found, _Lost) else found
+
+
+@dataclass(frozen=True)
+class _Lost(Generic[Job]):
+    """A job whose process, or whose neighbour's, died."""
+
+    job: Job
+
+
+def _side_by_side(
+    function: Callable[[Job], Result], jobs: Sequence[Job], processes: int
+) -> Iterator[Outcome[Job, Result] | _Lost[Job]]:
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
+    with ProcessPoolExecutor(min(processes, max(1, len(jobs))), mp_context=context, initializer=_settle_in) as pool:
+        places: dict[Future[Result], Job] = {pool.submit(function, job): job for job in jobs}
+        try:
+            for future in as_completed(places):
+                if isinstance(future.exception(), BrokenProcessPool):
+                    yield _Lost(places[future])
+                else:
+                    yield _outcome(places[future], future.result)
+        except BaseException:  # Ctrl-C, or the caller wants no more
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _outcome(job: Job, find: Callable[[], Result]) -> Outcome[Job, Result]:
+    try:
+        return Outcome(job, find())
+    except Exception as error:
+        return Outcome(job, error=f"{type(error).__name__}: {error}")
+
+
+def _settle_in() -> None:
+    """In a fresh process: Ctrl-C is for the parent, who ends it; without a parent it ends too."""
+    os.setpgrp()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_SECONDS)
+        os._exit(1)

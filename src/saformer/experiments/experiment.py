@@ -1,0 +1,65 @@
+"""An experiment, as it is declared, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saformer.data.statistics import without_nan
+from saformer.experiments.plan import Needs, Setting
+from saformer.experiments.work import Row
+from saformer.report.sheet import Part
+from saformer.runs.checkpoint import write_atomically
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """The rows of one experiment and how they came to be: all that its page is made from."""
+
+    experiment: str
+    rows: dict[str, list[Row]]
+    made: dict[str, Any]
+    failed: list[dict[str, str]]
+
+    def write(self, folder: Path) -> Path:
+        """Keep it as JSON."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.experiment}.json"
+        plain = {"version": VERSION, **without_nan(vars(self))}
+        write_atomically(path, json.dumps(plain, indent=1))
+        return path
+
+    @classmethod
+    def read(cls, folder: Path, experiment: str) -> Result:
+        """As it was kept."""
+        path = folder / f"{experiment}.json"
+        if not path.exists():
+            raise FileNotFoundError(f"there are no rows at {path}; make them with `saformer experiment {experiment}`")
+        plain = json.loads(path.read_text())
+        if plain.pop("version", None) != VERSION:
+            raise ValueError(f"{path} was written by another version of saformer; make it again")
+        return cls(**plain)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A declaration: what is needed, and how its rows are shown."""
+
+    name: str
+    shows: str
+    """which tables and figures of the paper"""
+    title: str
+    description: str
+    """a sentence or two on what is done"""
+    needs: Callable[[Setting], Needs]
+    present: Callable[[Result], Sequence[Part]]
+    """tables and figures, from nothing but the rows"""
+    settings: Callable[[Setting], list[Row]] = lambda setting: []
+    """rows that need no run"""
+    missing: Callable[[], str | None] = lambda: None
+    """why it cannot be carried out, if so"""

@@ -1,0 +1,55 @@
+"""Cells of several seeds, by hand."""
+
+import numpy as np
+import pytest
+
+from saformer.experiments.pooling import estimate, our_cells, pooled, tally, their_cells
+from saformer.experiments.published import published_cell
+
+
+def row(seed, costs, returns, *, share=0.5, limit=10.0):
+    return {
+        **{"dataset": "d", "seed": seed, "limit_name": "p10", "limit": limit},
+        **{"costs": costs, "returns": returns, "frontier_share": share},
+    }
+
+
+def test_seeds_are_pooled():
+    """Seen to fail when one seed speaks for all."""
+    cell = pooled([row(0, [8.0, 9.0], [1.0, 3.0]), row(1, [11.0, 10.0], [5.0, 7.0], share=0.7)], limit_name="p10")
+    assert (cell.cost.mean, cell.episode_return.mean, cell.num_seeds) == (9.5, 4.0, 2)
+    assert cell.met
+    assert cell.within == 0.75
+    assert cell.share == pytest.approx(0.6)
+    assert pooled([row(0, [10.0], [1.0])], limit_name="p10").met, "a limit is met when it is reached"
+    missed = pooled([row(0, [10.0, 10.1], [1.0, 1.0])], limit_name="p10")
+    assert not missed.met
+    assert missed.safe_share == 0.0
+    assert pooled([], limit_name="p10") is None
+
+
+def test_intervals_hold_the_mean_and_widen_with_seeds_that_differ():
+    """Seen to fail when episodes of all seeds are resampled as if they were one seed's."""
+    draw = np.random.default_rng(1)
+    alike = draw.normal(size=(3, 20))
+    apart = alike + np.array([[-5.0], [0.0], [5.0]])
+    near, far = estimate(alike), estimate(apart)
+    assert near.low < near.mean < near.high
+    assert far.high - far.low > 8
+    exact = 1.96 * alike[:1].std(ddof=1) / np.sqrt(20)
+    one = estimate(alike[:1])
+    assert (one.high - one.low) / 2 == pytest.approx(exact, rel=0.1)
+
+
+def test_cells_are_marked_for_readers_without_colours():
+    met = our_cells(pooled([row(0, [9.0], [1.0])], limit_name="p10"))
+    assert met[1] == ("9 [9, 9]", "met")
+    assert our_cells(None)[0] == ("missing", "")
+    theirs = their_cells(published_cell(7, dataset="hopper-medium-replay", limit_name="p10"))
+    assert theirs == [("50 ± 3.95 / 35", "missed"), ("39.3 ± 6.35", "")]
+
+
+def test_a_tally_counts_what_was_found():
+    """Seen to fail when shares are counted where the limit was missed."""
+    found = [pooled([row(0, [9.0], [1.0], share=1.0)]), pooled([row(0, [12.0], [1.0], share=0.8)]), None]
+    assert [text for text, _ in tally("all", found)] == ["all", "1 of 2", "-", "50%", "0.90", "0.90", "0.50"]
