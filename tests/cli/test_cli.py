@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from saformer.agents.registry import KINDS
-from saformer.cli import demo, evaluate, sweep, train
+from saformer.cli import demo, evaluate, finetune, sweep, train
 from saformer.cli.main import VERBS, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -67,8 +67,15 @@ def test_flags_are_frozen(capsys):
         "--action-noise", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json", "--limits",
         "--offline", "--past-return", "--report", "--rounds", "--seed", "--temperature", "--verification", "--workers",
     }
+    assert flags(finetune.parse, capsys) == {
+        "--action-noise", "--attenuation", "--candidates", "--ceiling", "--data", "--device", "--episodes",
+        "--evaluate-every", "--evaluation-episodes", "--exploration-fallback", "--fallback", "--floor",
+        "--initial-temperature", "--lanes", "--learning-rate", "--limit", "--new-share", "--out", "--past-return",
+        "--resume", "--rounds", "--seed", "--target-entropy", "--temperature", "--temperature-rate", "--tensorboard",
+        "--updates", "--verification", "--warmup-updates", "--workers",
+    }
     assert flags(sweep.parse, capsys) == {
-        "--data", "--device", "--episodes", "--json", "--limits", "--option", "--seed", "--values",
+        "--data", "--device", "--episodes", "--json", "--limits", "--option", "--seed", "--values", "--workers",
     }
     # fmt: on
     assert flags(demo.parse, capsys) == {"--device", "--out", "--scale", "--seed"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,9 +10,10 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.agents.sequence import Drawing, Noise, SequenceModel, SequencePolicy, check_config, seeded
+from saformer.agents.temperature import Temperature, entropy_terms
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
-from saformer.core.objectives import PerSample, action_entropy, entropy_constrained, over_valid_steps
+from saformer.core.objectives import PerSample, action_entropy, over_valid_steps
 from saformer.core.tokens import Layout
 from saformer.core.transformer import TrunkConfig
 from saformer.data.pareto import augment, pareto_front
@@ -68,20 +68,6 @@ class CDTOptions:
     """Spread of the noise, in deviations."""
     seed: int = 0
     """Seed of the noise."""
-
-
-class Temperature(nn.Module):
-    """One learnt number above 0: its logarithm, in a table of one row, so that packs stack it as any table."""
-
-    def __init__(self, initial: float) -> None:
-        super().__init__()
-        self.log = nn.Embedding(1, 1)
-        nn.init.constant_(self.log.weight, math.log(initial))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """The logarithm, once for each row [B]."""
-        logarithm: Tensor = self.log(torch.zeros_like(rows, dtype=torch.int64))
-        return logarithm[:, 0]
 
 
 class CDTModel(nn.Module):
@@ -176,12 +162,7 @@ class CDTAgent:
         """What the entropy adds to the actor's loss, and the temperature's loss."""
         wanted = self.config.target_entropy
         target = -float(self.dimensions.action) if wanted is None else wanted
-        log_temperature = self.model.temperature(entropy.sums)
-        # the likelihood is a term of its own
-        bonus, dual = entropy_constrained(
-            torch.zeros_like(entropy.sums), entropy.sums, log_temperature, target=target * entropy.counts
-        )
-        return PerSample(bonus, entropy.counts), PerSample(dual, entropy.counts)
+        return entropy_terms(self.model.temperature, entropy, target)
 
     def _cost_error(self, predicted: Tensor, batch: WindowBatch) -> PerSample:
         """Squared error of each step's cost, summed over constraints: what the cost-to-go falls by until the next.

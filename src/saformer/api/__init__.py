@@ -2,6 +2,7 @@
 
 from saformer.api.datasets import build_data, export_data, import_data, inspect_data
 from saformer.api.demonstration import demo
+from saformer.api.finetuning import finetune
 from saformer.api.listener import Listener
 from saformer.api.run_data import data_of
 from saformer.api.runs import DEFAULT_LIMITS, evaluate, evaluate_offline, load
@@ -19,6 +20,7 @@ __all__ = [
     "evaluate",
     "evaluate_offline",
     "export_data",
+    "finetune",
     "import_data",
     "inspect_data",
     "load",

@@ -183,10 +183,11 @@ def evaluate_offline(
 def limits_of(
     spec: RunSpec, data: RelabelledStore, asked: Sequence[str] | None, *, usual: Sequence[str] = DEFAULT_LIMITS
 ) -> list[Limit]:
-    """What a run is judged under: the limits asked for, else the one that it was trained for, else the usual ones."""
+    """What a run is judged under: the limits asked for, else those that it was made for, else the usual ones."""
     if not asked and spec.limit is not None:
         return [Limit(spec.limit, tuple(spec.agent_config["limit"]))]
-    return [parse_limit(name, data) for name in asked or usual]
+    known = {name: Limit(name, tuple(values)) for name, values in (spec.finetuning or {}).get("limits", {}).items()}
+    return [known.get(name) or parse_limit(name, data) for name in asked or known or usual]
 
 
 def remark_on_limits(spec: RunSpec, judged: Sequence[Limit], listener: Listener) -> None:

@@ -61,7 +61,7 @@ class EvaluateCommand(Generic[Options]):
 
 def parse(arguments: Sequence[str]) -> EvaluateCommand:
     """Parse flags."""
-    usual = _usual_options(arguments)
+    usual = usual_options(arguments)
     options = without_flags(type(usual), "seed")
     command = Annotated[EvaluateCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
     default = EvaluateCommand(tyro.MISSING, dressed(usual, options))
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
     return 0
 
 
-def _usual_options(arguments: Sequence[str]) -> Any:
+def usual_options(arguments: Sequence[str]) -> Any:
     """The options of the run that is named; SaFormer's where none is."""
     for argument in arguments:
         run = Run(run_of(argument))

@@ -6,6 +6,7 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,51 @@ def statistics_of(data: RelabelledStore) -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
+@dataclass(frozen=True)
+class WindowTable:
+    """Trajectories laid end to end, as windows are gathered from them, all where the networks live.
+
+    What may be written to later is written in place: recorded updates read it where it lies.
+    """
+
+    cost_to_go: Tensor
+    """[steps, C]"""
+    return_to_go: Tensor
+    """[steps, 1]"""
+    state: Tensor
+    """[stored steps, S]"""
+    action: Tensor
+    """[stored steps, A]"""
+    low: Tensor
+    high: Tensor
+    """[A] what actions are brought within"""
+    limit: Tensor
+    """[N, C] what each trajectory cost"""
+    start: Tensor
+    """[N] its first step, rising"""
+    last: Tensor
+    """[N] its last step"""
+    shift: Tensor
+    """[N] how much further its states and actions are stored"""
+
+    def windows(self, starts: Tensor, offsets: Tensor) -> WindowBatch:
+        """The windows that begin at these steps [B], with these steps [K] counted from there."""
+        trajectory = torch.searchsorted(self.start, starts, right=True) - 1
+        steps = starts[:, None] + offsets
+        last = self.last[trajectory][:, None]
+        within = torch.minimum(steps, last)
+        stored = within + self.shift[trajectory][:, None]
+        return WindowBatch(
+            limit=self.limit[trajectory],
+            cost_to_go=self.cost_to_go[within],
+            return_to_go=self.return_to_go[within],
+            state=self.state[stored],
+            action=self.action[stored].clamp(self.low, self.high),
+            timestep=within - self.start[trajectory][:, None],
+            valid=steps <= last,
+        )
+
+
 class WindowSampler:
     """Draws windows of K steps that begin at any step with equal chance and are padded at their end.
 
@@ -56,29 +102,9 @@ class WindowSampler:
     def __init__(self, data: RelabelledStore, *, window: int, device: torch.device | str = "cpu") -> None:
         if window < 1:
             raise ValueError(f"a window needs at least 1 step, got {window}")
-        store, device = data.store, torch.device(device)
-        in_place = device.type == "cpu"
-        place = store.episodes["start"] if in_place else store.starts
-        self.num_steps, self.device = store.num_steps, device
-        self._offsets = torch.arange(window, device=device)
-        self._state, self._action = (
-            _shared(store.steps[name]) if in_place else _shared(store.gather(name)).to(device)
-            for name in ("state", "action")
-        )
-        environment = store.environment
-        self._low, self._high = (
-            torch.tensor(bound, device=device) for bound in (environment.action_low, environment.action_high)
-        )
-        if not in_place:  # once and for all
-            self._action = self._action.clamp(self._low, self._high)
-            self._low, self._high = torch.full_like(self._low, -torch.inf), torch.full_like(self._high, torch.inf)
-        self._cost_to_go = _shared(data.cost_to_go).to(device)
-        self._return_to_go = _shared(data.return_to_go).to(device)[:, None]
-        # one row per trajectory
-        self._limit = torch.from_numpy(data.episode_cost.astype(np.float32)).to(device)
-        self._start = torch.from_numpy(store.starts).to(device)
-        self._last = torch.from_numpy(store.starts + store.lengths - 1).to(device)
-        self._shift = torch.from_numpy(np.asarray(place) - store.starts).to(device)
+        self.num_steps, self.device = data.store.num_steps, torch.device(device)
+        self.offsets = torch.arange(window, device=self.device)
+        self.table = _table_of(data, self.device)
 
     def sample(self, batch_size: int, generator: torch.Generator) -> WindowBatch:
         """A batch of windows, with replacement."""
@@ -90,36 +116,53 @@ class WindowSampler:
 
     def windows(self, starts: Tensor) -> WindowBatch:
         """The windows that begin at these steps [B], counted over all trajectories laid end to end."""
-        trajectory = torch.searchsorted(self._start, starts, right=True) - 1
-        steps = starts[:, None] + self._offsets
-        last = self._last[trajectory][:, None]
-        within = torch.minimum(steps, last)
-        stored = within + self._shift[trajectory][:, None]
-        return WindowBatch(
-            limit=self._limit[trajectory],
-            cost_to_go=self._cost_to_go[within],
-            return_to_go=self._return_to_go[within],
-            state=self._state[stored],
-            action=self._action[stored].clamp(self._low, self._high),
-            timestep=within - self._start[trajectory][:, None],
-            valid=steps <= last,
-        )
+        return self.table.windows(starts, self.offsets)
+
+
+def _table_of(data: RelabelledStore, device: torch.device) -> WindowTable:
+    store, in_place = data.store, device.type == "cpu"
+    place = store.episodes["start"] if in_place else store.starts
+    state, action = (
+        _shared(store.steps[name]) if in_place else _shared(store.gather(name)).to(device)
+        for name in ("state", "action")
+    )
+    low, high = (
+        torch.tensor(bound, device=device) for bound in (store.environment.action_low, store.environment.action_high)
+    )
+    if not in_place:  # once and for all
+        action = action.clamp(low, high)
+        low, high = torch.full_like(low, -torch.inf), torch.full_like(high, torch.inf)
+    return WindowTable(
+        cost_to_go=_shared(data.cost_to_go).to(device),
+        return_to_go=_shared(data.return_to_go).to(device)[:, None],
+        state=state,
+        action=action,
+        low=low,
+        high=high,
+        limit=torch.from_numpy(data.episode_cost.astype(np.float32)).to(device),
+        start=torch.from_numpy(store.starts).to(device),
+        last=torch.from_numpy(store.starts + store.lengths - 1).to(device),
+        shift=torch.from_numpy(np.asarray(place) - store.starts).to(device),
+    )
 
 
 class PackedSampler:
     """The windows of M models in one batch, each model's behind its neighbour's, states and actions padded with zeros.
 
     Every model draws from its own data with its own generator, as it would alone. On a GPU all data lie in one table,
-    so that a batch is gathered at once; models may share a sampler, and then share its rows.
+    so that a batch is gathered at once; models may share a sampler, and then share its rows. One sampler alone is left
+    to draw by itself.
     """
 
     def __init__(self, samplers: Sequence[WindowSampler], dimensions: Dimensions) -> None:
         self._samplers, self._dimensions = tuple(samplers), dimensions
-        parts = list(dict.fromkeys(samplers))
-        sizes = [0, *itertools.accumulate(part.num_steps for part in parts)]
-        device = parts[0].device
-        self._first = torch.tensor([sizes[parts.index(sampler)] for sampler in samplers], device=device)[:, None]
-        self._table = joined(parts, dimensions) if device.type != "cpu" else None
+        self._table: WindowSampler | None = None
+        if len(samplers) > 1 and samplers[0].device.type != "cpu":
+            parts = list(dict.fromkeys(samplers))
+            sizes = [0, *itertools.accumulate(part.num_steps for part in parts)]
+            device = parts[0].device
+            self._first = torch.tensor([sizes[parts.index(sampler)] for sampler in samplers], device=device)[:, None]
+            self._table = joined(parts, dimensions)
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> WindowBatch:
         """A batch of `batch_size` windows per model."""
@@ -134,24 +177,30 @@ class PackedSampler:
 
 def joined(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:
     """One sampler over all steps of all parts, on a GPU: behind each other, in this order."""
-    whole = copy.copy(parts[0])
+    tables = [part.table for part in parts]
     firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
+    whole = copy.copy(parts[0])
     whole.num_steps = firsts.pop()
-    whole._state, whole._action = (
-        torch.cat([_widened(getattr(part, f"_{kind}"), dimensions.of(kind)) for part in parts])
-        for kind in ("state", "action")
-    )
-    for name in ("_cost_to_go", "_return_to_go", "_limit", "_shift"):
-        setattr(whole, name, torch.cat([getattr(part, name) for part in parts]))
-    for name in ("_start", "_last"):
-        moved = [getattr(part, name) + first for part, first in zip(parts, firsts, strict=True)]
-        setattr(whole, name, torch.cat(moved))
     unbounded = torch.full((dimensions.action,), torch.inf, device=whole.device)
-    whole._low, whole._high = -unbounded, unbounded  # on a GPU, actions are within bounds already
+    whole.table = WindowTable(
+        state=torch.cat([_widened(table.state, dimensions.state) for table in tables]),
+        action=torch.cat([_widened(table.action, dimensions.action) for table in tables]),
+        low=-unbounded,  # on a GPU, actions are within bounds already
+        high=unbounded,
+        start=torch.cat([table.start + first for table, first in zip(tables, firsts, strict=True)]),
+        last=torch.cat([table.last + first for table, first in zip(tables, firsts, strict=True)]),
+        cost_to_go=torch.cat([table.cost_to_go for table in tables]),
+        return_to_go=torch.cat([table.return_to_go for table in tables]),
+        limit=torch.cat([table.limit for table in tables]),
+        shift=torch.cat([table.shift for table in tables]),
+    )
     return whole
 
 
 def _side_by_side(batches: Sequence[WindowBatch], dimensions: Dimensions) -> WindowBatch:
+    if len(batches) == 1:  # as wide as it is
+        return batches[0]
+
     def column(name: str) -> Tensor:
         parts = [getattr(batch, name) for batch in batches]
         if name in ("state", "action"):

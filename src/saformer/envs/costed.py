@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
 from saformer.data.store import EnvironmentSpec
+from saformer.envs import allowance  # noqa: F401 (Gymnasium is to know it, whoever opens a store of its data)
 
 
 class Costed(gymnasium.Wrapper):

@@ -37,6 +37,8 @@ class Episode:
 
 Watcher = Callable[[torch.Tensor, Decision], None]
 """Called after each decision with the lanes it is for, while these are stepped."""
+Stopper = Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.bool_]]
+"""Told the lanes that were stepped [l] and what that cost them [l, C]; answers which of them to end now [l]."""
 Playing = Generator[None, None, list[Episode]]
 """A rollout that pauses whenever its environments are at work; the episodes are what it returns."""
 
@@ -50,11 +52,15 @@ def rollout(
     horizon: int,
     watch: Watcher | None = None,
     progress: Callable[[int, int], None] | None = None,
+    stop: Stopper | None = None,
+    ended: Callable[[int, Episode], None] | None = None,
     workers: Workers = "auto",
 ) -> list[Episode]:
     """Run one episode per (limit, seed), all at once; finished lanes are dropped from the batch.
 
     `horizon` ends episodes that the environment would not; `progress` is told how many of how many are finished.
+    `stop` may end episodes early, which are then unfinished; `ended` is given each lane and its episode as soon as it
+    is over.
     `workers` processes step the environments, about one per core where that pays, 0 for this process; the episodes are
     the same. Only a `Maker` can be told to another process: other environments are stepped in this one.
     """
@@ -67,6 +73,8 @@ def rollout(
             horizon=horizon,
             watch=watch,
             progress=progress,
+            stop=stop,
+            ended=ended,
             workers=workers,
         )
     )
@@ -81,6 +89,8 @@ def play(
     horizon: int,
     watch: Watcher | None = None,
     progress: Callable[[int, int], None] | None = None,
+    stop: Stopper | None = None,
+    ended: Callable[[int, Episode], None] | None = None,
     workers: Workers = "auto",
 ) -> Playing:
     """`rollout` by instalments, so that one policy can decide while the environments of another are stepped."""
@@ -109,7 +119,13 @@ def play(
             log.stepped(columns.reward[alive], columns.cost[alive])
             policy.observe(_rows(columns.reward[alive, None]), _rows(columns.cost[alive]), index)
             columns.truncated[alive] |= ~columns.terminated[alive] & (log.num_steps >= horizon)
-            running = alive[~(columns.terminated | columns.truncated)[alive]]
+            over = (columns.terminated | columns.truncated)[alive]
+            if stop:
+                over |= stop(alive, columns.cost[alive])
+            running = alive[~over]
+            if ended:
+                for lane in alive[over].tolist():
+                    ended(lane, log.episode(lane, limits[lane], seeds[lane], columns))
             if progress and len(running) < len(alive):
                 progress(len(seeds) - len(running), len(seeds))
             alive = running
@@ -175,21 +191,35 @@ class _Log:
         order, ends = np.argsort(lane, kind="stable"), np.cumsum(np.bincount(lane))[:-1]
         parts = {name: np.split(values[order], ends) for name, values in rows.items()}
         return [
-            Episode(
-                limit=limit,
-                seed=seed,
-                trajectory=Trajectory.of(
-                    parts["state"][i],
-                    parts["action"][i],
-                    parts["reward"][i],
-                    columns.state[i].copy(),
-                    terminated=bool(columns.terminated[i]),
-                    truncated=bool(columns.truncated[i]),
-                ),
-                **{name: parts[name][i] for name in ("cost", "num_rounds", "fell_back")},
-            )
+            _episode({name: parts[name][i] for name in parts}, limit, seed, columns, i)
             for i, (limit, seed) in enumerate(zip(limits, seeds, strict=True))
         ]
+
+    def episode(self, lane: int, limit: NDArray[np.float64], seed: int, columns: Columns) -> Episode:
+        """What happened on one lane so far."""
+        steps = [step for step in self._steps if lane in step["lane"]]
+        places = [int(np.searchsorted(step["lane"], lane)) for step in steps]
+        names = [name for name in steps[0] if name != "lane"]
+        rows = {n: np.stack([step[n][at] for step, at in zip(steps, places, strict=True)]) for n in names}
+        return _episode(rows, limit, seed, columns, lane)
+
+
+def _episode(
+    rows: dict[str, NDArray[Any]], limit: NDArray[np.float64], seed: int, columns: Columns, lane: int
+) -> Episode:
+    return Episode(
+        limit=limit,
+        seed=seed,
+        trajectory=Trajectory.of(
+            rows["state"],
+            rows["action"],
+            rows["reward"],
+            columns.state[lane].copy(),
+            terminated=bool(columns.terminated[lane]),
+            truncated=bool(columns.truncated[lane]),
+        ),
+        **{name: rows[name] for name in ("cost", "num_rounds", "fell_back")},
+    )
 
 
 def _check_finite(columns: Columns, lanes: NDArray[np.int64], seeds: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from saformer.report import figure
+from saformer.report.exploration import exploration
 from saformer.report.frame import how_it_was_made, learning, section, write_page
 from saformer.report.table import numbers, summary, verdict_html
 from saformer.runs.run import Run
@@ -34,6 +35,7 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
             "Up to five episodes a limit; the dot marks the end, green if within the limit.",
         ),
         *_decisions(trace),
+        *exploration(run),
         *learning(run),
         *how_it_was_made(run, command, {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]}),
     ]
@@ -44,6 +46,8 @@ def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
     """What the policy was made for, and what it is judged by."""
     if spec.limit is not None:
         return f"trained for the limit {spec.limit} = {numbers(spec.agent_config['limit'])} alone"
+    if spec.finetuning is not None:
+        return f"fine-tuned to {', '.join(spec.finetuning['limits'])} from {spec.finetuning['from']['run']}"
     return f"one policy, asked to keep {len(evaluation['verdicts'])} limits it was not retrained for"
 
 

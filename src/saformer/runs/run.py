@@ -17,6 +17,7 @@ class Run:
     run.json                 what it is            metrics.jsonl      one row per report, as it trains
     checkpoint.safetensors   all of its state      done.json          written last, when training has finished
     evaluation.json, trace.json                    what `evaluate` found
+    episodes.jsonl           of a run that was fine-tuned: one row per episode that it explored
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,10 +94,15 @@ class Run:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """All rows so far; a last line that was cut short is passed over."""
-        if not self.metrics_path.exists():
+        """All rows so far."""
+        return self.read_rows(self.metrics_path.name)
+
+    def read_rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """The rows of a file that is written line by line; a last line that was cut short is passed over."""
+        path = self.path / name
+        if not path.exists():
             return
-        for line in self.metrics_path.read_text().splitlines():
+        for line in path.read_text().splitlines():
             try:
                 yield json.loads(line)
             except json.JSONDecodeError:

@@ -10,6 +10,8 @@ from typing import Any
 
 from saformer.core.batch import Dimensions
 
+RARE = ("limit", "finetuning")
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -29,6 +31,8 @@ class RunSpec:
     """share of the trajectories that training never saw"""
     limit: str | None = None
     """what the one limit that it is trained for was asked for by, where the agent has one"""
+    finetuning: dict[str, Any] | None = None
+    """of a run that was fine-tuned: the run and checkpoint it came from, the limits, and how"""
 
     @property
     def digest(self) -> str:
@@ -48,9 +52,9 @@ class RunSpec:
         return f"{task}-{agent}-seed{self.seed}-{self.digest}"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it; a limit only where there is one, so that runs from before there were any are the same."""
+        """As JSON keeps it; what few runs have only where there is some, so that runs from before it are the same."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {name: value for name, value in plain.items() if name != "limit" or value is not None}
+        return {name: value for name, value in plain.items() if name not in RARE or value is not None}
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> RunSpec:

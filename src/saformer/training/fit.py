@@ -62,7 +62,7 @@ def fit_together(
     with nullcontext(interrupt) if interrupt is not None else Interrupt() as asked:
         while numbers:
             try:
-                with _mode(trainer, training=True):
+                with in_mode(trainer, training=True):
                     _loop(trainer, asked)
             except NonFiniteLossError as error:
                 _save(trainer)
@@ -123,7 +123,7 @@ def _evaluate(trainer: PackTrainer) -> None:
     trainer.unpack()
     for member in trainer.members:
         if member.observer.evaluate is not None:
-            with _mode(trainer, training=False):
+            with in_mode(trainer, training=False):
                 found = member.observer.evaluate(member.agent)
             _write(member, {"update": trainer.update, "evaluation": found})
 
@@ -164,7 +164,7 @@ def _save(trainer: PackTrainer) -> None:
 
 
 @contextmanager
-def _mode(trainer: PackTrainer, *, training: bool) -> Iterator[None]:
+def in_mode(trainer: PackTrainer, *, training: bool) -> Iterator[None]:
     """Dropout on while training and off while evaluating; a caller's random state is not disturbed by evaluating."""
     models = [member.agent.model for member in trainer.members]
     before, state = [model.training for model in models], torch.get_rng_state()

@@ -1,0 +1,130 @@
+"""Windows of data that grows while it is learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saformer.core.batch import WindowBatch
+from saformer.data.relabel import RelabelledStore
+from saformer.data.sampling import WindowSampler, WindowTable, dimensions_of
+
+NEVER = torch.iinfo(torch.int64).max
+"""Where a trajectory begins that has not been appended yet: behind every window."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much may be appended."""
+
+    trajectories: int
+    steps: int
+
+
+class GrowingSampler:
+    """Windows of the data there was, and, as a stated share of every batch, of the trajectories appended since.
+
+    New trajectories are few: drawn like the others, they would drown. Their place is allocated at once and filled
+    where it lies, and how much of it counts is known on the device; so an update that a GPU has recorded goes on as it
+    is. Half of the new windows are of trajectories that are favoured, all of them unless some are named. Until
+    something is appended, all windows are of the old data.
+    """
+
+    def __init__(
+        self, data: RelabelledStore, *, window: int, room: Room, share: float, device: torch.device | str = "cpu"
+    ) -> None:
+        if not 0 <= share <= 1:
+            raise ValueError(f"the share of new windows must lie in [0, 1], got {share}")
+        self._old = WindowSampler(data, window=window, device=device)
+        self._share, self._room = share, room
+        self.device = self._old.device
+        self.num_trajectories = 0
+        self._num_steps = 0
+        self._counted = torch.zeros((), dtype=torch.float64, device=self.device)  # _num_steps, for recorded updates
+        self._new = _empty(data, room, self.device)
+        self._favoured = torch.zeros(room.trajectories, dtype=torch.int64, device=self.device)
+
+    @property
+    def num_steps(self) -> int:
+        """Of old and new trajectories together."""
+        return self._old.num_steps + self._num_steps
+
+    def append(self, data: RelabelledStore) -> None:
+        """Draw from these trajectories too, from the next batch on."""
+        store, table = data.store, self._new
+        trajectories = slice(self.num_trajectories, self.num_trajectories + len(store))
+        steps = slice(self._num_steps, self._num_steps + store.num_steps)
+        if trajectories.stop > self._room.trajectories or steps.stop > self._room.steps:
+            raise ValueError(
+                f"there was room for {self._room.trajectories} new trajectories and {self._room.steps} steps, "
+                f"{trajectories.stop} and {steps.stop} are needed"
+            )
+        fresh = WindowSampler(data, window=1).table  # on the CPU, from where it is copied
+        order = torch.from_numpy(np.repeat(store.episodes["start"] - store.starts, store.lengths))
+        stored = order + torch.arange(store.num_steps)
+        table.state[steps] = fresh.state[stored].to(self.device)
+        table.action[steps] = fresh.action[stored].clamp(fresh.low, fresh.high).to(self.device)
+        table.cost_to_go[steps] = fresh.cost_to_go.to(self.device)
+        table.return_to_go[steps] = fresh.return_to_go.to(self.device)
+        table.limit[trajectories] = fresh.limit.to(self.device)
+        table.start[trajectories] = (fresh.start + steps.start).to(self.device)
+        table.last[trajectories] = (fresh.last + steps.start).to(self.device)
+        self.num_trajectories, self._num_steps = trajectories.stop, steps.stop
+        self._counted.fill_(self._num_steps)
+        self.favour(range(self.num_trajectories))
+
+    def favour(self, numbers: Sequence[int]) -> None:
+        """Draw half of the new windows from these trajectories, counted in the order in which they were appended."""
+        places = torch.arange(len(self._favoured)) % len(numbers)
+        self._favoured.copy_(torch.tensor(list(numbers))[places])
+
+    def sample(self, batch_size: int, generator: torch.Generator) -> WindowBatch:
+        """A batch of windows, with replacement: the old ones first."""
+        num_new = round(self._share * batch_size)
+        old = self._old.sample(batch_size, generator)
+        if not num_new:
+            return old
+        new = self._new.windows(self._new_starts(num_new, generator), self._old.offsets)
+        is_new = torch.arange(batch_size, device=self.device) >= batch_size - num_new
+        is_new = is_new & (self._counted > 0)
+
+        def mixed(ours: Tensor, theirs: Tensor) -> Tensor:
+            padded = torch.cat([ours[: batch_size - num_new], theirs])
+            return torch.where(is_new.reshape(-1, *(1,) * (ours.ndim - 1)), padded, ours)
+
+        return WindowBatch(**{name: mixed(getattr(old, name), getattr(new, name)) for name in vars(old)})
+
+    def _new_starts(self, count: int, generator: torch.Generator) -> Tensor:
+        """The first half anywhere, the others anywhere in favoured trajectories."""
+        drawn, which = torch.rand(2, count, dtype=torch.float64, generator=generator, device=self.device)
+        chosen = self._favoured[(which * len(self._favoured)).long()]
+        first, length = self._new.start[chosen], self._new.last[chosen] - self._new.start[chosen] + 1
+        favoured, anywhere = first + (drawn * length).long(), (drawn * self._counted).long()
+        return torch.where(torch.arange(count, device=self.device) < (count + 1) // 2, anywhere, favoured)
+
+
+def _empty(data: RelabelledStore, room: Room, device: torch.device) -> WindowTable:
+    sizes, bound = dimensions_of(data), torch.tensor(torch.inf, device=device)
+
+    def rows(width: int) -> Tensor:
+        return torch.zeros(room.steps, width, device=device)
+
+    of_trajectories = torch.zeros(room.trajectories, dtype=torch.int64, device=device)
+    start = torch.full_like(of_trajectories, NEVER)
+    start[:1] = 0  # what a window drawn from nothing is said to begin in
+    return WindowTable(
+        cost_to_go=rows(sizes.constraints),
+        return_to_go=rows(1),
+        state=rows(sizes.state),
+        action=rows(sizes.action),
+        low=-bound,  # actions are brought within bounds as they are appended
+        high=bound,
+        limit=torch.zeros(room.trajectories, sizes.constraints, device=device),
+        start=start,
+        last=of_trajectories.clone(),
+        shift=of_trajectories,
+    )

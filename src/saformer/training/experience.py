@@ -1,0 +1,214 @@
+"""What was explored: on disk before anything else happens to it, and ready to be learnt from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from saformer.core.execution import Fallback
+from saformer.data.growing import GrowingSampler
+from saformer.data.limits import Limit
+from saformer.data.relabel import RelabelledStore, relabel
+from saformer.data.store import TrajectoryStore
+from saformer.data.trajectory import Trajectory
+from saformer.envs.rollout import Episode
+from saformer.runs.checkpoint import write_atomically
+from saformer.runs.run import Run
+
+EPISODES = "episodes.jsonl"
+End = Literal["terminated", "truncated", "ceiling", "overlong"]
+
+
+@dataclass(frozen=True)
+class ExploredEpisode:
+    """One row of `episodes.jsonl`."""
+
+    number: int
+    """counted from 0"""
+    update: int
+    """updates of fine-tuning before it"""
+    limit_name: str
+    limit: tuple[float, ...]
+    """the target"""
+    prompt: tuple[float, ...]
+    """what was asked for: the target, attenuated"""
+    seed: int
+    cost: tuple[float, ...]
+    """what it really cost, by which it is relabelled"""
+    episode_return: float
+    num_steps: int
+    end: End
+    broke_ceiling: bool
+    resampled: float
+    """share of steps that took more than one round of proposals"""
+    fell_back: float
+    """share of steps that the fallback decided"""
+    fallback: Fallback
+    """which one it was"""
+
+    @property
+    def within(self) -> bool:
+        """Whether it kept the target, whatever was asked for."""
+        return all(cost <= bound for cost, bound in zip(self.cost, self.limit, strict=True))
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> ExploredEpisode:
+        """As JSON kept it."""
+        return cls(**{**plain, **{name: tuple(plain[name]) for name in ("limit", "prompt", "cost")}})
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to explore: the limit that is wanted, and the one to ask for."""
+
+    limit: Limit
+    factor: float
+
+    @property
+    def prompt(self) -> tuple[float, ...]:
+        """Attenuated."""
+        return tuple(self.factor * value for value in self.limit.values)
+
+
+def targets_for(
+    limits: Sequence[Limit], rows: Sequence[ExploredEpisode], factors: Sequence[float], *, count: int
+) -> list[Target]:
+    """What to explore next: limits in turn, each attenuated by the factor after the one that it had last."""
+    visits = {limit.name: sum(row.limit_name == limit.name for row in rows) for limit in limits}
+    targets = []
+    for number in range(len(rows), len(rows) + count):
+        limit = limits[number % len(limits)]
+        targets.append(Target(limit, factors[visits[limit.name] % len(factors)]))
+        visits[limit.name] += 1
+    return targets
+
+
+def next_fallback(rows: Sequence[ExploredEpisode], kinds: Sequence[Fallback], *, lanes: int) -> Fallback:
+    """How to explore the next round: each kind once, then as in the cheaper of their latest rounds, held against the
+    targets; every fourth round tries another again."""
+    before = rows[: len(rows) // lanes * lanes]  # a round that was interrupted goes on as it began
+    latest = {kind: [row for row in before if row.fallback == kind][-lanes:] for kind in dict.fromkeys(kinds)}
+    for kind, tried in latest.items():
+        if not tried:
+            return kind
+    overrun = {
+        kind: np.mean([np.max(np.divide(row.cost, row.limit)) for row in tried]) for kind, tried in latest.items()
+    }
+    ranked = sorted(latest, key=lambda kind: float(overrun[kind]))
+    return ranked[-1] if len(before) // lanes % 4 == 3 else ranked[0]
+
+
+def promising(rows: Sequence[ExploredEpisode]) -> list[int]:
+    """A quarter of these episodes: of the half whose cost lies nearest to the lowest target, those that earned most."""
+    lowest = np.min([row.limit for row in rows], axis=0)
+    away = [float(np.abs(np.array(row.cost) / np.maximum(lowest, 1e-9) - 1).max()) for row in rows]
+    near = sorted(range(len(rows)), key=lambda number: away[number])[: -(-len(rows) // 2)]
+    return sorted(near, key=lambda number: -rows[number].episode_return)[: -(-len(near) // 2)]
+
+
+class Experience:
+    """The episodes of a run, in its store and in the sampler that its updates draw from.
+
+    A row is written before its trajectory: a row without one is forgotten when the run goes on, so both always agree.
+    """
+
+    def __init__(self, run: Run, data: RelabelledStore, store: TrajectoryStore, sampler: GrowingSampler) -> None:
+        self._rows_path, self.data, self.sampler = run.path / EPISODES, data, sampler
+        before = store.as_of(run.spec.data_fingerprint)
+        if before is None:
+            raise ValueError(f"{store.path} does not begin with the data that {run.path} was begun with")
+        rows = [ExploredEpisode.from_plain(row) for row in run.read_rows(EPISODES)]
+        if len(rows) < len(store) - len(before):
+            raise ValueError(
+                f"{store.path} has {len(store) - len(before)} new trajectories, {self._rows_path} names {len(rows)}: "
+                "somebody else appended to it"
+            )
+        self.rows = rows[: len(store) - len(before)]
+        write_atomically(self._rows_path, "".join(f"{json.dumps(row.plain())}\n" for row in self.rows))
+        self._store = store
+        for number in range(len(before), len(store)):
+            self._learn_from(store[number])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(
+        self, episode: Episode, target: Target, *, update: int, fallback: Fallback, broke_ceiling: bool
+    ) -> ExploredEpisode:
+        """Keep an episode. Unfinished ones are stored but not learnt from: what they would have cost is unknown."""
+        cost = discounted(episode.cost, self.data.cost_discount).sum(0)
+        trajectory = self._storable(episode)
+        row = ExploredEpisode(
+            number=len(self.rows),
+            update=update,
+            limit_name=target.limit.name,
+            limit=target.limit.values,
+            prompt=target.prompt,
+            seed=episode.seed,
+            cost=tuple(cost.tolist()),
+            episode_return=float(trajectory.reward.sum(dtype=np.float64)),
+            num_steps=len(trajectory),
+            end=_end(trajectory, broke_ceiling=broke_ceiling),
+            broke_ceiling=broke_ceiling,
+            resampled=float((episode.num_rounds > 1).mean()),
+            fell_back=float(episode.fell_back.mean()),
+            fallback=fallback,
+        )
+        with self._rows_path.open("a") as file:
+            file.write(json.dumps(row.plain()) + "\n")
+        self._store = self._store.extend([trajectory])
+        self.rows.append(row)
+        self._learn_from(trajectory)
+        return row
+
+    def _learn_from(self, trajectory: Trajectory) -> None:
+        """It and those before it: what is most promising is drawn most."""
+        if trajectory.finished:
+            alone = TrajectoryStore.of([trajectory], self._store.environment)
+            self.sampler.append(relabel(alone, self.data.criteria, cost_discount=self.data.cost_discount))
+            whole = [row for row in self.rows if row.end in ("terminated", "truncated")]
+            self.sampler.favour(promising(whole[: self.sampler.num_trajectories]))
+
+    def _storable(self, episode: Episode) -> Trajectory:
+        """With the columns that the store has: those that are criteria as they were costed, others unknown."""
+        trajectory, columns = episode.trajectory, {}
+        if len(trajectory) > self._store.environment.horizon:  # the environment did not end it, so nobody knows its end
+            trajectory = replace(trajectory, terminated=False, truncated=False)
+        for name in self._store.column_names:
+            stored = self._store.steps[name]
+            columns[name] = np.full((len(trajectory), *stored.shape[1:]), np.nan, dtype=stored.dtype)
+            for place, criterion in enumerate(self.data.criteria):
+                if criterion.name == name:
+                    columns[name][:] = episode.cost[:, place].reshape(-1, *(1,) * (stored.ndim - 1))
+        return replace(trajectory, columns=columns)
+
+
+def check_criteria(data: RelabelledStore, store: TrajectoryStore) -> None:
+    """New trajectories know states, actions and rewards; of other columns, only those that are costs themselves."""
+    for criterion in data.criteria:
+        read = sorted(set(criterion.reads) & set(store.column_names))
+        if read and criterion.name not in store.column_names:
+            raise ValueError(
+                f"criterion {criterion.name!r} reads {', '.join(read)}, which is not recorded in new episodes: use a "
+                "criterion of states and actions, or one that is a column itself"
+            )
+
+
+def discounted(cost: np.ndarray[Any, Any], discount: float) -> np.ndarray[Any, Any]:
+    """[T, C] as they count from the start of the episode."""
+    weighted: np.ndarray[Any, Any] = discount ** np.arange(len(cost))[:, None] * cost
+    return weighted
+
+
+def _end(trajectory: Trajectory, *, broke_ceiling: bool) -> End:
+    if trajectory.finished:
+        return "terminated" if trajectory.terminated else "truncated"
+    return "ceiling" if broke_ceiling else "overlong"

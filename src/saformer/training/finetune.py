@@ -1,0 +1,278 @@
+"""Algorithm 3: explore below a limit, relabel with what really happened, aggregate, train; until the limit holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from saformer.agents.finetuned import FineTunedAgent, put_together, taken_apart
+from saformer.core.execution import ExecutionOptions, Fallback
+from saformer.data.limits import Limit
+from saformer.data.statistics import without_nan
+from saformer.envs.rollout import Episode
+from saformer.envs.stepping import Workers
+from saformer.runs.checkpoint import Checkpoint
+from saformer.runs.run import Run
+from saformer.training.config import FitConfig
+from saformer.training.experience import Experience, Target, next_fallback, targets_for
+from saformer.training.exploration import StoppedExploringError, blamed_on_the_environment, explore
+from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune_events import FinetuneObserver, Outcome
+from saformer.training.fit import InterruptedTrainingError, in_mode
+from saformer.training.interrupt import Interrupt
+from saformer.training.judging import Judged, judge
+from saformer.training.trainer import Member, NonFiniteLossError, PackTrainer
+
+
+def finetune(
+    agent: FineTunedAgent,
+    experience: Experience,
+    limits: Sequence[Limit],
+    config: FinetuneConfig,
+    fit_config: FitConfig,
+    *,
+    seed: int,
+    run: Run,
+    learnt: Checkpoint,
+    options: ExecutionOptions | None = None,
+    observer: FinetuneObserver | None = None,
+    workers: Workers = "auto",
+) -> Outcome:
+    """Explore, relabel, aggregate and train by turns, until every limit surely holds or the allowance is spent.
+
+    Implements: Algorithm 3
+
+    `learnt` is the checkpoint that the agent came from; a run that has a checkpoint of its own goes on from there.
+    Every episode is on disk before the next thing happens; Ctrl-C raises `InterruptedTrainingError` after saving,
+    environments that fail `EnvironmentFailedError`, a loss that is not finite `NonFiniteLossError`.
+    """
+    loop = _Loop(
+        agent=agent,
+        experience=experience,
+        limits=limits,
+        config=config,
+        fit_config=fit_config,
+        seed=seed,
+        run=run,
+        options=options or agent.default_options,
+        observer=observer or FinetuneObserver(),
+        workers=workers,
+    )
+    loop.begin(learnt)
+    with Interrupt() as interrupt:
+        while not loop.is_over:
+            loop.go_on(interrupt)
+            if interrupt.requested:
+                raise InterruptedTrainingError(
+                    f"stopped after {len(experience)} of {config.episodes} episodes; saved in {run.path}"
+                )
+    return loop.finish()
+
+
+class _Loop:
+    """What is due next follows from how many episodes, updates and evaluations there are, so it can stop anywhere."""
+
+    def __init__(
+        self,
+        *,
+        agent: FineTunedAgent,
+        experience: Experience,
+        limits: Sequence[Limit],
+        config: FinetuneConfig,
+        fit_config: FitConfig,
+        seed: int,
+        run: Run,
+        options: ExecutionOptions,
+        observer: FinetuneObserver,
+        workers: Workers,
+    ) -> None:
+        self._agent, self._experience, self._limits, self._config = agent, experience, tuple(limits), config
+        self._seed, self._run, self._observer, self._workers = seed, run, observer, workers
+        self._trainer = PackTrainer([Member(agent, experience.sampler, seed, run)], fit_config)
+        # two, as each is recorded for its own number of lanes
+        self._judging = agent.policy(options)
+        kinds: tuple[Fallback, ...] = (options.fallback, config.exploration_fallback)
+        self._exploring = {kind: agent.policy(replace(options, fallback=kind)) for kind in kinds}
+        self._evaluations: list[dict[str, Any]] = []  # rows of metrics
+
+    def begin(self, learnt: Checkpoint) -> None:
+        """From the run's own checkpoint, or else from weights and optimisers of the run that was trained before."""
+        if self._run.checkpoint_path.exists():
+            saved = self._run.load()
+            weights = put_together(saved.groups["model"], saved.groups["temperature"])
+            self._trainer.restore([Checkpoint({**saved.groups, "model": weights}, saved.facts)])
+        else:
+            fresh = self._trainer.checkpoint({})
+            optimizers = {name: part for name, part in learnt.groups.items() if name.startswith("optimizer.")}
+            self._trainer.restore([Checkpoint({**fresh.groups, **optimizers}, fresh.facts)])
+            self._save()
+        self._run.rewind_metrics(self._trainer.update)
+        self._evaluations = [row for row in self._run.metrics() if "evaluation" in row]
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is to be learnt or judged any more, and nothing to be explored."""
+        return not self._updates_due and not self._is_evaluation_due and (self._is_spent or not self._open_limits)
+
+    def go_on(self, interrupt: Interrupt) -> None:
+        """Do what is due next."""
+        if self._updates_due:
+            self._train(interrupt)
+        elif self._is_evaluation_due:
+            self._evaluate()
+        else:
+            self._explore(interrupt)
+
+    def finish(self) -> Outcome:
+        """Say how it went, and mark the run as done."""
+        rows, evaluations = self._experience.rows, self._evaluations
+        outcome = Outcome(
+            held=not self._open_limits,
+            num_episodes=len(rows),
+            num_evaluation_episodes=sum(row["evaluation_episodes"] for row in evaluations),
+            broke_ceiling=sum(row.broke_ceiling for row in rows) / max(1, len(rows)),
+            before=evaluations[0]["evaluation"],
+            after=evaluations[-1]["evaluation"],
+        )
+        self._run.mark_done(
+            {
+                "updates": self._trainer.update,
+                "seconds": round(self._trainer.seconds, 1),
+                "held": outcome.held,
+                "episodes": outcome.num_episodes,
+                "evaluation_episodes": outcome.num_evaluation_episodes,
+                "broke_ceiling": outcome.broke_ceiling,
+            }
+        )
+        return outcome
+
+    @property
+    def _is_spent(self) -> bool:
+        return len(self._experience) >= self._config.episodes
+
+    @property
+    def _num_rounds(self) -> int:
+        """Whole ones; the last may be short."""
+        return self._config.num_rounds if self._is_spent else len(self._experience) // self._config.lanes
+
+    @property
+    def _updates_due(self) -> int:
+        if not self._experience.sampler.num_trajectories:
+            return 0  # every episode was cut short: there is nothing new to learn from
+        return max(0, self._num_rounds * self._config.updates - self._trainer.update)
+
+    @property
+    def _is_evaluation_due(self) -> bool:
+        on_time = self._num_rounds % self._config.evaluate_every == 0 and not self._is_within_a_round
+        return (on_time or self._is_spent) and not self._is_judged
+
+    @property
+    def _is_judged(self) -> bool:
+        """As it is now."""
+        return bool(self._evaluations) and self._evaluations[-1]["update"] == self._trainer.update
+
+    @property
+    def _is_within_a_round(self) -> bool:
+        return not self._is_spent and len(self._experience) % self._config.lanes > 0
+
+    @property
+    def _open_limits(self) -> list[Limit]:
+        """Those that did not hold when they were last judged."""
+        latest = self._evaluations[-1]["evaluation"] if self._evaluations else {}
+        return [limit for limit in self._limits if not latest.get(limit.name, {}).get("holds", False)]
+
+    def _explore(self, interrupt: Interrupt) -> None:
+        """The episodes that are missing from this round."""
+        first, config = len(self._experience), self._config
+        wanted = min(config.lanes - first % config.lanes, config.episodes - first)
+        fallback = next_fallback(self._experience.rows, tuple(self._exploring), lanes=config.lanes)
+        policy = self._exploring[fallback]
+        policy.options = replace(policy.options, seed=1_000_003 * self._seed + first + 1)
+        doing = f"exploring episodes {first} to {first + wanted - 1}"
+        with in_mode(self._trainer, training=False), blamed_on_the_environment(doing, str(self._run.path)):
+            self._trainer.unpack()
+            try:
+                explore(
+                    policy,
+                    self._experience.data,
+                    targets_for(self._open_limits, self._experience.rows, config.factors, count=wanted),
+                    first=first,
+                    seed=self._seed,
+                    ceiling=config.ceiling,
+                    keep=partial(self._keep, fallback),
+                    interrupt=interrupt,
+                    workers=self._workers,
+                )
+            except StoppedExploringError:
+                return
+
+    def _keep(self, fallback: Fallback, target: Target, episode: Episode, broke_ceiling: bool) -> None:
+        update = self._trainer.update
+        row = self._experience.add(episode, target, update=update, fallback=fallback, broke_ceiling=broke_ceiling)
+        self._observer.episode(row, self._config.episodes)
+        if row.end == "overlong":
+            horizon = self._experience.data.store.environment.horizon
+            raise ValueError(
+                f"episode {row.number} did not end within {horizon} steps, which is the longest that its data knows, "
+                "and none of that was cut off there: does the environment never end?"
+            )
+
+    def _train(self, interrupt: Interrupt) -> None:
+        total, due = self._config.num_rounds * self._config.updates, self._updates_due
+        sums: dict[str, float] = {}
+        began, before = time.perf_counter(), self._trainer.update
+        try:
+            with in_mode(self._trainer, training=True):
+                while (done := self._trainer.update - before) < due and not interrupt.requested:
+                    count, (metrics,) = self._trainer.advance(due - done)
+                    sums = {name: sums.get(name, 0.0) + count * value for name, value in metrics.items()}
+                    self._observer.progress(self._trainer.update, total, metrics)
+        except NonFiniteLossError as error:
+            self._save()
+            raise NonFiniteLossError(f"{error}. The state before it is saved in {self._run.path}") from None
+        self._trainer.seconds += time.perf_counter() - began
+        if done:
+            means = {name: value / done for name, value in sums.items()}
+            self._write({"update": self._trainer.update, "seconds": round(self._trainer.seconds, 3), **means})
+            self._save()
+
+    def _evaluate(self) -> None:
+        """All limits, as they are: nothing is attenuated, and what is seen is not learnt from.
+
+        Of many evaluations one will look good by chance; so where all limits hold, they must do so once more.
+        """
+        judged = self._judge(again=False)
+        num_episodes = self._config.evaluation_episodes * len(self._limits)
+        if all(found["holds"] for found in judged.values()):
+            judged = self._judge(again=True)
+            num_episodes *= 2
+        row = {"update": self._trainer.update, "episodes": len(self._experience), "evaluation_episodes": num_episodes}
+        self._write({**row, "evaluation": judged})
+        self._evaluations.append({**row, "evaluation": judged})
+        self._observer.judged(len(self._experience), judged)
+
+    def _judge(self, *, again: bool) -> Judged:
+        doing = f"judging the limits after {len(self._experience)} episodes"
+        with in_mode(self._trainer, training=False), blamed_on_the_environment(doing, str(self._run.path)):
+            self._trainer.unpack()
+            return judge(
+                self._judging,
+                self._experience.data,
+                self._limits,
+                episodes=self._config.evaluation_episodes,
+                seed=2 * self._seed + again,
+                workers=self._workers,
+            )
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self._run.append_metrics(without_nan(row))
+        self._observer.row(row)
+
+    def _save(self) -> None:
+        """SaFormer's weights as any run has them, so that any reader of runs can read this one."""
+        whole = self._trainer.checkpoint({"spec": self._run.spec.digest, "episodes": len(self._experience)})
+        networks, temperature = taken_apart(whole.groups["model"])
+        self._run.save(Checkpoint({**whole.groups, "model": networks, "temperature": temperature}, whole.facts))

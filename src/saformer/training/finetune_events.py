@@ -1,0 +1,40 @@
+"""What a caller hears of fine-tuning: while it goes on, and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from saformer.training.experience import ExploredEpisode
+from saformer.training.judging import Judged
+from saformer.training.trainer import Metrics
+
+
+@dataclass(frozen=True)
+class FinetuneObserver:
+    """What a caller may want to hear of."""
+
+    episode: Callable[[ExploredEpisode, int], None] = lambda row, allowance: None
+    """called with each new episode, and how many there may be"""
+    progress: Callable[[int, int, Metrics], None] = lambda update, total, metrics: None
+    """called after updates: how many of how many at most, and the latest metrics"""
+    judged: Callable[[int, Judged], None] = lambda num_episodes, found: None
+    """called after each evaluation, with the number of episodes explored before it"""
+    row: Callable[[dict[str, Any]], None] = lambda row: None
+    """called with each row of metrics, as it is written"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How fine-tuning ended."""
+
+    held: bool
+    """whether every limit holds with confidence; otherwise the allowance is spent"""
+    num_episodes: int
+    num_evaluation_episodes: int
+    broke_ceiling: float
+    """share of the explored episodes that did"""
+    before: Judged
+    """what the first evaluation found, before anything was explored"""
+    after: Judged

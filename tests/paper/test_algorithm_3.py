@@ -1,0 +1,156 @@
+"""Algorithm 3, piece by piece: attenuate, roll out, relabel, aggregate, train under an entropy constraint.
+
+Equations 8 and 9 stand in `test_objectives.py`; the whole loop in `tests/training/test_finetune.py`.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from saformer.agents.finetuned import EntropyConfig, FineTunedAgent, put_together, taken_apart
+from saformer.data.growing import GrowingSampler, Room
+from saformer.data.limits import Limit
+from saformer.data.sampling import WindowSampler
+from saformer.evaluation.confidence import holds, student_quantile, upper_bound
+from saformer.training.attenuation import attenuation_factors
+from saformer.training.experience import ExploredEpisode, next_fallback, promising, targets_for
+from saformer.training.update import means_of
+
+HIGH, LOW = Limit("100", (100.0,)), Limit("60", (60.0,))
+
+
+def row(
+    number: int, limit: Limit, *, cost: float = 2.0, earned: float = 3.0, fallback: str = "mean"
+) -> ExploredEpisode:
+    return ExploredEpisode(
+        number, 0, limit.name, limit.values, (1.0,), 0, (cost,), earned, 4, "terminated", False, 0.0, 0.0, fallback
+    )
+
+
+def test_attenuation_compounds_down_to_a_floor():
+    """Seen to fail when nothing holds the factors up."""
+    assert attenuation_factors(0.95, 0.85) == pytest.approx((0.95, 0.9025, 0.857375, 0.85))
+    assert attenuation_factors(0.5, 0.5) == (0.5,)
+    assert attenuation_factors(1.0, 1.0) == (1.0,)
+
+
+@pytest.mark.parametrize(("attenuation", "floor"), [(0.0, 0.1), (1.1, 0.5), (0.9, 0.0), (0.9, 0.95)])
+def test_odd_attenuations_are_refused(attenuation, floor):
+    with pytest.raises(ValueError, match="must lie in"):
+        attenuation_factors(attenuation, floor)
+
+
+def test_limits_are_explored_in_turn_each_a_little_lower_than_the_last_time():
+    """Seen to fail when what was explored before is forgotten."""
+    factors = (0.9, 0.8, 0.7)
+    first = targets_for([HIGH, LOW], [], factors, count=4)
+    assert [(target.limit.name, target.factor) for target in first] == [
+        ("100", 0.9), ("60", 0.9), ("100", 0.8), ("60", 0.8)
+    ]  # fmt: skip
+    later = targets_for([LOW], [row(0, HIGH), row(1, LOW), row(2, LOW)], factors, count=3)
+    assert [target.factor for target in later] == [0.7, 0.9, 0.8]  # it begins anew, and never compounds to zero
+    assert later[0].prompt == pytest.approx((42.0,))
+
+
+def test_exploration_goes_on_in_the_way_that_was_cheaper():
+    """Seen to fail when the dearer way is taken."""
+    kinds = ("mean", "least_cost")
+    rows = [row(0, HIGH, cost=90.0), row(1, HIGH, cost=95.0)]
+    assert next_fallback([], kinds, lanes=2) == "mean"
+    assert next_fallback(rows, kinds, lanes=2) == "least_cost"
+    rows += [row(2, HIGH, cost=70.0, fallback="least_cost"), row(3, LOW, cost=50.0, fallback="least_cost")]
+    assert next_fallback(rows, kinds, lanes=2) == "least_cost"
+    rows += [row(4, HIGH, cost=99.0, fallback="least_cost")]
+    assert next_fallback(rows, kinds, lanes=2) == "least_cost"  # as the round began
+    rows += [row(5, HIGH, cost=99.0, fallback="least_cost")]
+    assert next_fallback(rows, kinds, lanes=2) == "least_cost"  # dearer now, and the fourth round tries the dearer one
+    assert next_fallback(rows, ("mean", "mean"), lanes=2) == "mean"
+
+
+def test_the_most_promising_quarter_is_near_the_lowest_target_and_earned_most():
+    """Seen to fail when what was earned is not looked at."""
+    costs, returns = (100.0, 80.0, 70.0, 65.0, 64.0, 90.0, 20.0, 10.0), (9.0, 8.0, 1.0, 5.0, 3.0, 9.0, 9.0, 9.0)
+    rows = [row(n, LOW, cost=c, earned=r) for n, (c, r) in enumerate(zip(costs, returns, strict=True))]
+    assert promising(rows) == [1, 3]  # of 64, 65, 70 and 80
+
+
+def test_a_limit_holds_when_the_mean_is_surely_within_it():
+    """Seen to fail when the mean alone decides."""
+    assert student_quantile(0.95, 4) == pytest.approx(2.132, rel=0.01)  # from tables
+    assert student_quantile(0.95, 9) == pytest.approx(1.833, rel=0.002)
+    assert student_quantile(0.95, 19) == pytest.approx(1.729, rel=0.001)
+    costs = [8.0, 9.0, 10.0, 11.0, 12.0]  # mean 10, deviation 1.581
+    assert upper_bound(costs) == pytest.approx(10 + 2.132 * 1.5811 / math.sqrt(5), abs=0.02)
+    assert upper_bound([1.0]) == math.inf
+    assert not holds([[cost] for cost in costs], [11.0])
+    assert holds([[cost] for cost in costs], [11.6])
+    assert not holds([[cost, 1.0] for cost in costs], [11.6, 0.5])
+
+
+@pytest.fixture
+def tuned(agent) -> FineTunedAgent:
+    return FineTunedAgent(agent, EntropyConfig(initial_temperature=0.2))
+
+
+def test_each_loss_reaches_its_own_part_and_no_other(tuned, batch):
+    """Seen to fail when the entropy moves the temperature by the actor's loss."""
+    parts = {
+        "actor": tuned.model.saformer.actor,
+        "critic": tuned.model.saformer.critic,
+        "temperature": tuned.model.temperature,
+    }
+    for phase in tuned.phases:
+        tuned.model.zero_grad()
+        terms = [means_of(term, 1) for term in phase.terms(batch).values() if not term.watched]
+        torch.stack(terms).sum().backward()
+        reached = {
+            name for name, part in parts.items() if any(p.grad is not None and p.grad.any() for p in part.parameters())
+        }
+        assert reached == {phase.name}
+
+
+def test_the_actor_minimises_eq_8(tuned, batch):
+    """The likelihood of Eq. 5, and what entropy is left over, weighted. Seen to fail when the target is 0."""
+    terms = {name: term.mean().item() for name, term in tuned.actor_terms(batch).items()}
+    expected = -0.2 * (terms["entropy"] + 1)  # one action: the target is -1
+    assert terms["entropy_bonus"] == pytest.approx(expected, rel=1e-5)
+    dual = tuned.temperature_terms(batch)
+    assert dual["dual"].mean().item() == pytest.approx(0.2 * (terms["entropy"] + 1), rel=1e-5)
+    assert dual["temperature"].mean().item() == pytest.approx(0.2)
+
+
+def test_weights_are_those_of_any_saformer_and_the_temperature_is_beside_them(tuned, agent):
+    networks, temperature = taken_apart(tuned.model.state_dict())
+    assert set(networks) == set(agent.model.state_dict())
+    assert list(temperature) == ["temperature.log.weight"]
+    assert set(put_together(networks, temperature)) == set(tuned.model.state_dict())
+
+
+def test_new_windows_have_a_stated_share_and_their_real_cost(data):
+    """Windows of new trajectories are a sampler's of those alone. Seen to fail when new ones are drowned."""
+    old, new = data.filter(np.arange(100)), data.filter(np.arange(100, 103))
+    sampler = GrowingSampler(old, window=4, room=Room(5, 100), share=0.25, device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    before = sampler.sample(16, generator)
+    assert set(before.limit[:, 0].tolist()) <= set(np.float32(old.episode_cost[:, 0]).tolist())
+    places = [sampler._new.state.data_ptr(), sampler._counted.data_ptr()]
+    sampler.append(new.filter(np.arange(2)))
+    sampler.append(new.filter(np.arange(2, 3)))
+    assert [sampler._new.state.data_ptr(), sampler._counted.data_ptr()] == places  # a recorded update reads it there
+    real = set(np.float32(new.episode_cost[:, 0]).tolist())
+    drawn = [sampler.sample(16, generator) for _ in range(20)]
+    for batch in drawn:
+        assert [cost in real for cost in batch.limit[:, 0].tolist()] == [False] * 12 + [True] * 4
+    assert {cost for batch in drawn for cost in batch.limit[:, 0].tolist()} >= real
+    starts = torch.arange(60)
+    ours, theirs = sampler._new.windows(starts, torch.arange(4)), WindowSampler(new, window=4).windows(starts)
+    assert all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
+
+
+def test_there_is_only_the_room_there_is(data):
+    sampler = GrowingSampler(data, window=4, room=Room(1, 100), share=0.5)
+    sampler.append(data.filter(np.arange(1)))
+    with pytest.raises(ValueError, match="room for 1 new trajectories"):
+        sampler.append(data.filter(np.arange(1)))
