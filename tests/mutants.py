@@ -856,4 +856,6 @@ MUTANTS = (
            'tests/paper/test_algorithm_3.py::test_exploration_goes_on_in_the_way_that_was_cheaper'),
     Mutant('any of the near ones', 'training/experience.py', 'key=lambda number: -rows[number].episode_return', 'key=lambda number: number',
            'tests/paper/test_algorithm_3.py::test_the_most_promising_quarter_is_near_the_lowest_target_and_earned_most'),
+    Mutant("limits that hold untaught", "experiments/plan.py", "exploration=10, below=0.6, horizon=30", "exploration=10, horizon=30",
+           "tests/experiments/test_smoke.py::test_fine_tuning_explores_below_what_holds"),
 )  # fmt: skip

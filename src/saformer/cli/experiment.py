@@ -69,17 +69,9 @@ def main(arguments: Sequence[str], console: Console) -> int:
     experiments = find_experiments(command.name)
     if command.render is not None:
         return _render_again(experiments, command.render, console)
-    possible = [each for each in experiments if each.missing() is None]
-    for each in experiments:
-        if each not in possible:
-            console.print(
-                Text(f"skipped: {each.name} ({each.shows}): {each.missing()}", style="yellow"), soft_wrap=True
-            )
-    if not possible:
-        return 1
     setting = Setting(SCALES[command.scale], command.seeds, command.data)
     try:
-        return _carry_out(possible, setting, command, arguments, console)
+        return _carry_out(experiments, setting, command, arguments, console)
     except KeyboardInterrupt:
         again = shlex.join(["saformer", "experiment", *arguments])
         console.print(Text(f"interrupted; what was trained is saved. Go on with:\n  {again}", style="yellow"))
@@ -87,7 +79,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
 
 
 def _carry_out(
-    possible: Sequence[Experiment],
+    experiments: Sequence[Experiment],
     setting: Setting,
     command: ExperimentCommand,
     arguments: Sequence[str],
@@ -95,7 +87,7 @@ def _carry_out(
 ) -> int:
     with listening(console) as listener:
         results = conduct(
-            possible,
+            experiments,
             setting,
             engine=_engine(command),
             place=Place(command.runs, command.device),

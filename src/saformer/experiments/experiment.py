@@ -61,5 +61,3 @@ class Experiment:
     """tables and figures, from nothing but the rows"""
     settings: Callable[[Setting], list[Row]] = lambda setting: []
     """rows that need no run"""
-    missing: Callable[[], str | None] = lambda: None
-    """why it cannot be carried out, if so"""

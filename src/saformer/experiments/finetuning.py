@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from saformer import api
 from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Needs, Setting
 from saformer.experiments.pooling import INTERVAL_NOTE, TALLY, Pooled, our_cells, pooled, tally, their_cells
@@ -24,14 +23,10 @@ HEADINGS = (
 )
 
 
-def missing() -> str | None:
-    """Until `saformer.finetune` exists."""
-    return None if hasattr(api, "finetune") else "it needs saformer.finetune (Algorithm 3), which is not there yet"
-
-
 def needs(setting: Setting) -> Needs:
     """A model that never saw the cheapest tenth, and what fine-tuning makes of it."""
-    limits = OUT_OF_SAMPLE + IN_SAMPLE
+    below = (f"{float(percent) * setting.scale.below:.1f}" for percent in OUT_OF_SAMPLE)
+    limits = (*below, *IN_SAMPLE)
     return Needs(
         judgings=tuple(
             Judging(model, limits, variant, finetuned=variant == "fine-tuned")
@@ -87,5 +82,4 @@ EXPERIMENT = Experiment(
     ),
     needs=needs,
     present=present,
-    missing=missing,
 )

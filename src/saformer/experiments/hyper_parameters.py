@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from saformer.experiments.experiment import Experiment, Result
@@ -9,6 +10,7 @@ from saformer.experiments.plan import Needs, Setting
 from saformer.experiments.published import HYPER_PARAMETERS, ODDITIES
 from saformer.experiments.work import Row
 from saformer.report.sheet import Part, Remark, Sheet, plain_cell
+from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.presets import Preset
 
 AGENTS = {"saformer": "SaFormer", "dt": "DT", "bcq_lag": "BCQ-L", "cpq": "CPQ"}
@@ -23,7 +25,7 @@ WHERE = {
     "learning rate decay": ("fit.weight_decay",),
     "proposals N": ("agent.candidates",),
     "penalty factor lambda": ("agent.penalty",),
-    "attenuation factor alpha": (),
+    "attenuation factor alpha": ("finetune.attenuation",),
     "initial multiplier": ("agent.multiplier",),
     "multiplier's learning rate": ("agent.multiplier_learning_rate",),
     "Polyak averaging factor tau": ("agent.average_rate",),
@@ -67,7 +69,7 @@ def present(result: Result) -> list[Part]:
 
 def _value(preset: Preset, name: str) -> Any:
     for path in WHERE[name]:
-        value: Any = preset
+        value: Any = SimpleNamespace(agent=preset.agent, fit=preset.fit, finetune=FinetuneConfig())
         for part in path.split("."):
             value = getattr(value, part, None)
         if value is not None:

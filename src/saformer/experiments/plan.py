@@ -39,6 +39,8 @@ class Scale:
     """N of Figure 5"""
     exploration: int
     """episodes that fine-tuning may take"""
+    below: float = 1.0
+    """limits of fine-tuning are this share of the paper's: tiny models of scraps would keep the paper's untaught"""
     horizon: int | None = None
     """steps of an episode, if less than the environment's: data is then cut to pieces of this length"""
 
@@ -54,7 +56,7 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("smoke", episodes=2, candidates=(1, 4), exploration=10, horizon=30),
+        Scale("smoke", episodes=2, candidates=(1, 4), exploration=10, below=0.6, horizon=30),
         Scale("small", episodes=20, candidates=tuple(2**n for n in range(10)), exploration=200),
         Scale("paper", episodes=20, candidates=tuple(2**n for n in range(10)), exploration=200),
     )

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from saformer import api
-from saformer.api import Listener, build_data, train_together
+from saformer.api import Listener, build_data, finetune, train_together
 from saformer.api.datasets import open_data
 from saformer.api.run_data import relabelled
 from saformer.api.runs import judge
@@ -245,8 +244,7 @@ def _in_numbers(judging: Judging, setting: Setting) -> tuple[str, ...]:
 def _finetuned(run: Run, limits: Sequence[str], training: Training, job: RunJob, listener: Listener) -> Run:
     """The run that fine-tuning makes of this one, to the end."""
     out = Path(job.runs) / f"{run.path.name}-finetuned"
-    finetune: Any = getattr(api, "finetune", None)  # experiments that need it are skipped where it is not there
-    found: Run = finetune(
+    return finetune(
         run.path,
         limits,
         episodes=job.setting.scale.exploration,
@@ -257,7 +255,6 @@ def _finetuned(run: Run, limits: Sequence[str], training: Training, job: RunJob,
         workers=job.workers,
         listener=listener,
     ).run
-    return found
 
 
 def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:
