@@ -90,20 +90,20 @@ def test_the_nine_are_frozen():
 
 def test_policies_of_the_nine_are_held_against_the_canonical_build(data):
     """Whatever data they were trained on. Seen to fail when the run's own data is the yardstick."""
-    from saformer.api.runs import _frontier
+    from saformer.api.runs import frontier_of
     from saformer.core.batch import Dimensions
     from saformer.runs.spec import RunSpec
 
     spec = RunSpec("hopper-medium", "saformer", {}, {}, 0, ("torque",), None, 0, "", Dimensions(11, 3))
     limit = Limit("700", (700.0,))
-    assert _frontier(spec, data, limit) == canonical("hopper-medium").frontier.at(700.0)
+    assert frontier_of(spec, data, limit) == canonical("hopper-medium").frontier.at(700.0)
     for other in (
         replace(spec, task="allowance"),
         replace(spec, criteria=("energy",)),
         replace(spec, criteria=("torque", "energy")),
     ):
-        assert _frontier(other, data, limit) == frontier(data, limit)
-    assert _frontier(spec, replace(data, cost_discount=0.9), limit) == frontier(data, limit)
+        assert frontier_of(other, data, limit) == frontier(data, limit)
+    assert frontier_of(spec, replace(data, cost_discount=0.9), limit) == frontier(data, limit)
 
 
 @pytest.mark.long
