@@ -678,7 +678,7 @@ MUTANTS = (
            'tests/contracts/test_agents.py::test_same_seed_same_bits'),
     Mutant('targets unsaved', 'agents/bcq_lag.py', 'self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)', 'self.__dict__.update(reward_target=target_of(self.reward), cost_target=target_of(self.cost))',
            'tests/contracts/test_agents.py::test_save_load_update_equals_update'),
-    Mutant('steps counted on', 'agents/markov.py', '            self._timestep[self._lanes(lanes)] = 0\n', '            pass\n',
+    Mutant('steps counted on', 'agents/markov.py', '            self.budget.renew(limit, self._lanes(lanes))\n', '            pass\n',
            'tests/contracts/test_agents.py::test_a_lane_that_is_begun_anew_remembers_nothing'),
     Mutant("bcq-l's critics swapped", 'agents/bcq_lag.py', '_, reward, cost = model.best(batch.next_state', '_, cost, reward = model.best(batch.next_state',
            'tests/agents/test_values.py::test_critics_know_what_an_episode_brings'),

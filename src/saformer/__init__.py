@@ -20,6 +20,7 @@ except PackageNotFoundError:
 
 if TYPE_CHECKING:
     from saformer.api import (
+        Shield,
         build_data,
         demo,
         evaluate,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Shield",
     "__version__",
     "build_data",
     "demo",

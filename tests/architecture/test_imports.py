@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "saformer"
 # docs/architecture.md shows the same table.
 BELOW_API = {
     *("core", "accelerated", "criteria", "data", "engine", "envs", "runs", "agents", "evaluation", "training"),
-    "report",
+    *("report", "shield"),
 }
 ALLOWED = {
     "criteria": set(),
@@ -22,6 +22,7 @@ ALLOWED = {
     "runs": {"core"},
     "envs": {"core", "criteria", "data"},
     "accelerated": {"core"},
+    "shield": {"core", "criteria"},
     "agents": {"core", "data", "accelerated"},
     "evaluation": {"core", "criteria", "data", "envs", "runs"},
     "training": {"core", "data", "envs", "agents", "evaluation", "engine", "runs"},

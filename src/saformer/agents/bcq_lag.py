@@ -244,7 +244,14 @@ class BCQLagAgent:
             return model.units.raw_action(action)
 
         device = model.multiplier.value.device
-        return MarkovPolicy(choose, self.dimensions, limit=self.config.limit, seed=options.seed, device=device)
+        return MarkovPolicy(
+            choose,
+            self.dimensions,
+            limit=self.config.limit,
+            cost_discount=self.config.cost_discount,
+            seed=options.seed,
+            device=device,
+        )
 
     @property
     def default_options(self) -> BCQLagOptions:

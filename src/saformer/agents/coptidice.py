@@ -232,7 +232,14 @@ class COptiDICEAgent:
             return model.units.raw_action(actions.drawn(generator) if options.sample else actions.likeliest)
 
         device = model.units.get_buffer("limit").device
-        return MarkovPolicy(choose, self.dimensions, limit=self.config.limit, seed=options.seed, device=device)
+        return MarkovPolicy(
+            choose,
+            self.dimensions,
+            limit=self.config.limit,
+            cost_discount=self.config.cost_discount,
+            seed=options.seed,
+            device=device,
+        )
 
     @property
     def default_options(self) -> COptiDICEOptions:

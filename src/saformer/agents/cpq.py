@@ -222,7 +222,14 @@ class CPQAgent:
             return model.units.raw_action(model.actor(model.timed(model.units.state(state), timestep)).middle)
 
         device = model.units.get_buffer("limit").device
-        return MarkovPolicy(choose, self.dimensions, limit=self.config.limit, seed=options.seed, device=device)
+        return MarkovPolicy(
+            choose,
+            self.dimensions,
+            limit=self.config.limit,
+            cost_discount=self.config.cost_discount,
+            seed=options.seed,
+            device=device,
+        )
 
     @property
     def default_options(self) -> MarkovOptions:

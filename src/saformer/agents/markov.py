@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from saformer.core.batch import Dimensions
+from saformer.core.budget import Budget
 from saformer.core.policy import Decision, as_rows
 
 Choose = Callable[[Tensor, Tensor, torch.Generator], Tensor]
@@ -29,22 +30,29 @@ class MarkovPolicy:
     """
 
     def __init__(
-        self, choose: Choose, dimensions: Dimensions, *, limit: tuple[float, ...], seed: int, device: torch.device
+        self,
+        choose: Choose,
+        dimensions: Dimensions,
+        *,
+        limit: tuple[float, ...],
+        cost_discount: float,
+        seed: int,
+        device: torch.device,
     ) -> None:
         self.limit = limit
         self._choose, self._dimensions, self._seed, self._device = choose, dimensions, seed, device
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._timestep = torch.zeros(0, dtype=torch.int64, device=device)
+        self.budget = Budget(torch.zeros(0, dimensions.constraints, device=device), cost_discount)
 
     def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
         """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
         num_lanes = len(as_rows(state, self._dimensions.state, self._device))
-        as_rows(limit, self._dimensions.constraints, self._device)
+        limit = as_rows(limit, self._dimensions.constraints, self._device).expand(num_lanes, -1)
         if lanes is None:
             self._generator.manual_seed(self._seed)
-            self._timestep = torch.zeros(num_lanes, dtype=torch.int64, device=self._device)
+            self.budget = Budget(limit, self.budget.cost_discount)
         else:
-            self._timestep[self._lanes(lanes)] = 0
+            self.budget.renew(limit, self._lanes(lanes))
 
     @torch.no_grad()
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
@@ -53,11 +61,11 @@ class MarkovPolicy:
         state = as_rows(state, self._dimensions.state, self._device)
         if len(state) != len(lanes):
             raise ValueError(f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one state a lane")
-        return Decision(self._choose(state, self._timestep[lanes], self._generator))
+        return Decision(self._choose(state, self.budget.num_steps[lanes], self._generator))
 
-    def observe(self, reward: object, cost: object, lanes: Tensor | None = None) -> None:
-        """Count the step; what it brought is not needed."""
-        self._timestep[self._lanes(lanes)] += 1
+    def observe(self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None) -> None:
+        """Book what the step cost: costs [L, C]. Reward and action are not needed."""
+        self.budget.spend(as_rows(cost, self._dimensions.constraints, self._device), self._lanes(lanes))
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return torch.arange(len(self._timestep), device=self._device) if lanes is None else lanes.to(self._device)
+        return torch.arange(len(self.budget.limit), device=self._device) if lanes is None else lanes.to(self._device)

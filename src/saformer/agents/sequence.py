@@ -155,12 +155,14 @@ class SequencePolicy:
         self.history.append(state, action, asked[:, None], self.budget, lanes)
         return Decision(action, return_to_go=asked if "return_to_go" in self._model.layout.kinds else None)
 
-    def observe(self, reward: object, cost: object, lanes: Tensor | None = None) -> None:
-        """Book what the last action brought: rewards [L], costs [L, C]."""
+    def observe(self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None) -> None:
+        """Book what the last action brought: rewards [L], costs [L, C]; `action` [L, A] if another was executed."""
         lanes = self._lanes(lanes)
         cost = as_rows(cost, self._model.dimensions.constraints, self._device, least=0.0)
         self.return_to_go[lanes] -= as_rows(reward, 1, self._device)[:, 0]
         self.budget.spend(cost, lanes)
+        if action is not None:
+            self.history.correct(as_rows(action, self._model.dimensions.action, self._device), lanes)
 
     def _begin(self, limit: Tensor) -> None:
         self.budget = Budget(limit, cost_discount=self._cost_discount)

@@ -9,11 +9,13 @@ from saformer.api.runs import DEFAULT_LIMITS, evaluate, evaluate_offline, load
 from saformer.api.training import train, train_together
 from saformer.api.trials import sweep
 from saformer.data.limits import Limit
+from saformer.shield import Shield
 
 __all__ = [
     "DEFAULT_LIMITS",
     "Limit",
     "Listener",
+    "Shield",
     "build_data",
     "data_of",
     "demo",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from saformer.api.run_data import (
     with_costs,
 )
 from saformer.api.settings import options_of
+from saformer.api.shielding import judged_policies
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
 from saformer.data.relabel import RelabelledStore
@@ -62,6 +63,9 @@ def judge(
     execution: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     cost_discount: float | None = None,
+    shield: bool = False,
+    both: bool = False,
+    reference: bool = False,
     seed: int = 0,
     device: str = "auto",
     workers: int | Literal["auto"] = "auto",
@@ -87,17 +91,22 @@ def judge(
     parsed = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, parsed, listener)
     options = options_of(agent, execution or {})
-    evaluation = evaluate_policy(
-        agent.policy(options),
-        found,
-        parsed,
-        episodes=episodes,
-        seed=seed,
-        frontiers=[frontier_of(run.spec, found, limit) for limit in parsed],
-        progress=listener.evaluating,
-        workers=workers,
-    )
-    return Judged(evaluation, options, found)
+    policies = judged_policies(agent, options, found, shield=shield, both=both, reference=reference)
+    first, *others = [
+        evaluate_policy(
+            policy,
+            found,
+            parsed,
+            name=name,
+            episodes=episodes,
+            seed=seed,
+            frontiers=[frontier_of(run.spec, found, limit) for limit in parsed],
+            progress=listener.evaluating,
+            workers=workers,
+        )
+        for name, policy in policies.items()
+    ]
+    return Judged(replace(first, beside=tuple(others)), options, found)
 
 
 def evaluate(
@@ -107,6 +116,9 @@ def evaluate(
     episodes: int = 20,
     execution: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
+    shield: bool = False,
+    both: bool = False,
+    reference: bool = False,
     seed: int = 0,
     device: str = "auto",
     workers: int | Literal["auto"] = "auto",
@@ -117,6 +129,9 @@ def evaluate(
     `limits` are by default the 10th, 20th, 30th and 50th percentile of the data's costs, or the one limit that the run
     was trained for. `execution` changes how the policy acts, by the names of its agent's options:
     {"candidates": 128, "verification": "off"} for saformer, {"target_return": 3600} for dt.
+    `shield` makes actions cheaper where they would pass the limit, if costs are functions of the action alone; `both`
+    judges the policy with and without it; `reference` adds the agent's mean action, blind to the limit, with it. They
+    are in `beside` of what is returned.
     `data` says where the run's store is now, if it was moved. `workers` processes step the environments: by default one
     per core where that pays; with 0 this one does. The findings are the same.
     """
@@ -127,6 +142,9 @@ def evaluate(
         episodes=episodes,
         execution=execution,
         data=data,
+        shield=shield,
+        both=both,
+        reference=reference,
         seed=seed,
         device=device,
         workers=workers,

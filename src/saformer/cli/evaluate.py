@@ -43,6 +43,12 @@ class EvaluateCommand(Generic[Options]):
     """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate constraints (p20,350); by default p10 p20 p30 p50, or the one limit that the run was trained for."""  # noqa: E501
     episodes: int = 20
     """Episodes under each limit."""
+    shield: bool = False
+    """Make actions cheaper where they would pass the limit: then no episode does, whatever was learnt. For costs of the action alone, such as torque."""  # noqa: E501
+    both: bool = False
+    """Judge the policy with and without the shield, side by side."""
+    reference: bool = False
+    """Also show the agent's mean action, prompted with the largest cost of the data, with the shield."""
     offline: bool = False
     """No rollout: judge the model on trajectories that training held out."""
     data: str | None = None
@@ -81,6 +87,9 @@ def main(arguments: Sequence[str], console: Console) -> int:
             episodes=command.episodes,
             execution={**options, **({"seed": command.seed} if "seed" in options else {})},
             data=command.data,
+            shield=command.shield,
+            both=command.both,
+            reference=command.reference,
             seed=command.seed,
             device=command.device,
             workers=command.workers,

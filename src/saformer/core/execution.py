@@ -157,8 +157,7 @@ class SaFormerPolicy:
     ) -> None:
         self.options = options or ExecutionOptions()
         self._model = model.eval()
-        self._window = window
-        self._cost_discount = cost_discount
+        self._window, self._cost_discount = window, cost_discount
         self._risk = risk
         self._device = model.normalizer.centre("state").device
         self._generator = torch.Generator(self._device).manual_seed(self.options.seed)
@@ -197,10 +196,12 @@ class SaFormerPolicy:
         self.history.append(state, decision.action, asked[:, None], self.budget, lanes)
         return decision
 
-    def observe(self, reward: object, cost: object, lanes: Tensor | None = None) -> None:
+    def observe(self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None) -> None:
         """Book what the last action cost: costs [L, C]. The reward is not needed: returns are asked for anew."""
         cost = as_rows(cost, self._model.dimensions.constraints, self._device, least=0.0)
         self.budget.spend(cost, self._lanes(lanes))
+        if action is not None:
+            self.history.correct(as_rows(action, self._model.dimensions.action, self._device), self._lanes(lanes))
 
     @torch.inference_mode()
     def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
@@ -223,9 +224,8 @@ class SaFormerPolicy:
 
     def _first_round(self, reading: Reading, *noise: Tensor) -> Decision:
         candidates = propose(self._model, reading, *noise)
-        verification = None
-        if self.options.verification == "paper":
-            verification = verify(self._model, reading, candidates, reading.remaining, self._risk)
+        verifying = self.options.verification == "paper"
+        verification = verify(self._model, reading, candidates, reading.remaining, self._risk) if verifying else None
         return select(candidates, verification, self.options.fallback)
 
     def _next_round(self, reading: Reading, rejected: Tensor, *noise: Tensor) -> Decision:

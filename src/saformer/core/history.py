@@ -62,6 +62,10 @@ class History:
         for column, value in ((self._steps, present), (self.timestep, budget.num_steps[lanes])):
             column[lanes] = torch.cat([column[lanes], value[:, None]], dim=1)[:, 1:]
 
+    def correct(self, action: Tensor, lanes: Tensor) -> None:
+        """The latest step of these lanes was taken with this action [l, A], whatever had been chosen."""
+        self.action[lanes, -1:] = action[:, None]
+
     def forget(self, lanes: Tensor) -> None:
         """Start these lanes anew."""
         self.timestep[lanes] = NEVER

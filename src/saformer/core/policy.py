@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from saformer.core.budget import Budget
     from saformer.core.execution import Candidates, Verification
 
 
@@ -32,10 +33,16 @@ class Decision:
     """all that was proposed in the last round"""
     verification: Verification | None = None
     """what the critic made of it; None when verification is off"""
+    shielded: Tensor | None = None
+    """[L] bool: a shield made the action cheaper than it was chosen; None without one"""
 
 
 class Policy(Protocol):
     """Drives L episodes at once. `lanes` names the ones a call is about; all of them by default."""
+
+    @property
+    def budget(self) -> Budget:
+        """The accounts of its episodes. Limits may be moved there mid-episode."""
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
         """Begin episodes: states [L, S], limits [L, C]."""
@@ -43,8 +50,10 @@ class Policy(Protocol):
     def act(self, state: Tensor, lanes: Tensor | None = None) -> Decision:
         """Choose one action per lane for states [L, S]."""
 
-    def observe(self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None) -> None:
-        """Tell what the last action brought: rewards [L], costs [L, C]."""
+    def observe(
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Tensor | None = None
+    ) -> None:
+        """Tell what the last action brought: rewards [L], costs [L, C]; `action` [L, A] if another was executed."""
 
 
 def as_rows(value: object, width: int, device: torch.device, *, least: float = -torch.inf) -> Tensor:

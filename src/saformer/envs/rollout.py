@@ -33,6 +33,8 @@ class Episode:
     """[T] rounds of proposals that each decision took; 1 for a policy that does not propose in rounds"""
     fell_back: NDArray[np.bool_]
     """[T] whether the fallback decided"""
+    shielded: NDArray[np.bool_]
+    """[T] whether a shield changed the action"""
 
 
 Watcher = Callable[[torch.Tensor, Decision], None]
@@ -170,14 +172,15 @@ class _Log:
     def decided(
         self, lanes: NDArray[np.int64], state: NDArray[np.float32], action: NDArray[np.float32], decision: Decision
     ) -> None:
-        num_rounds, fell_back = decision.num_rounds, decision.fell_back
+        num_rounds = decision.num_rounds
         self._steps.append(
             {
                 "lane": lanes,
                 "state": state,
                 "action": action,
                 "num_rounds": np.ones(len(lanes), np.int64) if num_rounds is None else num_rounds.cpu().numpy(),
-                "fell_back": np.zeros(len(lanes), np.bool_) if fell_back is None else fell_back.cpu().numpy(),
+                "fell_back": _flags(decision.fell_back, len(lanes)),
+                "shielded": _flags(decision.shielded, len(lanes)),
             }
         )
 
@@ -218,7 +221,7 @@ def _episode(
             terminated=bool(columns.terminated[lane]),
             truncated=bool(columns.truncated[lane]),
         ),
-        **{name: rows[name] for name in ("cost", "num_rounds", "fell_back")},
+        **{name: rows[name] for name in ("cost", "num_rounds", "fell_back", "shielded")},
     )
 
 
@@ -232,6 +235,10 @@ def _check_finite(columns: Columns, lanes: NDArray[np.int64], seeds: Sequence[in
                 f"the environment of lane {lane} (seed {seeds[lane]}) gave a {name} that is NaN or infinite: "
                 "it has become unstable, or is not meant for such actions"
             )
+
+
+def _flags(flags: torch.Tensor | None, count: int) -> NDArray[np.bool_]:
+    return np.zeros(count, np.bool_) if flags is None else flags.cpu().numpy()
 
 
 def _rows(values: Any) -> torch.Tensor:

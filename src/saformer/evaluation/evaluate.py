@@ -31,6 +31,10 @@ class Evaluation:
     verdicts: tuple[Verdict, ...]
     decisions_per_second: float
     trace: dict[str, Any]
+    name: str = "the policy"
+    """whose episodes these are"""
+    beside: tuple[Evaluation, ...] = ()
+    """others under the same limits, to be compared with it"""
 
     @property
     def limits_met(self) -> int:
@@ -58,6 +62,8 @@ class Evaluation:
             "tolerance": TOLERANCE,
             "decisions_per_second": self.decisions_per_second,
             "episodes": [row.plain() for row in self.rows],
+            "name": self.name,
+            "beside": [other.plain() for other in self.beside],
         }
 
 
@@ -66,6 +72,7 @@ def evaluate(
     data: RelabelledStore,
     limits: Sequence[Limit],
     *,
+    name: str = "the policy",
     episodes: int = 20,
     seed: int = 0,
     frontiers: Sequence[Frontier] | None = None,
@@ -110,6 +117,7 @@ def evaluate(
             "paths": cost_paths(played, lane_limits, cost_discount=data.cost_discount),
             "decisions": decisions,
         },
+        name=name,
     )
 
 
@@ -126,4 +134,5 @@ def _row(episode: Episode, limit: Limit, cost_discount: float) -> EpisodeRow:
         truncated=episode.trajectory.truncated,
         resampled=float((episode.num_rounds > 1).mean()),
         fell_back=float(episode.fell_back.mean()),
+        shielded=float(episode.shielded.mean()),
     )

@@ -32,6 +32,8 @@ class EpisodeRow:
     """share of steps that took more than one round of proposals"""
     fell_back: float
     """share of steps that the fallback decided"""
+    shielded: float = 0.0
+    """share of steps whose action a shield changed"""
 
     @property
     def within(self) -> bool:
@@ -64,6 +66,8 @@ class Verdict:
     """(R - R_min) / (frontier - R_min), capped at 1.25"""
     resampled: float
     fell_back: float
+    shielded: float
+    """mean share of steps whose action a shield changed"""
 
     @property
     def safe_share(self) -> float:
@@ -99,6 +103,7 @@ def judge(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdi
         frontier_share=frontier.share(mean_return),
         resampled=float(np.mean([row.resampled for row in rows])),
         fell_back=float(np.mean([row.fell_back for row in rows])),
+        shielded=float(np.mean([row.shielded for row in rows])),
     )
 
 

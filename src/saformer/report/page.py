@@ -9,9 +9,14 @@ from typing import Any
 from saformer.report import figure
 from saformer.report.exploration import exploration
 from saformer.report.frame import how_it_was_made, learning, section, write_page
-from saformer.report.table import numbers, summary, verdict_html
+from saformer.report.table import SHIELD, numbers, summary, verdict_html
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
+
+SHIELDED = (
+    " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says nothing of what was "
+    "learnt: judge that without the shield."
+)
 
 
 def write_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
@@ -26,7 +31,7 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         '<p class="note">Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns '
         "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), at most 1.25. "
         "Redrawn: steps that took more than one round of proposals. Fallback: steps in which no round held a safe "
-        "candidate. Both are 0 for agents that propose nothing.</p>",
+        f"candidate. Both are 0 for agents that propose nothing.{_of_the_shield(evaluation)}</p>",
         section("Cost and return against the limit", figure.cost_and_return(evaluation)),
         section("Among the data", figure.among_the_data(evaluation, trace["data"])),
         section(
@@ -40,6 +45,12 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         *how_it_was_made(run, command, {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]}),
     ]
     return write_page(path, spec.task_name, parts)
+
+
+def _of_the_shield(evaluation: dict[str, Any]) -> str:
+    """What it means that there was one, if there was."""
+    judged = (evaluation, *evaluation.get("beside", ()))
+    return SHIELDED if any(SHIELD in one.get("name", "") for one in judged) else ""
 
 
 def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:

@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 HEADINGS = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share", "redrawn", "fallback")
+SHIELD = "shield"
+"""Named where there was one."""
 MARKED = {1, 2}
 """Columns that say whether the limit was met."""
 TERMINAL_STYLES = {"met": "green", "missed": "red", "": ""}
@@ -23,9 +25,10 @@ Cell = tuple[str, str]
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures over all limits, in one line."""
     verdicts, correlation = evaluation["verdicts"], evaluation["rank_correlation"]
+    name = f"{evaluation['name']}: " if evaluation.get("beside") else ""
     obeyed = "" if math.isnan(correlation) else f"rank correlation of limit and cost {correlation:.2f}, "
     return (
-        f"{evaluation['limits_met']} of {len(verdicts)} limits met (tolerance {evaluation['tolerance']:g}, "
+        f"{name}{evaluation['limits_met']} of {len(verdicts)} limits met (tolerance {evaluation['tolerance']:g}, "
         f"{verdicts[0]['num_episodes']} episodes each), {obeyed}"
         f"frontier share {evaluation['frontier_share']:.2f}, "
         f"{evaluation['decisions_per_second']:.0f} decisions per second"
@@ -34,12 +37,13 @@ def summary(evaluation: dict[str, Any]) -> str:
 
 def verdict_table(evaluation: dict[str, Any]) -> Table:
     """For the terminal."""
-    return terminal_table(HEADINGS, _rows(evaluation), caption=summary(evaluation))
+    headings, rows = _columns(evaluation)
+    return terminal_table(headings, rows, caption=summary(evaluation))
 
 
 def verdict_html(evaluation: dict[str, Any]) -> str:
     """For a page: limits met in green and missed in red, as in the paper."""
-    return html_table(HEADINGS, _rows(evaluation))
+    return html_table(*_columns(evaluation))
 
 
 def terminal_table(
@@ -84,12 +88,19 @@ def _number(value: float | None, sign: str) -> str:
     return f"{value:{sign}.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"
 
 
-def _rows(evaluation: dict[str, Any]) -> list[list[Cell]]:
+def _columns(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Cell]]]:
+    """Headings and rows: limit by limit, and under each all that were judged."""
+    judged = [evaluation, *evaluation.get("beside", ())]
+    named, shielded = len(judged) > 1, any(SHIELD in one.get("name", "") for one in judged)
+    headings = HEADINGS + (("shielded",) if shielded else ()) + (("policy",) if named else ())
     rows = []
-    for verdict in evaluation["verdicts"]:
-        mark = "met" if verdict["met"] else "missed"
-        rows.append([(text, mark if place in MARKED else "") for place, text in enumerate(_cells(verdict))])
-    return rows
+    for verdicts in zip(*(one["verdicts"] for one in judged), strict=True):
+        for one, verdict in zip(judged, verdicts, strict=True):
+            mark = "met" if verdict["met"] else "missed"
+            row = [(text, mark if place in MARKED else "") for place, text in enumerate(_cells(verdict))]
+            row += [(percent(verdict["shielded"] if SHIELD in one["name"] else None), "")] if shielded else []
+            rows.append(row + ([(one["name"], "")] if named else []))
+    return headings, rows
 
 
 def _cells(verdict: dict[str, Any]) -> list[str]:

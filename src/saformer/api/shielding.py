@@ -1,0 +1,49 @@
+"""What a run's policy is judged as: as it was trained, within a shield, and beside what heeds no limit."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from saformer.agents.agent import Agent
+from saformer.core.policy import Policy
+from saformer.data.relabel import RelabelledStore
+from saformer.shield import Shield, Unlimited
+
+PLAIN, SHIELDED, REFERENCE = "the policy", "the policy + shield", "limit-blind mean action + shield"
+CERTAIN = {"candidates": 1, "verification": "off", "noise": "none", "sample": False}
+"""Options under which agents act by their mean; each has some of them."""
+
+
+def shielded(policy: Policy, data: RelabelledStore) -> Shield:
+    """The policy within what this data's costs, bounds and horizon allow."""
+    environment = data.store.environment
+    return Shield(
+        policy,
+        data.criteria,
+        action_low=environment.action_low,
+        action_high=environment.action_high,
+        cost_discount=data.cost_discount,
+        horizon=environment.horizon,
+    )
+
+
+def judged_policies(
+    agent: Agent, options: Any, data: RelabelledStore, *, shield: bool, both: bool, reference: bool
+) -> dict[str, Policy]:
+    """By name: first the one that is asked about, then those to compare it with."""
+    policies: dict[str, Policy] = {}
+    if shield or both:
+        policies[SHIELDED] = shielded(agent.policy(options), data)
+    if both or not shield:
+        policies[PLAIN] = agent.policy(options)
+    if reference:
+        policies[REFERENCE] = shielded(limit_blind(agent, options, data), data)
+    return policies
+
+
+def limit_blind(agent: Agent, options: Any, data: RelabelledStore) -> Unlimited:
+    """The agent's mean action, prompted in every episode with the largest cost of the data."""
+    known = {field.name for field in fields(options)}
+    certain = replace(options, **{name: value for name, value in CERTAIN.items() if name in known})
+    return Unlimited(agent.policy(certain), data.episode_cost.max(0).tolist())

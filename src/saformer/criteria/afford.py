@@ -1,0 +1,123 @@
+"""Actions that cost no more than may be spent, where the cost is a function of the action alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saformer.criteria.step import Array, CostCriterion, Doubles, Step
+
+Floats = NDArray[np.float32]
+NUM_POINTS = 33
+"""Scales that are tried at once; each round leaves 1/32 of the stretch that is still in question."""
+NUM_ROUNDS = 5
+"""32**-5 is less than float32 tells apart."""
+SHARES = np.linspace(0.0, 1.0, NUM_POINTS)
+
+
+class Affordable:
+    """Brings actions within what they may cost, by moving them towards the cheapest action.
+
+    Every action that it gives is costed as it will be executed (float32, within bounds), so what it promises rests on
+    nothing but that: the search for the largest scale is best where costs fall towards the cheapest action, as torque
+    and energy do, and where they do not, a smaller one may be found. It ends after a fixed number of rounds.
+    """
+
+    def __init__(self, criteria: Sequence[CostCriterion], low: Sequence[float], high: Sequence[float]) -> None:
+        self.criteria = tuple(criteria)
+        for criterion in self.criteria:
+            require_action_alone(criterion)
+        self._low, self._high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+        self.cheapest = self._cheapest()
+        """[A] the cheapest action within bounds that was found"""
+        self.least = self.cost(self.cheapest)
+        """[C] what it costs"""
+
+    def cost(self, action: Floats) -> Doubles:
+        """[..., A] -> [..., C]."""
+        step = Step(action=action, origin="an action alone")
+        return np.stack([criterion(step) for criterion in self.criteria], axis=-1)
+
+    def project(self, action: Array, allowed: Doubles) -> tuple[Floats, Doubles, NDArray[np.bool_]]:
+        """Actions [L, A] that cost at most `allowed` [L, C], what they cost [L, C], and which of them were changed [L].
+
+        Those that are affordable stay. What the cheapest action costs is always allowed: there is nothing cheaper.
+        """
+        allowed = np.maximum(allowed, self.least)
+        executed = self._bounded(action)
+        cost = self.cost(executed)
+        over: NDArray[np.bool_] = np.any(cost > allowed, axis=-1)
+        if over.any():
+            executed[over] = self._nearest(executed[over], allowed[over])
+            cost[over] = self.cost(executed[over])
+        return executed, cost, over
+
+    def _nearest(self, action: Floats, allowed: Doubles) -> Floats:
+        """The action scaled towards the cheapest one: as a whole, then each entry back as far as costs allow.
+
+        Without the second part, one exhausted constraint would still entries that cost it nothing.
+        """
+        scale = self._raised(action, np.zeros(action.shape), slice(None), allowed)
+        if len(self.criteria) > 1:
+            for entry in range(action.shape[1]):
+                scale = self._raised(action, scale, slice(entry, entry + 1), allowed)
+        return self._scaled(action, scale)
+
+    def _raised(self, action: Floats, scale: Doubles, entries: slice, allowed: Doubles) -> Doubles:
+        """The scale [L, A] with these entries raised towards 1 as far as is affordable.
+
+        The lower end of the stretch in question is always affordable: the scale that was given, or one that was tried.
+        """
+        lanes = np.arange(len(action))
+        low, high = np.zeros(len(action)), np.ones(len(action))
+        for _ in range(NUM_ROUNDS):
+            shares = low[:, None] + (high - low)[:, None] * SHARES  # [L, points]
+            tried = np.repeat(scale[:, None], NUM_POINTS, axis=1)  # [L, points, A]
+            tried[..., entries] += shares[..., None] * (1 - tried[..., entries])
+            within = self.cost(self._scaled(action[:, None], tried)) <= allowed[:, None]
+            affordable: NDArray[np.bool_] = np.all(within, axis=-1)
+            affordable[:, 0] = True
+            last = NUM_POINTS - 1 - affordable[:, ::-1].argmax(1)
+            low, high = shares[lanes, last], shares[lanes, np.minimum(last + 1, NUM_POINTS - 1)]
+        raised = scale.copy()
+        raised[:, entries] += low[:, None] * (1 - raised[:, entries])
+        return raised
+
+    def _scaled(self, action: Floats, scale: Doubles) -> Floats:
+        return self._bounded(self.cheapest + scale * (action - self.cheapest.astype(np.float64)))
+
+    def _bounded(self, action: Array) -> Floats:
+        return np.clip(np.asarray(action, np.float32), self._low, self._high)
+
+    def _cheapest(self) -> Floats:
+        """Nothing at all (or the bound nearest to it) if that is free; else the best of a search, entry by entry."""
+        action = self._bounded(np.zeros_like(self._low))
+        least = float(self.cost(action).sum())
+        for entry in np.flatnonzero(np.isfinite(self._low) & np.isfinite(self._high)):
+            left, right = float(self._low[entry]), float(self._high[entry])
+            for _ in range(NUM_ROUNDS):
+                if least == 0:
+                    return action
+                tried = np.repeat(action[None], NUM_POINTS, axis=0)
+                tried[:, entry] = left + (right - left) * SHARES
+                tried = self._bounded(tried)
+                totals = self.cost(tried).sum(-1)
+                best = int(totals.argmin())
+                if totals[best] < least:
+                    action, least = tried[best], float(totals[best])
+                around = np.clip([best - 1, best + 1], 0, NUM_POINTS - 1)
+                left, right = (float(bound) for bound in tried[around, entry])
+        return action
+
+
+def require_action_alone(criterion: CostCriterion) -> None:
+    """ValueError if what an action costs is known only after it was taken."""
+    if not criterion.reads_action_alone:
+        read = ", ".join(sorted(criterion.reads - {"action"}))
+        raise ValueError(
+            f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so what an action costs is "
+            "known only once it was taken. A shield needs costs of the action alone, such as torque, energy or "
+            '"abs(action[0])"; judge this policy without it'
+        )

@@ -1,0 +1,177 @@
+"""A shield around any policy: where costs are functions of the action alone, no episode passes its limit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from saformer.core.budget import Budget
+from saformer.core.policy import Decision, Policy, as_rows
+from saformer.criteria import CostCriterion, criterion
+from saformer.criteria.afford import Affordable
+
+Doubles = NDArray[np.float64]
+MARGIN = 2.0**-23
+"""Share of a limit that is never spent: limits are told as float32, which may round them up by half of it; the other
+half is more than any order of adding costs up in float64 can lose."""
+
+
+class Shield:
+    """Executes what the policy chooses, made cheaper where it costs more than what remains.
+
+    spent + cost <= limit after every step, for each constraint, discounted or not, whatever the policy chooses, also if
+    `budget.limit` is cut mid-episode to no less than what is spent. Why: an action is costed before it is executed, by
+    the criteria themselves; and there is always one that can be afforded, the cheapest. If that is not free, what it
+    will cost until the horizon is set aside from the start, and a limit below that is refused. The policy is told what
+    was executed. See docs/shield.md for what this proves and what not.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        criteria: Sequence[CostCriterion | str],
+        *,
+        action_low: Sequence[float],
+        action_high: Sequence[float],
+        cost_discount: float | None = None,
+        horizon: int | None = None,
+    ) -> None:
+        self._policy = policy
+        known = [criterion(given) if isinstance(given, str) else given for given in criteria]
+        self._affordable = Affordable(known, action_low, action_high)
+        self._discount = policy.budget.cost_discount if cost_discount is None else cost_discount
+        self._horizon = horizon
+        if self._affordable.least.any() and horizon is None:
+            raise ValueError(
+                f"even the cheapest action costs {self._least} a step ({self._names}), which must be set aside for the "
+                "steps to come: say how many an episode can have, with horizon"
+            )
+        self._begin(0)
+
+    @property
+    def budget(self) -> Budget:
+        """The policy's accounts: a limit that is moved there holds for the shield too."""
+        return self._policy.budget
+
+    def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
+        """Begin episodes: states [L, S], limits [L, C]."""
+        self._policy.reset(state, limit, lanes)
+        if lanes is None:
+            self._begin(len(self.budget.limit))
+        rows = self._rows(lanes)
+        self._spent[rows], self._num_steps[rows] = 0, 0
+        needed = self._affordable.least * self._weights(rows)[1]
+        self._refuse(self._limit(rows) * (1 + MARGIN) < needed, self._limit(rows), needed)
+
+    def act(self, state: Tensor, lanes: Tensor | None = None) -> Decision:
+        """What the policy chooses for states [L, S], at a cost that can be afforded."""
+        decision, rows = self._policy.act(state, lanes), self._rows(lanes)
+        weight, still = self._weights(rows)
+        left = self._limit(rows) * (1 - MARGIN) - self._spent[rows]
+        aside = self._affordable.least * (still - weight)  # for the steps after this one
+        proposed = decision.action.cpu().numpy()
+        action, self._cost[rows], over = self._affordable.project(proposed, (left - aside) / weight)
+        self._warn_if_short(left + 2 * MARGIN * self._limit(rows), self._affordable.least * still)
+        self._action[rows] = np.where(over[:, None], action, proposed)
+        executed, shielded = torch.from_numpy(self._action[rows]), torch.from_numpy(over)
+        device = decision.action.device
+        return replace(decision, action=executed.to(device), shielded=shielded.to(device))
+
+    def observe(
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Tensor | None = None
+    ) -> None:
+        """Book what the last action cost: what was known, or what is told if that is more."""
+        rows = self._rows(lanes)
+        told = as_rows(cost, self._cost.shape[1], torch.device("cpu"), least=0.0).numpy()
+        self._spent[rows] += self._weights(rows)[0] * np.maximum(self._cost[rows], told)
+        self._num_steps[rows] += 1
+        executed = torch.from_numpy(self._action[rows]) if action is None else action
+        self._policy.observe(reward, cost, lanes, action=executed)
+
+    def _begin(self, num_lanes: int) -> None:
+        shape = (num_lanes, len(self._affordable.criteria))
+        self._spent, self._cost = np.zeros(shape), np.zeros(shape)
+        self._num_steps = np.zeros(num_lanes, dtype=np.int64)
+        self._action = np.zeros((num_lanes, len(self._affordable.cheapest)), dtype=np.float32)
+
+    def _rows(self, lanes: Tensor | None) -> NDArray[np.int64]:
+        return np.arange(len(self._num_steps)) if lanes is None else lanes.cpu().numpy()
+
+    def _limit(self, rows: NDArray[np.int64]) -> Doubles:
+        return self.budget.limit.cpu().numpy().astype(np.float64)[rows]
+
+    def _weights(self, rows: NDArray[np.int64]) -> tuple[Doubles, Doubles]:
+        """How much a cost counts at the present step, and from it to the horizon if one is needed: [L, 1] each."""
+        step = self._num_steps[rows][:, None]
+        weight = np.maximum(self._discount**step, np.finfo(np.float64).tiny)
+        if not self._affordable.least.any():
+            return weight, weight
+        assert self._horizon is not None
+        if (step >= self._horizon).any():
+            raise ValueError(
+                f"an episode goes on beyond its horizon of {self._horizon} steps, for which its limit was shared out: "
+                "give the shield the longest that an episode can be"
+            )
+        steps = np.arange(self._horizon)
+        return weight, (self._discount**steps * (steps >= step)).sum(1, keepdims=True)
+
+    def _refuse(self, short: NDArray[np.bool_], limit: Doubles, needed: Doubles) -> None:
+        if short.any():
+            lane, place = np.argwhere(short)[0]
+            raise ValueError(
+                f"a limit of {limit[lane, place]:g} cannot be kept: even the cheapest action costs {self._least} a "
+                f"step ({self._names}), {needed[lane, place]:g} over {self._horizon} steps; raise the limit"
+            )
+
+    def _warn_if_short(self, left: Doubles, needed: Doubles) -> None:
+        """Only a limit that was cut can be short: `reset` refuses others."""
+        if self._affordable.least.any() and (left < needed).any():
+            warnings.warn(
+                f"a limit was cut below what even the cheapest actions still cost ({self._least} a step): it may be "
+                "passed, though by no more than they cost",
+                stacklevel=3,
+            )
+
+    @property
+    def _least(self) -> str:
+        return ", ".join(f"{cost:g}" for cost in self._affordable.least)
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(criterion.name for criterion in self._affordable.criteria)
+
+
+class Unlimited:
+    """A policy that is told one limit in every episode, whatever the limit: what it does without heeding any."""
+
+    def __init__(self, policy: Policy, limit: Sequence[float]) -> None:
+        self._policy, self._told = policy, torch.tensor([list(limit)])
+        self.budget = Budget(self._told[:0], policy.budget.cost_discount)
+
+    def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
+        """Begin episodes: states [L, S], limits [L, C], of which the policy learns nothing."""
+        self._policy.reset(state, self._told, lanes)
+        limit = as_rows(limit, self._told.shape[1], self._told.device, least=0.0)
+        if lanes is None:
+            num_lanes = len(self._policy.budget.limit)
+            self.budget = Budget(limit.expand(num_lanes, -1), self.budget.cost_discount)
+        else:
+            self.budget.renew(limit, lanes.cpu())
+
+    def act(self, state: Tensor, lanes: Tensor | None = None) -> Decision:
+        """What the policy chooses for states [L, S]."""
+        return self._policy.act(state, lanes)
+
+    def observe(
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Tensor | None = None
+    ) -> None:
+        """Pass on what the last action brought, and book it."""
+        every = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()
+        self.budget.spend(as_rows(cost, self._told.shape[1], self._told.device, least=0.0), every)
+        self._policy.observe(reward, cost, lanes, action=action)
