@@ -12,7 +12,7 @@ import numpy as np
 from saformer.core.policy import Policy
 from saformer.data.limits import Frontier, Limit, frontier
 from saformer.data.relabel import RelabelledStore
-from saformer.data.statistics import rank_correlation
+from saformer.data.statistics import rank_correlation, without_nan
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
 from saformer.envs.stepping import Workers
@@ -31,6 +31,8 @@ class Evaluation:
     verdicts: tuple[Verdict, ...]
     decisions_per_second: float
     trace: dict[str, Any]
+    criteria: tuple[str, ...]
+    """what the costs are of, one per constraint"""
     name: str = "the policy"
     """whose episodes these are"""
     beside: tuple[Evaluation, ...] = ()
@@ -44,7 +46,13 @@ class Evaluation:
     @property
     def rank_correlation(self) -> float:
         """Spearman's correlation of limit and episode cost, for the first constraint."""
-        return rank_correlation([row.limit[0] for row in self.rows], [row.cost[0] for row in self.rows])
+        return self.rank_correlations[0]
+
+    @property
+    def rank_correlations(self) -> tuple[float, ...]:
+        """The same for every constraint."""
+        pairs = ([(row.limit[i], row.cost[i]) for row in self.rows] for i in range(len(self.criteria)))
+        return tuple(rank_correlation(*zip(*each, strict=True)) for each in pairs)
 
     @property
     def frontier_share(self) -> float:
@@ -52,11 +60,13 @@ class Evaluation:
         return float(np.mean([verdict.frontier_share for verdict in self.verdicts]))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return {
+        """As JSON keeps it: what is not known is None."""
+        plain = {
             "verdicts": [verdict.plain() for verdict in self.verdicts],
             "limits_met": self.limits_met,
             "rank_correlation": self.rank_correlation,
+            "rank_correlations": self.rank_correlations,
+            "criteria": self.criteria,
             "frontier_share": self.frontier_share,
             "safe_share": float(np.mean([verdict.safe_share for verdict in self.verdicts])),
             "tolerance": TOLERANCE,
@@ -65,6 +75,8 @@ class Evaluation:
             "name": self.name,
             "beside": [other.plain() for other in self.beside],
         }
+        known: dict[str, Any] = without_nan(plain)
+        return known
 
 
 def evaluate(
@@ -117,6 +129,7 @@ def evaluate(
             "paths": cost_paths(played, lane_limits, cost_discount=data.cost_discount),
             "decisions": decisions,
         },
+        criteria=tuple(criterion.name for criterion in data.criteria),
         name=name,
     )
 

@@ -18,7 +18,6 @@ from saformer.api.datasets import open_data
 from saformer.api.run_data import relabelled
 from saformer.api.runs import judge
 from saformer.data.inspection import inspect
-from saformer.data.statistics import without_nan
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import find_task, kept_at
 from saformer.experiments.derived import make_scraps, make_upper
@@ -227,7 +226,7 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
                 listener=replace(listener, say=lambda message: None),
             )
         facts = {"seconds": round(time.perf_counter() - began, 1), "commit": commit()}
-        run.write_json(name, {**how, **facts, **without_nan(found.evaluation.plain())})
+        run.write_json(name, {**how, **facts, **found.evaluation.plain()})
     kept: Row = run.read_json(name)
     return kept
 
@@ -259,7 +258,17 @@ def _finetuned(run: Run, limits: Sequence[str], training: Training, job: RunJob,
 
 def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:
     own = [row for row in episodes if row["limit_name"] == verdict["limit"]["name"]]
-    copied = ("met", "mean_return", "frontier", "frontier_share", "safe_share", "within", "resampled", "fell_back")
+    copied = (
+        "met",
+        "mean_return",
+        "frontier",
+        "frontier_share",
+        "safe_share",
+        "within",
+        "resampled",
+        "fell_back",
+        "shielded",
+    )
     return {
         "limit_name": verdict["limit"]["name"],
         "limit": verdict["limit"]["values"][0],

@@ -40,93 +40,17 @@ def learning_curves(rows: list[dict[str, Any]]) -> str:
     terms = [name for name in (losses[0] if losses else {}) if "/" in name and not name.endswith("/gradient_norm")]
     phases = list(dict.fromkeys(name.partition("/")[0] for name in terms))
     with matplotlib.rc_context(STYLE):
-        figure, axes = canvas(len(phases) + (2 if watched else 0))
+        num_costs = len(next(iter(watched[0]["evaluation"].values()))["cost"]) if watched else 0
+        figure, axes = canvas(len(phases) + (num_costs + 1 if watched else 0))
         for phase, axis in zip(phases, axes, strict=False):
             _phase(axis, losses, phase, [name for name in terms if name.startswith(f"{phase}/")])
+        for place in range(num_costs):
+            _watched(axes[len(phases) + place], watched, f"cost {place + 1}" if num_costs > 1 else "cost", place)
         if watched:
-            _watched(axes[-2], watched, "cost")
             _watched(axes[-1], watched, "return")
         for axis in axes:
             axis.set_xlabel("update")
             axis.legend()
-        return svg(figure)
-
-
-def cost_and_return(evaluation: dict[str, Any]) -> str:
-    """What episodes cost and earned, against the limit they were given."""
-    verdicts, episodes = evaluation["verdicts"], evaluation["episodes"]
-    limits = [verdict["limit"]["values"][0] for verdict in verdicts]
-    given = [row["limit"][0] for row in episodes]
-    with matplotlib.rc_context(STYLE):
-        figure, (cost, earned) = canvas(2)
-        colours = [ACCEPTED if row["within"] else REJECTED for row in episodes]
-        cost.scatter(given, [row["cost"][0] for row in episodes], s=9, c=colours, alpha=0.5, linewidths=0)
-        cost.plot(limits, [verdict["mean_cost"][0] for verdict in verdicts], "k.-", lw=1, label="mean")
-        cost.plot(limits, limits, "k--", lw=1, label="limit")
-        cost.set(title="cost (green: within the limit)", xlabel="limit", ylabel="episode cost")
-        earned.scatter(given, [row["episode_return"] for row in episodes], s=9, c=colours, alpha=0.5, linewidths=0)
-        earned.plot(limits, [verdict["mean_return"] for verdict in verdicts], "k.-", lw=1, label="mean")
-        earned.plot(limits, [verdict["frontier"] for verdict in verdicts], "k:", lw=1.2, label="frontier of the data")
-        earned.set(title="return", xlabel="limit", ylabel="episode return")
-        for axis in (cost, earned):
-            axis.legend()
-        return svg(figure)
-
-
-def among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
-    """Return against cost: the policy's episodes among the stored trajectories."""
-    with matplotlib.rc_context(STYLE):
-        figure, (axis,) = canvas(1)
-        stored = np.array(data["cost"])[:, 0]
-        axis.scatter(stored, data["return"], s=8, c=DATA, linewidths=0, label="stored trajectories")
-        for verdict, colour in zip(evaluation["verdicts"], colours(len(evaluation["verdicts"])), strict=True):
-            name = verdict["limit"]["name"]
-            rows = [row for row in evaluation["episodes"] if row["limit_name"] == name]
-            found = [row["cost"][0] for row in rows], [row["episode_return"] for row in rows]
-            axis.scatter(*found, s=12, color=colour, linewidths=0, label=f"policy under {name}")
-            axis.axvline(verdict["limit"]["values"][0], color=colour, lw=0.8, ls="--")
-        axis.set(xlabel=f"episode cost ({data['criteria'][0]})", ylabel="episode return")
-        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return svg(figure)
-
-
-def cost_paths(trace: dict[str, Any]) -> str:
-    """How episodes spent their budgets, one panel per limit."""
-    names = list(dict.fromkeys(path["limit_name"] for path in trace["paths"]))
-    with matplotlib.rc_context(STYLE):
-        figure, axes = canvas(len(names), columns=min(3, len(names)))
-        for name, axis, colour in zip(names, axes, colours(len(names)), strict=True):
-            paths = [path for path in trace["paths"] if path["limit_name"] == name]
-            limit = paths[0]["limit"][0]
-            for path in paths:
-                spent = [0.0, *(row[0] for row in path["spent"])]
-                axis.plot([0, *path["step"]], spent, color=colour, lw=1)
-                axis.plot(path["step"][-1], spent[-1], ".", color=ACCEPTED if spent[-1] <= limit else REJECTED)
-            axis.axhline(limit, color="k", lw=0.9, ls="--")
-            axis.set(title=f"{name}: limit {limit:.0f}", xlabel="step", ylabel="spent", ylim=(0, None), xlim=(0, None))
-        return svg(figure)
-
-
-def decision(moment: dict[str, Any]) -> str:
-    """The candidates of one decision: what they promise, what the critic forecasts, which were rejected."""
-    forecast = np.array(moment["forecast_cost"])[:, 0]
-    asked, safe = np.array(moment["return_to_go"]), np.array(moment["safe"])
-    with matplotlib.rc_context(STYLE):
-        figure, (axis,) = canvas(1)
-        axis.scatter(forecast[~safe], asked[~safe], s=22, c=REJECTED, marker="x", linewidths=1, label="rejected")
-        axis.scatter(forecast[safe], asked[safe], s=18, c=ACCEPTED, linewidths=0, label="accepted")
-        chosen = moment["chosen"]
-        axis.scatter(
-            forecast[chosen], asked[chosen], s=110, facecolors="none", edgecolors="k", linewidths=1.2, label="executed"
-        )
-        axis.axvline(moment["remaining"][0], color="k", lw=0.9, ls="--", label="remaining budget")
-        how = "the fallback decided" if moment["fell_back"] else f"{int(safe.sum())} of {len(safe)} accepted"
-        axis.set(
-            title=f"{moment['limit_name']}, step {moment['step']}: {how}",
-            xlabel="forecast cost of the rest of the episode",
-            ylabel="return asked for",
-        )
-        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return svg(figure)
 
 
@@ -271,15 +195,15 @@ def _curve(axis: Axes, rows: list[dict[str, Any]], key: str, label: str) -> None
     axis.plot([row["update"] for row in rows], [row[key] for row in rows], lw=1, label=label)
 
 
-def _watched(axis: Axes, rows: list[dict[str, Any]], key: str) -> None:
+def _watched(axis: Axes, rows: list[dict[str, Any]], what: str, constraint: int | None = None) -> None:
     names = list(rows[0]["evaluation"])
     for name, colour in zip(names, colours(len(names)), strict=True):
         found = [row["evaluation"][name] for row in rows]
-        values = [entry[key][0] if key == "cost" else entry[key] for entry in found]
+        values = [seen["return"] if constraint is None else seen["cost"][constraint] for seen in found]
         axis.plot([row["update"] for row in rows], values, ".-", lw=1, color=colour, label=name)
-        if key == "cost":
-            axis.axhline(found[0]["limit"][0], color=colour, lw=0.8, ls="--")
-    axis.set_title(f"{key} while training (three episodes a limit)")
+        if constraint is not None:
+            axis.axhline(found[0]["limit"][constraint], color=colour, lw=0.8, ls="--")
+    axis.set_title(f"{what} while training (three episodes a limit)")
 
 
 def colours(count: int) -> list[Any]:

@@ -6,10 +6,10 @@ import html
 from pathlib import Path
 from typing import Any
 
-from saformer.report import figure
+from saformer.report import rollouts
 from saformer.report.exploration import exploration
 from saformer.report.frame import how_it_was_made, learning, section, write_page
-from saformer.report.table import SHIELD, numbers, summary, verdict_html
+from saformer.report.table import has_shield, numbers, summary, verdict_html
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 
@@ -32,11 +32,11 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), at most 1.25. "
         "Redrawn: steps that took more than one round of proposals. Fallback: steps in which no round held a safe "
         f"candidate. Both are 0 for agents that propose nothing.{_of_the_shield(evaluation)}</p>",
-        section("Cost and return against the limit", figure.cost_and_return(evaluation)),
-        section("Among the data", figure.among_the_data(evaluation, trace["data"])),
+        section("Cost and return against the limit", rollouts.cost_and_return(evaluation)),
+        section("Among the data", rollouts.among_the_data(evaluation, trace["data"])),
         section(
             "How episodes spent their budgets",
-            figure.cost_paths(trace),
+            rollouts.cost_paths(trace),
             "Up to five episodes a limit; the dot marks the end, green if within the limit.",
         ),
         *_decisions(trace),
@@ -49,8 +49,7 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
 
 def _of_the_shield(evaluation: dict[str, Any]) -> str:
     """What it means that there was one, if there was."""
-    judged = (evaluation, *evaluation.get("beside", ()))
-    return SHIELDED if any(SHIELD in one.get("name", "") for one in judged) else ""
+    return SHIELDED if has_shield(evaluation) else ""
 
 
 def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
@@ -70,4 +69,4 @@ def _decisions(trace: dict[str, Any]) -> list[str]:
         "Each point is a proposed return and action, at the cost that the critic forecasts for it. Candidates beyond "
         "the remaining budget are rejected; of the rest, the one that asks for the highest return is executed."
     )
-    return [section("One decision", figure.decision(telling), caption)]
+    return [section("One decision", rollouts.decision(telling, trace["data"]["criteria"]), caption)]

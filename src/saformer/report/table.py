@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,9 @@ from rich.text import Text
 HEADINGS = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share", "redrawn", "fallback")
 SHIELD = "shield"
 """Named where there was one."""
-MARKED = {1, 2}
+SHIELDED_HEADINGS = (*HEADINGS[:8], "shielded")
+"""Of what is compared, how it was proposed matters less."""
+MARKED = {"met", "cost"}
 """Columns that say whether the limit was met."""
 TERMINAL_STYLES = {"met": "green", "missed": "red", "": ""}
 
@@ -24,15 +25,22 @@ Cell = tuple[str, str]
 
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures over all limits, in one line."""
-    verdicts, correlation = evaluation["verdicts"], evaluation["rank_correlation"]
-    name = f"{evaluation['name']}: " if evaluation.get("beside") else ""
-    obeyed = "" if math.isnan(correlation) else f"rank correlation of limit and cost {correlation:.2f}, "
+    verdicts, criteria = evaluation["verdicts"], evaluation["criteria"]
+    name = f"{evaluation['name']}: " if evaluation["beside"] else ""
+    known = any(correlation is not None for correlation in evaluation["rank_correlations"])
+    obeyed = f"rank correlation of limit and cost {_rounded(evaluation['rank_correlations'])}, " if known else ""
+    costs = f"; costs: {', '.join(criteria)}" if len(criteria) > 1 else ""
     return (
         f"{name}{evaluation['limits_met']} of {len(verdicts)} limits met (tolerance {evaluation['tolerance']:g}, "
         f"{verdicts[0]['num_episodes']} episodes each), {obeyed}"
-        f"frontier share {evaluation['frontier_share']:.2f}, "
-        f"{evaluation['decisions_per_second']:.0f} decisions per second"
+        f"frontier share {_rounded([evaluation['frontier_share']])}, "
+        f"{evaluation['decisions_per_second']:.0f} decisions per second{costs}"
     )
+
+
+def has_shield(evaluation: dict[str, Any]) -> bool:
+    """Whether it was judged with a shield, or is compared with what was."""
+    return any(SHIELD in one["name"] for one in (evaluation, *evaluation["beside"]))
 
 
 def verdict_table(evaluation: dict[str, Any]) -> Table:
@@ -72,6 +80,10 @@ def numbers(values: Iterable[float | None], *, sign: bool = False) -> str:
     return ", ".join(_number(value, "+" if sign else "") for value in values)
 
 
+def _rounded(values: Iterable[float | None]) -> str:
+    return ", ".join("-" if value is None else f"{value:.2f}" for value in values)
+
+
 def percent(share: float | None) -> str:
     """A share, or "-" if it is not known."""
     return "-" if share is None else f"{share:.0%}"
@@ -90,30 +102,34 @@ def _number(value: float | None, sign: str) -> str:
 
 def _columns(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Cell]]]:
     """Headings and rows: limit by limit, and under each all that were judged."""
-    judged = [evaluation, *evaluation.get("beside", ())]
-    named, shielded = len(judged) > 1, any(SHIELD in one.get("name", "") for one in judged)
-    headings = HEADINGS + (("shielded",) if shielded else ()) + (("policy",) if named else ())
-    rows = []
-    for verdicts in zip(*(one["verdicts"] for one in judged), strict=True):
-        for one, verdict in zip(judged, verdicts, strict=True):
-            mark = "met" if verdict["met"] else "missed"
-            row = [(text, mark if place in MARKED else "") for place, text in enumerate(_cells(verdict))]
-            row += [(percent(verdict["shielded"] if SHIELD in one["name"] else None), "")] if shielded else []
-            rows.append(row + ([(one["name"], "")] if named else []))
+    judged = [evaluation, *evaluation["beside"]]
+    if len(judged) == 1 and not has_shield(evaluation):
+        return HEADINGS, [_row(verdict, evaluation["name"], headings=HEADINGS) for verdict in evaluation["verdicts"]]
+    headings = SHIELDED_HEADINGS + (("policy",) if len(judged) > 1 else ())
+    by_limit = zip(*(one["verdicts"] for one in judged), strict=True)
+    names = [one["name"] for one in judged]
+    rows = [_row(*each, headings=headings) for verdicts in by_limit for each in zip(verdicts, names, strict=True)]
     return headings, rows
 
 
-def _cells(verdict: dict[str, Any]) -> list[str]:
+def _row(verdict: dict[str, Any], name: str, *, headings: Sequence[str]) -> list[Cell]:
+    cells, mark = _cells(verdict, name), "met" if verdict["met"] else "missed"
+    return [(cells[heading], mark if heading in MARKED else "") for heading in headings]
+
+
+def _cells(verdict: dict[str, Any], name: str) -> dict[str, str]:
     low, high = verdict["within_interval"]
-    return [
-        f"{verdict['limit']['name']} = {numbers(verdict['limit']['values'])}",
-        "yes" if verdict["met"] else "no",
-        numbers(verdict["mean_cost"]),
-        numbers(verdict["worst_cost"]),
-        f"{verdict['within']:.0%} ({100 * low:.0f}-{100 * high:.0f})",
-        numbers([verdict["mean_return"]]),
-        numbers([verdict["frontier"]]),
-        f"{verdict['frontier_share']:.2f}",
-        f"{verdict['resampled']:.0%}",
-        f"{verdict['fell_back']:.0%}",
-    ]
+    return {
+        "limit": f"{verdict['limit']['name']} = {numbers(verdict['limit']['values'])}",
+        "met": "yes" if verdict["met"] else "no",
+        "cost": numbers(verdict["mean_cost"]),
+        "worst": numbers(verdict["worst_cost"]),
+        "within (95%)": f"{verdict['within']:.0%} ({100 * low:.0f}-{100 * high:.0f})",
+        "return": numbers([verdict["mean_return"]]),
+        "frontier": numbers([verdict["frontier"]]),
+        "share": _rounded([verdict["frontier_share"]]),
+        "redrawn": percent(verdict["resampled"]),
+        "fallback": percent(verdict["fell_back"]),
+        "shielded": percent(verdict["shielded"] if SHIELD in name else None),
+        "policy": name,
+    }
