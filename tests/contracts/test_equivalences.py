@@ -1,6 +1,7 @@
 """Different ways to the same answer."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import ExecutionOptions, Fallback, SaFormerPolicy
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
@@ -152,9 +153,10 @@ def extended_by_a_constraint(model: SaFormer) -> SaFormer:
     return wider
 
 
-def test_a_second_constraint_of_zero_cost_changes_no_decision(agent):
+@pytest.mark.parametrize("fallback", get_args(Fallback))
+def test_a_second_constraint_of_zero_cost_changes_no_decision(agent, fallback):
     """Weights extended by zero columns. Seen to fail when a forecast of 0 overruns a budget of 0."""
-    options = ExecutionOptions(candidates=6, fallback="least_cost")
+    options = ExecutionOptions(candidates=6, fallback=fallback)
     one = SaFormerPolicy(agent.model, window=4, options=options)
     two = SaFormerPolicy(extended_by_a_constraint(agent.model), window=4, options=options)
     states = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(0))
