@@ -65,8 +65,8 @@ def test_flags_are_frozen(capsys):
     assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--both", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json",
-        "--limits", "--offline", "--past-return", "--reference", "--report", "--rounds", "--seed", "--shield", "--temperature",
-        "--verification", "--workers",
+        "--limits", "--offline", "--past-return", "--reference", "--report", "--rounds", "--seed", "--shield",
+        "--temperature", "--verification", "--workers",
     }
     assert flags(finetune.parse, capsys) == {
         "--action-noise", "--attenuation", "--candidates", "--ceiling", "--data", "--device", "--episodes",

@@ -87,8 +87,8 @@ def drive(shield, criteria, limits, *, steps, discount=1.0, cuts=None) -> tuple[
     size=st.sampled_from([0.01, 0.5, 5.0]),
 )
 def test_no_limit_is_passed_whatever_the_policy_does(criteria, limits, discount, cuts, size):
-    """Random actions, limits, discounts, costs, and limits cut mid-episode. Seen to fail when nothing is projected,
-    when discounts are forgotten, and when a limit is read at the start alone.
+    """Random actions, limits, discounts, costs, and limits cut mid-episode. Seen to fail when nothing is projected
+    and when a limit is read at the start alone.
     """
     policy = Reckless(constraints=len(criteria), cost_discount=discount, size=size)
     limits = [limit[: len(criteria)] for limit in limits]
@@ -171,7 +171,9 @@ def test_what_is_told_counts_where_it_is_more():
 
 
 def test_costs_that_nothing_avoids_are_set_aside():
-    """0.25 a step for doing nothing. Seen to fail when all that remains is spent at once."""
+    """0.25 a step for doing nothing. Seen to fail when all that remains is spent at once, and when discounts are
+    forgotten.
+    """
     names = ["0.25 + torque"]
     shield = Shield(Reckless(constraints=1, cost_discount=0.9), names, **BOUNDS, horizon=20)
     over, _ = drive(shield, names, [[4.0]], steps=20, discount=0.9)
