@@ -68,6 +68,7 @@ def test_a_shield_alone_has_its_column(tmp_path, capsys):
     assert "policy" not in said
 
 
+@pytest.mark.filterwarnings("ignore:limit .* lies outside the data")
 def test_two_constraints_from_the_command_line(tmp_path, capsys):
     """Training that is watched, limits for each, one beyond the data, and a page with a panel for each cost."""
     allowance.dataset(episodes=60, dimensions=2).save(tmp_path / "store")
