@@ -107,7 +107,7 @@ def test_no_action_costs_more_than_is_allowed(names, action, allowed):
 @given(action=st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3), allowed=st.floats(0.01, 3))
 def test_no_more_is_taken_away_than_must_be(action, allowed):
     """Seen to fail when the search ends after its first round."""
-    for criteria in ([torque], [energy]):
+    for criteria in ([torque], [energy], [criterion("torque + energy")]):
         within = Affordable(criteria, [-1.0] * 3, [1.0] * 3)
         _, cost, changed = project(within, action, allowed)
         if changed:

@@ -15,6 +15,8 @@ NUM_POINTS = 33
 NUM_ROUNDS = 5
 """32**-5 is less than float32 tells apart."""
 SHARES = np.linspace(0.0, 1.0, NUM_POINTS)
+CLOSE = 2.0**-20
+"""A stretch so short, as a share of its upper end, is in question no more."""
 
 
 class Affordable:
@@ -50,37 +52,55 @@ class Affordable:
         cost = self.cost(executed)
         over: NDArray[np.bool_] = np.any(cost > allowed, axis=-1)
         if over.any():
-            executed[over] = self._nearest(executed[over], allowed[over])
+            executed[over] = self._nearest(executed[over], cost[over], allowed[over])
             cost[over] = self.cost(executed[over])
         return executed, cost, over
 
-    def _nearest(self, action: Floats, allowed: Doubles) -> Floats:
+    def _nearest(self, action: Floats, cost: Doubles, allowed: Doubles) -> Floats:
         """The action scaled towards the cheapest one: as a whole, then each entry back as far as costs allow.
 
         Without the second part, one exhausted constraint would still entries that cost it nothing.
         """
-        scale = self._raised(action, np.zeros(action.shape), slice(None), allowed)
+        nothing, guesses = np.zeros(action.shape), self._guesses(cost, allowed)
+        scale = self._raised(action, nothing, slice(None), allowed, guesses=guesses, close=CLOSE**2)
         if len(self.criteria) > 1:
+            little = np.full((len(action), 1), 4 * CLOSE)  # most can be raised to the end, or not even so much
             for entry in range(action.shape[1]):
-                scale = self._raised(action, scale, slice(entry, entry + 1), allowed)
+                entries = slice(entry, entry + 1)
+                scale = self._raised(action, scale, entries, allowed, guesses=little, close=4 * CLOSE)
         return self._scaled(action, scale)
 
-    def _raised(self, action: Floats, scale: Doubles, entries: slice, allowed: Doubles) -> Doubles:
-        """The scale [L, A] with these entries raised towards 1 as far as is affordable.
+    def _guesses(self, cost: Doubles, allowed: Doubles) -> Doubles:
+        """Scales [L, 6] just about those that would do if costs grew with the action, or with its square."""
+        above, spare = np.maximum(cost - self.least, CLOSE**2), np.maximum(allowed - self.least, 0)
+        room = np.minimum(spare / above, 1).min(-1)[:, None]
+        about, beyond = np.array([1 - CLOSE / 4, 1, 1 + CLOSE / 4]), np.array([0, 0, CLOSE**2])
+        guesses: Doubles = np.concatenate([room * about + beyond, np.sqrt(room) * about + beyond], axis=1)
+        return np.minimum(guesses, 1)
+
+    def _raised(
+        self, action: Floats, scale: Doubles, entries: slice, allowed: Doubles, *, guesses: Doubles, close: float
+    ) -> Doubles:
+        """The scale [L, A] with these entries raised towards 1 as far as is affordable, or by `close` less.
 
         The lower end of the stretch in question is always affordable: the scale that was given, or one that was tried.
         """
         lanes = np.arange(len(action))
         low, high = np.zeros(len(action)), np.ones(len(action))
-        for _ in range(NUM_ROUNDS):
+        for number in range(NUM_ROUNDS):
             shares = low[:, None] + (high - low)[:, None] * SHARES  # [L, points]
-            tried = np.repeat(scale[:, None], NUM_POINTS, axis=1)  # [L, points, A]
+            if number == 0:
+                shares = np.sort(np.concatenate([shares, guesses], axis=1), axis=1)
+            end = shares.shape[1] - 1
+            tried = np.repeat(scale[:, None], end + 1, axis=1)  # [L, points, A]
             tried[..., entries] += shares[..., None] * (1 - tried[..., entries])
             within = self.cost(self._scaled(action[:, None], tried)) <= allowed[:, None]
             affordable: NDArray[np.bool_] = np.all(within, axis=-1)
             affordable[:, 0] = True
-            last = NUM_POINTS - 1 - affordable[:, ::-1].argmax(1)
-            low, high = shares[lanes, last], shares[lanes, np.minimum(last + 1, NUM_POINTS - 1)]
+            last = end - affordable[:, ::-1].argmax(1)
+            low, high = shares[lanes, last], shares[lanes, np.minimum(last + 1, end)]
+            if (high - low <= CLOSE * high + close).all():
+                break
         raised = scale.copy()
         raised[:, entries] += low[:, None] * (1 - raised[:, entries])
         return raised
