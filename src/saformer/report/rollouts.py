@@ -17,16 +17,21 @@ def cost_and_return(evaluation: dict[str, Any]) -> str:
     with matplotlib.rc_context(STYLE):
         figure, (*costs, earned) = canvas(len(criteria) + 1)
         for place, axis in enumerate(costs):
-            limits, given = _limits(verdicts, place), [row["limit"][place] for row in episodes]
-            axis.scatter(given, [row["cost"][place] for row in episodes], c=_colours(episodes), **_points(9))
-            axis.plot(limits, [verdict["mean_cost"][place] for verdict in verdicts], "k.-", lw=1, label="mean")
+            given, spent = ([row[name][place] for row in episodes] for name in ("limit", "cost"))
+            within = [cost <= limit for cost, limit in zip(spent, given, strict=True)]
+            axis.scatter(given, spent, c=_colours(within), **_points(9))
+            rising = _rising(verdicts, place)
+            limits = [verdict["limit"]["values"][place] for verdict in rising]
+            axis.plot(limits, [verdict["mean_cost"][place] for verdict in rising], "k.-", lw=1, label="mean")
             axis.plot(limits, limits, "k--", lw=1, label="limit")
             name = criteria[place] if len(criteria) > 1 else "cost"
             axis.set(title=f"{name} (green: within the limit)", xlabel="limit", ylabel="episode cost")
-        limits, given = _limits(verdicts, 0), [row["limit"][0] for row in episodes]
-        earned.scatter(given, [row["episode_return"] for row in episodes], c=_colours(episodes), **_points(9))
-        earned.plot(limits, [verdict["mean_return"] for verdict in verdicts], "k.-", lw=1, label="mean")
-        frontier = np.array([verdict["frontier"] for verdict in verdicts], dtype=float)
+        rising, given = _rising(verdicts, 0), [row["limit"][0] for row in episodes]
+        limits = [verdict["limit"]["values"][0] for verdict in rising]
+        colour = _colours([row["within"] for row in episodes])
+        earned.scatter(given, [row["episode_return"] for row in episodes], c=colour, **_points(9))
+        earned.plot(limits, [verdict["mean_return"] for verdict in rising], "k.-", lw=1, label="mean")
+        frontier = np.array([verdict["frontier"] for verdict in rising], dtype=float)
         earned.plot(limits, frontier, "k:", lw=1.2, label="frontier of the data")
         of_first = f" ({criteria[0]})" if len(criteria) > 1 else ""
         earned.set(title="return", xlabel=f"limit{of_first}", ylabel="episode return")
@@ -104,12 +109,13 @@ def _candidates(axis: Axes, moment: dict[str, Any], place: int) -> None:
     axis.axvline(moment["remaining"][place], color="k", lw=0.9, ls="--", label="remaining budget")
 
 
-def _limits(verdicts: list[dict[str, Any]], place: int) -> list[float]:
-    return [verdict["limit"]["values"][place] for verdict in verdicts]
+def _rising(verdicts: list[dict[str, Any]], place: int) -> list[dict[str, Any]]:
+    """By the limit of one constraint: pairs of limits have no order of their own."""
+    return sorted(verdicts, key=lambda verdict: verdict["limit"]["values"][place])
 
 
-def _colours(episodes: list[dict[str, Any]]) -> list[str]:
-    return [ACCEPTED if row["within"] else REJECTED for row in episodes]
+def _colours(within: list[bool]) -> list[str]:
+    return [ACCEPTED if kept else REJECTED for kept in within]
 
 
 def _points(size: float) -> dict[str, Any]:
