@@ -30,6 +30,7 @@ ALLOWED = {
     "api": BELOW_API,
     "experiments": BELOW_API | {"api"},
     "cli": BELOW_API | {"api", "experiments"},
+    "__main__": {"cli"},
 }
 CONFINED = {
     "safetensors": {"runs"},
@@ -76,6 +77,13 @@ def test_third_parties_are_confined(path):
     used = {name.split(".")[0] for name in imports(path)}
     for package in used & set(CONFINED):
         assert room(path) in CONFINED[package], f"{path} may not import {package}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_one_file_speaks_to_other_ranks(path):
+    """Seen to fail when training adds gradients up by itself."""
+    speaks = any(name.startswith("torch.distributed") for name in imports(path))
+    assert not speaks or path == PACKAGE / "engine" / "distributed.py"
 
 
 def test_core_needs_torch_and_the_standard_library_only():

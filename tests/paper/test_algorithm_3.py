@@ -16,7 +16,7 @@ from saformer.data.sampling import WindowSampler
 from saformer.evaluation.confidence import holds, student_quantile, upper_bound
 from saformer.training.attenuation import attenuation_factors
 from saformer.training.experience import ExploredEpisode, next_fallback, promising, targets_for
-from saformer.training.update import means_of
+from saformer.training.losses import means_of
 
 HIGH, LOW = Limit("100", (100.0,)), Limit("60", (60.0,))
 

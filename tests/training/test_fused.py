@@ -15,9 +15,9 @@ from saformer.data.sampling import PackedSampler
 from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
 from saformer.training.config import FitConfig
 from saformer.training.dropout import kept, keys_of, salts_of
+from saformer.training.losses import means_of
 from saformer.training.pack import PackedAgent, can_be_fused
 from saformer.training.trainer import Member, PackTrainer
-from saformer.training.update import means_of
 from tests.conftest import tiny_config
 from tests.training.test_update import CHEETAH, HOPPER
 

@@ -242,3 +242,26 @@ def _shown_trajectories(data: RelabelledStore) -> dict[str, Any]:
         "cost": data.episode_cost[shown].round(2).tolist(),
         "criteria": [c.name for c in data.criteria],
     }
+
+
+def open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
+    """A new run, or one to go on with."""
+    if not resume:
+        return Run.create(path, spec)
+    if not Run(path).spec_path.exists():
+        raise FileNotFoundError(f"there is no run to resume in {path}; leave --resume out to begin one")
+    run = begun_run(path, spec)
+    return run if run.checkpoint_path.exists() else Run.create(path, spec)
+
+
+def begun_run(path: Path, spec: RunSpec) -> Run:
+    """One that is there, begun with these settings."""
+    run = Run(path)
+    if not run.spec_path.exists():
+        raise FileNotFoundError(
+            f"there is no run in {path}, where another rank began it: all ranks must see one folder"
+        )
+    differences = run.spec.differences(spec)
+    if differences:
+        raise ValueError(f"{path} was begun with other settings, so it cannot be resumed: {'; '.join(differences)}")
+    return run

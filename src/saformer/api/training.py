@@ -14,11 +14,14 @@ from saformer.agents.agent import Agent
 from saformer.agents.registry import create_agent
 from saformer.api.listener import Listener
 from saformer.api.run_data import locator, open_data, training_part, with_costs
-from saformer.api.runs import limits_of
+from saformer.api.runs import begun_run, open_run
 from saformer.api.settings import check_limit, for_limit, preset_for
+from saformer.api.watching import observer_of
 from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.device import pick_device
+from saformer.engine.distributed import Ranks, joined
+from saformer.engine.torchrun import is_first
 from saformer.envs.tasks import find_task
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
@@ -26,7 +29,7 @@ from saformer.training.fit import InterruptedTrainingError, fit_together
 from saformer.training.grouping import grouped
 from saformer.training.interrupt import Interrupt
 from saformer.training.presets import Preset
-from saformer.training.trainer import Member, Observer
+from saformer.training.trainer import Member
 
 WATCHED_LIMITS = ("p10", "p50", "p90")
 HELD_OUT_WITHOUT_SIMULATOR = 0.1
@@ -54,10 +57,11 @@ def train(
     trained for one limit need `limit`: a cost, or a percentile of the training data's costs ("p20").
     `criteria` says what a step costs, one for each constraint; by default those that the data came with. `held_out` is
     the share of trajectories kept for an offline evaluation: by default a tenth where there is no simulator, else none.
-    An interrupted run is continued with `resume=True`, exactly where its last checkpoint left it.
+    An interrupted run is continued with `resume=True`, exactly where its last checkpoint left it. Processes that
+    torchrun started share every batch; the first alone speaks and writes.
     """
     settings = _Settings(
-        preset_for(preset, agent), (limit,), tuple(criteria), held_out, data_steps, data_seed, listener or Listener()
+        preset_for(preset, agent), (limit,), tuple(criteria), held_out, data_steps, data_seed, _heard(listener)
     )
     processor = _checked(settings, device)
     runs, failed = _train(
@@ -93,7 +97,7 @@ def train_together(
     """
     settings = _Settings(
         *(preset_for(preset, agent), _several(limit), tuple(criteria), held_out, data_steps, data_seed),
-        listener or Listener(),
+        _heard(listener),
         watch,
     )
     processor = _checked(settings, device)
@@ -144,6 +148,11 @@ class _Source:
     """the share that is kept from training"""
 
 
+def _heard(listener: Listener | None) -> Listener:
+    """Of several ranks, the first alone speaks."""
+    return listener if listener is not None and is_first() else Listener()
+
+
 def _checked(settings: _Settings, device: str) -> torch.device:
     """First, so that a wrong name costs nothing."""
     for limit in settings.limits:
@@ -173,17 +182,35 @@ def _train(
     resumed: Callable[[Path], bool],
 ) -> tuple[list[Run], dict[Path, Exception]]:
     """All runs, and which failed and why."""
+    with joined(device) as (ranks, own):
+        runs, members = _opened(tasks, seeds, settings, own, ranks, place=place, resumed=resumed)
+        return runs, _fit(members, settings, own, ranks)
+
+
+def _opened(
+    tasks: Sequence[str],
+    seeds: Sequence[int],
+    settings: _Settings,
+    device: torch.device,
+    ranks: Ranks,
+    *,
+    place: Callable[[RunSpec], Path],
+    resumed: Callable[[Path], bool],
+) -> tuple[list[Run], list[Member]]:
+    """All runs, and what is to be trained."""
     runs: list[Run] = []
     members: list[Member] = []
     for task in tasks:
-        source = _source(task, settings)
+        with ranks.first_alone():  # it may make the data
+            source = _source(task, settings)
         samplers: dict[Any, Any] = {}  # of all seeds, for each limit
         for limit, seed in itertools.product(settings.limits, seeds):
             agent, spec = _agent(task, source, seed, limit, settings)
             path = place(spec)
-            run = _open_run(path, spec, resume=resumed(path))
+            with ranks.first_alone():
+                run = open_run(path, spec, resume=resumed(path)) if ranks.is_first else begun_run(path, spec)
             runs.append(run)
-            if run.is_done:
+            if ranks.as_first(run.is_done):
                 settings.listener.say(f"{run.path} has already finished; nothing to do")
                 continue
             agent.model.to(device)
@@ -193,22 +220,23 @@ def _train(
                 samplers |= dict.fromkeys(
                     settings.limits if isinstance(sampler, TransitionSampler) else [limit], sampler
                 )
-            observer = _observer(run, settings, source.data, settings.watched(task))
+            updates = settings.preset.fit.updates
+            observer = observer_of(run, settings.listener, updates, source.data, settings.watched(task))
             members.append(Member(agent, samplers[limit], seed, run, observer))
-    return runs, _fit(members, settings, device)
+    return runs, members
 
 
-def _fit(members: Sequence[Member], settings: _Settings, device: torch.device) -> dict[Path, Exception]:
+def _fit(members: Sequence[Member], settings: _Settings, device: torch.device, ranks: Ranks) -> dict[Path, Exception]:
     failed: dict[Path, Exception] = {}
     groups = grouped(members, device)
     with Interrupt() as interrupt:  # one for all, so that Ctrl-C at the end of a run is not lost on the next
         for place, group in enumerate(groups):
-            if interrupt.requested:
+            if ranks.any(interrupt.requested):
                 raise InterruptedTrainingError(f"stopped after {sum(map(len, groups[:place]))} of {len(members)} runs")
             if len(group) > 1:
                 settings.listener.say(f"training {len(group)} runs as one program")
-            begun = group[0].run is not None and group[0].run.checkpoint_path.exists()
-            found = fit_together(group, settings.preset.fit, resume=begun, interrupt=interrupt)
+            begun = group[0].run is not None and ranks.as_first(group[0].run.checkpoint_path.exists())
+            found = fit_together(group, settings.preset.fit, resume=begun, interrupt=interrupt, ranks=ranks)
             for number, member in enumerate(group):
                 assert member.run is not None
                 if number in found:
@@ -257,40 +285,3 @@ def _agent(
 
 def _usual(spec: RunSpec) -> Path:
     return Path("runs") / spec.name
-
-
-def _open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
-    if not resume:
-        return Run.create(path, spec)
-    run = Run(path)
-    if not run.spec_path.exists():
-        raise FileNotFoundError(f"there is no run to resume in {path}; leave --resume out to begin one")
-    differences = run.spec.differences(spec)
-    if differences:
-        raise ValueError(f"{path} was begun with other settings, so it cannot be resumed: {'; '.join(differences)}")
-    if not run.checkpoint_path.exists():
-        return Run.create(path, spec)
-    return run
-
-
-def _observer(run: Run, settings: _Settings, data: RelabelledStore, watched: Sequence[str]) -> Observer:
-    listener, updates = settings.listener, settings.preset.fit.updates
-    can_be_watched = bool(watched) and data.store.environment.identifier is not None
-    return Observer(
-        progress=lambda update, metrics: listener.training(update, updates, metrics),
-        evaluate=(lambda agent: _watch(agent, run.spec, data, watched)) if can_be_watched else None,
-        row=lambda row: listener.row(run.path, row),
-    )
-
-
-def _watch(
-    agent: Agent, spec: RunSpec, data: RelabelledStore, watched: Sequence[str], *, episodes: int = 3
-) -> dict[str, Any]:
-    """A brief evaluation while training goes on."""
-    from saformer.evaluation.evaluate import evaluate as evaluate_policy
-
-    limits = limits_of(spec, data, None, usual=watched)
-    found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)
-    return {
-        v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values} for v in found.verdicts
-    }

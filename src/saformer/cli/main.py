@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from saformer import __version__
+from saformer.engine import torchrun
 
 VERBS = {
     "demo": "data, training, evaluation and a report in a few minutes",
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
         console.print(Text(f"saformer: unknown command {verb!r}; there are {', '.join(VERBS)}", style="red"))
+        return 2
+    if verb != "train" and torchrun.size() > 1:
+        console.print(Text(f"saformer: torchrun is for `train` alone, not for {verb}: leave it out", style="red"))
         return 2
     warnings.showwarning = lambda message, *_: console.print(Text(f"warning: {message}", style="yellow"))
     try:

@@ -16,6 +16,7 @@ from saformer.agents.registry import KINDS, find_kind
 from saformer.api import Listener, train, train_together
 from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.progress import listening
+from saformer.engine.torchrun import is_first
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.fit import InterruptedTrainingError
@@ -30,8 +31,9 @@ class TrainCommand(Generic[Config]):
 
     The data of the named tasks is made on this machine on first use. The run is kept under runs/ (see --out) with its
     metrics and checkpoints; Ctrl-C saves it, and the same command with --resume goes on exactly where it stopped. With
-    several tasks or seeds, every pair is a run of its own; a GPU trains those of one architecture as one program. The
-    flags under "config options" are the agent's own: `saformer train --agent cdt --help` shows those of cdt.
+    several tasks or seeds, every pair is a run of its own; a GPU trains those of one architecture as one program.
+    Processes that torchrun starts (`torchrun ... -m saformer train ...`) share each batch, with a GPU each. The flags
+    under "config options" are the agent's own: `saformer train --agent cdt --help` shows those of cdt.
     """
 
     tasks: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")]]
@@ -85,11 +87,13 @@ def main(arguments: Sequence[str], console: Console) -> int:
         with listening(console, tensorboard=command.tensorboard) as listener:
             runs = _train(command, listener)
     except InterruptedTrainingError as error:
+        if not is_first():
+            return 130
         again = shlex.join(["saformer", "train", *(a for a in arguments if a != "--resume"), "--resume"])
         console.print(Text(f"{error}. Go on with:\n  {again}", style="yellow"), soft_wrap=True)
         return 130
     for run in runs:
-        if run.is_done:
+        if run.is_done and is_first():
             console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
     return 0 if all(run.is_done for run in runs) else 1
 

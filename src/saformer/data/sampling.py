@@ -105,6 +105,7 @@ class WindowSampler:
         self.num_steps, self.device = data.store.num_steps, torch.device(device)
         self.offsets = torch.arange(window, device=self.device)
         self.table = _table_of(data, self.device)
+        self._share: Callable[[int], slice] = slice
 
     def sample(self, batch_size: int, generator: torch.Generator) -> WindowBatch:
         """A batch of windows, with replacement."""
@@ -112,7 +113,14 @@ class WindowSampler:
 
     def starts(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Where the windows of a batch begin."""
-        return torch.randint(self.num_steps, (batch_size,), generator=generator, device=self.device)
+        drawn = torch.randint(self.num_steps, (batch_size,), generator=generator, device=self.device)
+        return drawn[self._share(batch_size)]
+
+    def sharing(self, share: Callable[[int], slice]) -> WindowSampler:
+        """One that draws the same batches, and gathers of each only the share that is its own."""
+        one = copy.copy(self)
+        one._share = share
+        return one
 
     def windows(self, starts: Tensor) -> WindowBatch:
         """The windows that begin at these steps [B], counted over all trajectories laid end to end."""

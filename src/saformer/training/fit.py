@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from saformer.agents.agent import Agent, Sampler
+from saformer.engine.distributed import Ranks
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.interrupt import Interrupt
@@ -29,31 +30,40 @@ def fit(
     run: Run | None = None,
     resume: bool = False,
     observer: Observer | None = None,
+    ranks: Ranks | None = None,
 ) -> Agent:
     """Train until `config.updates`; with a run, keep checkpoints and metrics in it, and go on from there on `resume`.
 
     Ctrl-C saves first and raises `InterruptedTrainingError`; a loss that is not finite, `NonFiniteLossError`.
     """
-    failed = fit_together([Member(agent, sampler, seed, run, observer or Observer())], config, resume=resume)
+    member = Member(agent, sampler, seed, run, observer or Observer())
+    failed = fit_together([member], config, resume=resume, ranks=ranks)
     if failed:
         raise failed[0]
     return agent
 
 
 def fit_together(
-    members: Sequence[Member], config: FitConfig, *, resume: bool = False, interrupt: Interrupt | None = None
+    members: Sequence[Member],
+    config: FitConfig,
+    *,
+    resume: bool = False,
+    interrupt: Interrupt | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[int, NonFiniteLossError]:
     """Train runs of one architecture as one program; each is what it would be alone. Answers which failed, and why.
 
     A run that diverges is saved as it was before and left behind; the others go on. With `resume`, all go on from their
     checkpoints, which must be of the same update. An active `interrupt` of the caller's is heeded if given.
+    Several `ranks` share each batch; all of them must call this, and the first alone evaluates and writes.
     """
-    trainer = PackTrainer(members, config)
+    ranks = ranks or Ranks()
+    trainer = PackTrainer(members, config, ranks)
     if resume:
         assert all(member.run is not None for member in members), "resuming needs runs"
         trainer.restore([member.run.load() for member in members if member.run is not None])
         for member in members:
-            if member.run is not None:
+            if member.run is not None and ranks.is_first:
                 member.run.rewind_metrics(trainer.update)
     else:
         _save(trainer)
@@ -74,8 +84,9 @@ def fit_together(
                 break
     for number in numbers:
         run = members[number].run
-        if run is not None:
+        if run is not None and ranks.is_first:
             run.mark_done({"updates": trainer.update, "seconds": round(trainer.seconds, 1)})
+    ranks.wait()  # so that each finds it finished
     return failed
 
 
@@ -85,7 +96,7 @@ def _without(trainer: PackTrainer, numbers: Sequence[int]) -> PackTrainer:
     if not left:
         return trainer
     checkpoints = [trainer.checkpoint({}, number) for number in left]
-    rest = PackTrainer([trainer.members[number] for number in left], trainer.config)
+    rest = PackTrainer([trainer.members[number] for number in left], trainer.config, trainer.ranks)
     rest.restore(checkpoints)
     return rest
 
@@ -107,10 +118,10 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
             report.add(values, count)
             member.observer.progress(trainer.update, values)
             if last or trainer.update % config.report_every == 0:
-                _write(member, report.row(trainer.update, trainer.seconds))
+                _write(trainer, member, report.row(trainer.update, trainer.seconds))
         if config.evaluate_every and (last or trainer.update % config.evaluate_every == 0):
             _evaluate(trainer)
-        stopping = interrupt.requested and not last
+        stopping = trainer.ranks.any(interrupt.requested) and not last
         if last or stopping or trainer.update % config.checkpoint_every == 0:
             _save(trainer)
         if stopping:
@@ -122,10 +133,10 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
 def _evaluate(trainer: PackTrainer) -> None:
     trainer.unpack()
     for member in trainer.members:
-        if member.observer.evaluate is not None:
+        if member.observer.evaluate is not None and trainer.ranks.is_first:
             with in_mode(trainer, training=False):
                 found = member.observer.evaluate(member.agent)
-            _write(member, {"update": trainer.update, "evaluation": found})
+            _write(trainer, member, {"update": trainer.update, "evaluation": found})
 
 
 def _until_next_event(update: int, config: FitConfig) -> int:
@@ -151,8 +162,8 @@ class _Report:
         return {"update": update, "seconds": round(seconds, 3), **means}
 
 
-def _write(member: Member, row: dict[str, Any]) -> None:
-    if member.run is not None:
+def _write(trainer: PackTrainer, member: Member, row: dict[str, Any]) -> None:
+    if member.run is not None and trainer.ranks.is_first:
         member.run.append_metrics(row)
     member.observer.row(row)
 
@@ -160,7 +171,10 @@ def _write(member: Member, row: dict[str, Any]) -> None:
 def _save(trainer: PackTrainer) -> None:
     for number, member in enumerate(trainer.members):
         if member.run is not None:
-            member.run.save(trainer.checkpoint({"spec": member.run.spec.digest}, number))
+            checkpoint = trainer.checkpoint({"spec": member.run.spec.digest}, number)
+            if trainer.ranks.is_first:
+                member.run.save(checkpoint)
+    trainer.ranks.wait()  # a rank that ends may take the others with it, so none does before all is saved
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from saformer.agents.agent import Agent, Phase, Sampler
 from saformer.data.sampling import PackedSampler, WindowSampler
 from saformer.data.transitions import PackedTransitions, TransitionSampler
+from saformer.engine.distributed import Ranks
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
@@ -63,22 +64,29 @@ class PackTrainer:
     """All that changes while runs are trained together: weights, optimisers, random states, and how far they have come.
 
     Implements: Algorithm 2
+
+    Several ranks draw the same windows and learn from a share each; their weights stay the same to the last bit.
     """
 
-    def __init__(self, members: Sequence[Member], config: FitConfig) -> None:
+    def __init__(self, members: Sequence[Member], config: FitConfig, ranks: Ranks | None = None) -> None:
+        self.ranks = ranks or Ranks()
         self.members, self.config = tuple(members), config
+        if self.ranks.are_several:
+            self.members, self.config = _shared(members, config, self.ranks)
         self.update = 0
         self.seconds = 0.0
         self.device = next(members[0].agent.model.parameters()).device
         self.generators = [torch.Generator(self.device).manual_seed(member.seed) for member in members]
         # Two streams from one seed: windows have a generator of their own, dropout uses torch's.
-        torch.manual_seed(members[0].seed)
+        torch.manual_seed(self.ranks.seed(members[0].seed))
+        for member in members:
+            self.ranks.copy_first(list(member.agent.model.state_dict().values()))
         self._ahead = AHEAD if self.device.type == "cuda" else 1
         self._prepare()
 
     def _prepare(self) -> None:
         """Build what trains from the agents as they are; on a GPU, updates are recorded when the first one is due."""
-        self.learner = _learner_of(self.members, self.config, self.device)
+        self.learner = _learner_of(self.members, self.config, self.device, self.ranks)
         self.optimizers = {phase.name: optimizer_of(phase, self.config, self.device) for phase in self.learner.phases}
         self._updates_: Update | None = None
 
@@ -93,6 +101,7 @@ class PackTrainer:
                 self.generators,
                 gradient_clip=self.config.gradient_clip,
                 compile=self.config.compile,
+                ranks=self.ranks,
             )
         return self._updates_
 
@@ -146,14 +155,18 @@ class PackTrainer:
             self.learner.unpack()
 
     def checkpoint(self, facts: dict[str, Any], number: int = 0) -> Checkpoint:
-        """Everything that a member needs to go on as if nothing had happened, alone or in another pack."""
+        """Everything that a member needs to go on as if nothing had happened, alone, in another pack or on more ranks.
+
+        All ranks must ask for it: each has random states of its own.
+        """
         self.unpack()
         groups = {"model": dict(self.members[number].agent.model.state_dict())}
         for name in self.optimizers:
             groups[f"optimizer.{name}"] = self._optimizer_tensors(name, number)
-        groups["random"] = {"windows": self.generators[number].get_state(), "torch": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            groups["random"]["cuda"] = torch.cuda.get_rng_state(self.device)
+        groups["random"] = {"windows": self.generators[number].get_state()}
+        for name, own in self._noise().items():
+            for rank, state in enumerate(self.ranks.gathered(own)):
+                groups["random"][_of_rank(name, rank)] = state
         return Checkpoint(groups, {**facts, "update": self.update, "seconds": self.seconds})
 
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
@@ -169,11 +182,21 @@ class PackTrainer:
             for number, checkpoint in enumerate(checkpoints):
                 # before the first update there is no state, and so no group of that name
                 self._restore_optimizer(name, number, checkpoint.groups.get(f"optimizer.{name}", {}))
-        random = checkpoints[0].groups["random"]
-        torch.set_rng_state(random["torch"])
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(random["cuda"], self.device)
+        self._restore_noise(checkpoints[0].groups["random"])
         self.update, self.seconds = checkpoints[0].facts["update"], checkpoints[0].facts["seconds"]
+
+    def _noise(self) -> dict[str, Tensor]:
+        """This rank's random states, of dropout and the like."""
+        states = {"torch": torch.get_rng_state()}
+        return states | ({"cuda": torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {})
+
+    def _restore_noise(self, states: dict[str, Tensor]) -> None:
+        """A rank that was not there when they were saved has a stream of its own already."""
+        own = {name: states.get(_of_rank(name, self.ranks.rank)) for name in ("torch", "cuda")}
+        if own["torch"] is not None:
+            torch.set_rng_state(own["torch"])
+        if self.device.type == "cuda" and own["cuda"] is not None:
+            torch.cuda.set_rng_state(own["cuda"], self.device)
 
     def _optimizer_tensors(self, phase: str, number: int) -> dict[str, Tensor]:
         tensors = {}
@@ -220,7 +243,26 @@ class Trainer(PackTrainer):
         return self.advance(1)[1][0]
 
 
-def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.device) -> Learner:
+def _shared(members: Sequence[Member], config: FitConfig, ranks: Ranks) -> tuple[tuple[Member, ...], FitConfig]:
+    """Members that gather this rank's share of their batches; nothing is recorded, since ranks meet in between."""
+    if config.batch_size < ranks.size:
+        raise ValueError(f"{ranks.size} ranks cannot share a batch of {config.batch_size}: use a larger --batch-size")
+    for member in members:
+        if not isinstance(member.sampler, WindowSampler):
+            raise ValueError(
+                f"{member.agent.name} learns from statistics of its whole batch, which ranks cannot share: "
+                "train it on one processor, without torchrun"
+            )
+    parts = {member.sampler: cast(WindowSampler, member.sampler).sharing(ranks.share) for member in members}
+    return tuple(replace(member, sampler=parts[member.sampler]) for member in members), replace(config, compile="off")
+
+
+def _of_rank(name: str, rank: int) -> str:
+    """What a rank's random state is called; the first's is that of a training alone."""
+    return name if rank == 0 else f"{name}.{rank}"
+
+
+def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.device, ranks: Ranks) -> Learner:
     """What is trained: the agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
@@ -230,7 +272,8 @@ def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.devi
         return agents[0]
     if isinstance(members[0].sampler, TransitionSampler):
         return StackedAgent(agents)
-    pack = PackedAgent(agents, seeds=[member.seed for member in members], fused=fused and config.compile != "off")
+    seeds = [ranks.seed(member.seed) for member in members]
+    pack = PackedAgent(agents, seeds=seeds, fused=fused and config.compile != "off")
     set_training_dtype(pack.model, dtype)
     return pack
 

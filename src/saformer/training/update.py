@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
-from saformer.core.objectives import PerSample
+from saformer.engine.distributed import Ranks
+from saformer.training.losses import losses_of, over_ranks, shares_of
 
-Losses = Callable[[type, dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Tensor]]]
-"""What is minimised, and what is only watched."""
 Batches = Callable[[], Any]
 WARMUP_UPDATES = 3
 MOST_PHASES = 200
@@ -59,7 +58,8 @@ class Update:
     """Losses, gradients, clipping and the optimisers' steps; what was measured is added up where it was computed.
 
     From the first loss or gradient that is not finite on, no update changes anything. On a GPU whole updates are
-    replayed, phases run beside each other, and the host waits for nothing but `run`'s answer.
+    replayed, phases run beside each other, and the host waits for nothing but `run`'s answer. Several ranks each have a
+    share of the batch, and find the losses and gradients of all of it.
     """
 
     def __init__(
@@ -71,13 +71,17 @@ class Update:
         *,
         gradient_clip: float,
         compile: Literal["auto", "record", "off"],
+        ranks: Ranks | None = None,
     ) -> None:
+        self._ranks = ranks or Ranks()
         self._learner, self._phases, self._optimizers = learner, learner.phases, optimizers
         self._batches, self._generators, self._clip = batches, tuple(generators), gradient_clip
         self._device = self._generators[0].device
         self._on_gpu = self._device.type == "cuda"
         self._streams = [torch.cuda.Stream(self._device) for _ in self._phases[1:]] if self._on_gpu else []
-        self._losses = {phase.name: _losses_of(phase, learner.num_models) for phase in self._phases}
+        self._losses = {
+            phase.name: losses_of(phase, learner.num_models, counted=self._ranks.are_several) for phase in self._phases
+        }
         self._names: list[str] = []
         self._sums, self._odd = torch.zeros(0, device=self._device), torch.zeros(0, device=self._device)
         self._num_good, self._bad = (torch.zeros((), device=self._device) for _ in range(2))
@@ -131,8 +135,13 @@ class Update:
 
     def _differentiate(self, phase: Phase, batch: Any) -> dict[str, Tensor]:
         """Leave the clipped gradient on the phase's parameters; losses and the norm before clipping, each [M]."""
-        losses, watched = self._losses[phase.name](type(batch), dict(vars(batch)))
+        losses, watched, counts = self._losses[phase.name](type(batch), dict(vars(batch)))
+        if self._ranks.are_several:
+            shares = shares_of(counts, self._ranks)
+            losses, watched = ({k: v * shares[k].to(v.dtype) for k, v in part.items()} for part in (losses, watched))
         gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), phase.parameters)
+        if self._ranks.are_several:
+            losses, watched, gradients = over_ranks(losses, watched, gradients, self._ranks)
         for parameter, gradient in zip(phase.parameters, gradients, strict=True):
             parameter.grad = gradient.contiguous()  # fused optimisers want the parameter's layout
         norm = clip_gradients(phase.parameters, self._clip, num_models=self._learner.num_models)
@@ -234,16 +243,6 @@ def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_mode
     return norm
 
 
-def means_of(term: PerSample, num_models: int) -> Tensor:
-    """Each model's mean over its valid steps: [M]."""
-    if num_models == 1:
-        return term.mean()[None]
-    sums = term.sums.reshape(num_models, -1)
-    if isinstance(term.counts, int):
-        return sums.sum(1) / (term.counts * sums.shape[1])
-    return sums.sum(1) / term.counts.reshape(num_models, -1).sum(1).clamp(min=1)
-
-
 def _not_finite(names: Sequence[str], rows: list[list[float]]) -> dict[int, tuple[str, ...]]:
     """For each model that has any, the names of its values that are not finite."""
     found: dict[int, tuple[str, ...]] = {}
@@ -252,16 +251,6 @@ def _not_finite(names: Sequence[str], rows: list[list[float]]) -> dict[int, tupl
             if not math.isfinite(value):
                 found[number] = (*found.get(number, ()), name)
     return found
-
-
-def _losses_of(phase: Phase, num_models: int) -> Losses:
-    def losses(kind: type, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        terms = phase.terms(kind(**batch))
-        means = {name: means_of(term, num_models) for name, term in terms.items()}
-        watched = {name: means.pop(name) for name, term in terms.items() if term.watched}
-        return means, watched
-
-    return losses
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,135 @@
+"""One training on several processes, each with its own processor: `torchrun` starts them, this joins them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as processes
+from torch import Tensor
+
+from saformer.engine import torchrun
+
+PATIENCE = timedelta(hours=3)
+"""How long ranks wait for one another: one of them may be making data, or rolling a policy out."""
+SEEDS_APART = 1_000_003
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that train one model together: which of them this is, and what they do in common.
+
+    Every rank must make the same calls in the same order. Alone, they all do nothing.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def are_several(self) -> bool:
+        """Whether there is anybody else."""
+        return self.size > 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one writes, evaluates and speaks."""
+        return self.rank == 0
+
+    def seed(self, seed: int) -> int:
+        """Each rank's own, for noise; the first's is the seed itself."""
+        return seed + SEEDS_APART * self.rank
+
+    def share(self, count: int) -> slice:
+        """This rank's part of so many samples."""
+        return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over ranks, the same to the last bit on each."""
+        if self.are_several:
+            tensor = tensor.clone()
+            processes.all_reduce(tensor)
+        return tensor
+
+    def sum_together(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums of several tensors, in one message."""
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        if self.are_several:
+            processes.all_reduce(flat)
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def any(self, flag: bool) -> bool:
+        """Whether it holds for any rank."""
+        return bool(self.sum(torch.tensor(int(flag)))) if self.are_several else flag
+
+    def as_first(self, flag: bool) -> bool:
+        """What the first rank says."""
+        return self.any(flag and self.is_first)
+
+    @torch.no_grad()
+    def copy_first(self, tensors: Sequence[Tensor]) -> None:
+        """Give every rank the first one's values, in place."""
+        if self.are_several:
+            for tensor in tensors:
+                processes.broadcast(tensor, src=0)
+
+    def gathered(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's, in order; all of one size."""
+        found = [torch.empty_like(tensor) for _ in range(self.size)] if self.are_several else [tensor]
+        if self.are_several:
+            processes.all_gather(found, tensor)
+        return found
+
+    def wait(self) -> None:
+        """Until every rank has come here."""
+        self.any(False)
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """The first rank goes through this before the others do, which then find what it made."""
+        if not self.is_first:
+            self.wait()
+        yield
+        if self.is_first:
+            self.wait()
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
+    """The ranks that torchrun started, and this one's device; without torchrun, this process alone.
+
+    On GPUs each rank has the one of its number on its machine, unless a device with a number was asked for.
+    """
+    if torchrun.size() == 1:
+        yield Ranks(), device
+        return
+    device = _own(device)
+    begun_here = not processes.is_initialized()
+    if begun_here:
+        processes.init_process_group(_backend(device), timeout=PATIENCE)
+    try:
+        yield Ranks(processes.get_rank(), processes.get_world_size()), device
+    finally:
+        if begun_here:
+            processes.destroy_process_group()
+
+
+def _own(device: torch.device) -> torch.device:
+    if device.type != "cuda":
+        return device
+    if device.index is None:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _backend(device: torch.device) -> str:
+    """NCCL for GPUs, where each rank has its own: it refuses to share one."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if device.type == "cuda" and here <= torch.cuda.device_count():
+        return "cpu:gloo,cuda:nccl"
+    return "gloo"

@@ -1,0 +1,15 @@
+"""What torchrun says of the processes that it started; without it, one process is alone."""
+
+from __future__ import annotations
+
+import os
+
+
+def size() -> int:
+    """How many there are."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+
+def is_first() -> bool:
+    """Whether this one speaks and writes."""
+    return size() == 1 or os.environ.get("RANK", "0") == "0"
