@@ -9,7 +9,7 @@ setup: $(VENV)/.ready  ## create the environment
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,track,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,ray,track,dev]'
 	touch $@
 
 demo: setup  ## data, training, evaluation and a report, in a few minutes

@@ -37,3 +37,31 @@ def saves_when_told(path: str) -> str:
     Path(path).with_suffix(".started").touch()
     time.sleep(120)
     return path
+
+
+def stops_once(path: str) -> str:
+    """Told to end while it works, it saves and stops; tried again, it goes on."""
+    if Path(path).exists():
+        return "gone on"
+    Path(path).touch()
+    raise KeyboardInterrupt
+
+
+def saves_when_interrupted(path: str) -> str:
+    """Sleeps until Ctrl-C, then saves, which takes a moment."""
+    Path(path).with_suffix(".started").touch()
+    try:
+        for _ in range(1200):  # one long sleep would not hear of it
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        time.sleep(0.5)
+        Path(path).write_text("saved")
+        raise
+    return path
+
+
+def slowly(path: str) -> int:
+    """Says whose child it is, and takes a while."""
+    Path(path).write_text(str(os.getppid()))
+    time.sleep(3)
+    return os.getpid()

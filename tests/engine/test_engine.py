@@ -84,6 +84,12 @@ def test_wrong_numbers_of_processes_are_refused():
         LocalEngine(-1)
 
 
+def test_without_ray_the_extra_is_named():
+    code = "import sys; sys.modules['ray'] = None; import saformer.engine.ray"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'saformer[ray]'" in found.stderr
+
+
 def _interrupt_when(path: Path) -> None:
     _wait_for(path)
     os.kill(os.getpid(), signal.SIGINT)

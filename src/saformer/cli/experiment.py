@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from saformer.cli.progress import listening
+from saformer.data.home import home
 from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
 from saformer.experiments.conduct import Place, conduct, usual_engine
@@ -35,8 +38,16 @@ class ExperimentCommand:
     """An experiment, or all."""
     scale: Literal["smoke", "small", "paper"] = "smoke"
     """smoke: tiny models on scraps of data, minutes on two cores, shows that all works. small: preset small, hours on a CPU. paper: Table 6, 100,000 updates, wants a GPU."""  # noqa: E501
-    engine: Literal["local"] = "local"
-    """Where runs are made. local: this machine; a GPU trains runs of one architecture as one program, else each core takes a run."""  # noqa: E501
+    engine: Literal["local", "ray"] = "local"
+    """Where runs are made. local: this machine; a GPU trains runs of one architecture as one program, else each core takes a run. ray: a Ray cluster (needs saformer[ray], on every node)."""  # noqa: E501
+    address: str = "auto"
+    """Of the Ray cluster: auto (the one that this machine belongs to), HOST:6379, ray://HOST:10001, or local (begin one here)."""  # noqa: E501
+    job_cpus: int = 1
+    """CPUs of each job on Ray."""
+    job_gpus: float | None = None
+    """GPUs of each job on Ray; by default one where a node has any. Runs of one architecture are then one job."""
+    node_runs: Path | None = None
+    """A folder that every node of the Ray cluster has of its own: runs are made there and brought back. By default nodes share --runs."""  # noqa: E501
     seeds: tuple[int, ...] = (0,)
     """Each gives every model once more; tables pool them."""
     data: str = "behaviours"
@@ -46,7 +57,7 @@ class ExperimentCommand:
     runs: Path = Path("runs")
     """Folder of runs."""
     processes: int | None = None
-    """Runs at once on this machine; by default one per core, and one after the other on a GPU."""
+    """Runs at once on this machine; by default one per core, and one after the other on a GPU. Not for Ray."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     render: Path | None = None
@@ -69,7 +80,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
     experiments = find_experiments(command.name)
     if command.render is not None:
         return _render_again(experiments, command.render, console)
-    setting = Setting(SCALES[command.scale], command.seeds, command.data)
+    setting = Setting(SCALES[command.scale], command.seeds, _source(command))
     try:
         return _carry_out(experiments, setting, command, arguments, console)
     except KeyboardInterrupt:
@@ -85,12 +96,12 @@ def _carry_out(
     arguments: Sequence[str],
     console: Console,
 ) -> int:
-    with listening(console) as listener:
+    with _engine(command) as (engine, place), listening(console) as listener:
         results = conduct(
             experiments,
             setting,
-            engine=_engine(command),
-            place=Place(command.runs, command.device),
+            engine=engine,
+            place=place,
             command=shlex.join(["saformer", "experiment", *arguments]),
             listener=listener,
         )
@@ -117,8 +128,28 @@ def _render_again(experiments: Sequence[Experiment], folder: Path, console: Cons
     return 0
 
 
-def _engine(command: ExperimentCommand) -> Engine:
-    return usual_engine(command.device) if command.processes is None else LocalEngine(command.processes)
+@contextmanager
+def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Place]]:
+    if command.engine == "local":
+        engine = usual_engine(command.device) if command.processes is None else LocalEngine(command.processes)
+        yield engine, Place(command.runs, command.device)
+        return
+    from saformer.engine.ray import RayEngine
+
+    environment = {"SAFORMER_HOME": str(home().resolve())}
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # jobs are to save, as they do on Ctrl-C
+    try:
+        with RayEngine(command.address, cpus=command.job_cpus, gpus=command.job_gpus, environment=environment) as ray:
+            packed, there = ray.gpus > 0, command.node_runs
+            yield ray, Place(command.runs, command.device, packed=packed, elsewhere=True, node_runs=there)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _source(command: ExperimentCommand) -> str:
+    """Processes elsewhere have other working folders."""
+    is_local = command.engine == "local" or command.data in {"behaviours", "d4rl"}
+    return command.data if is_local else str(Path(command.data).resolve())
 
 
 def _listing() -> Table:

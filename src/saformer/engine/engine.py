@@ -31,11 +31,13 @@ class Outcome(Generic[Job, Result]):
 class Engine(Protocol):
     """Runs jobs. The function is one that other processes can import, jobs and results are plain values.
 
-    An engine's name and how many jobs it runs at once are for people to read.
+    An engine's name and how many jobs it runs at once are for people to read; a job may compute with `threads` threads
+    (None: as many as it likes).
     """
 
     name: str
     jobs_at_once: int
+    threads: int | None
 
     def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Outcome[Job, Result]]:
         """Every job's outcome, as they come; a job that fails is one outcome among the others."""
@@ -56,11 +58,12 @@ class LocalEngine:
             raise ValueError(f"the number of processes must be at least 0 (this one alone), got {processes}")
         self.processes = processes
         self.jobs_at_once = max(1, processes)
+        self.threads = None if processes <= 1 else max(1, (os.cpu_count() or 1) // processes)
 
     def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Outcome[Job, Result]]:
         """Every job's outcome, as they come."""
         if self.processes == 0:
-            yield from (_outcome(job, lambda job=job: function(job)) for job in jobs)  # type: ignore[misc]
+            yield from (outcome_of(job, lambda job=job: function(job)) for job in jobs)  # type: ignore[misc]
             return
         lost: list[Job] = []
         for found in _side_by_side(function, jobs, self.processes):
@@ -91,7 +94,7 @@ def _side_by_side(
                 if isinstance(future.exception(), BrokenProcessPool):
                     yield _Lost(places[future])
                 else:
-                    yield _outcome(places[future], future.result)
+                    yield outcome_of(places[future], future.result)
         except BaseException:  # Ctrl-C, or the caller wants no more
             for child in set(multiprocessing.active_children()) - others:
                 child.terminate()
@@ -99,7 +102,8 @@ def _side_by_side(
             raise
 
 
-def _outcome(job: Job, find: Callable[[], Result]) -> Outcome[Job, Result]:
+def outcome_of(job: Job, find: Callable[[], Result]) -> Outcome[Job, Result]:
+    """What came of it: a result, or the error that it raised, in words."""
     try:
         return Outcome(job, find())
     except Exception as error:

@@ -13,6 +13,7 @@ from typing import Any
 from saformer.api import Listener
 from saformer.engine.device import pick_device
 from saformer.engine.engine import Engine, LocalEngine
+from saformer.experiments.elsewhere import Brought, carry_out_elsewhere, receive, sent
 from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Needs, Setting, Training
 from saformer.experiments.provenance import how_it_was_made, time_spent
@@ -27,6 +28,10 @@ class Place:
     device: str = "auto"
     packed: bool | None = None
     """whether runs of one kind are trained together; None: if the device of this machine is a GPU"""
+    elsewhere: bool = False
+    """whether other machines make the runs"""
+    node_runs: Path | None = None
+    """the folder in which each of them makes its own, to be brought back; None: they share `runs`"""
 
     @property
     def packs(self) -> bool:
@@ -68,7 +73,7 @@ def usual_engine(device: str) -> LocalEngine:
     return LocalEngine(os.cpu_count() or 1)
 
 
-def jobs_for(needs: Needs, setting: Setting, place: Place, *, at_once: int = 1) -> list[RunJob]:
+def jobs_for(needs: Needs, setting: Setting, place: Place, *, threads: int | None = None) -> list[RunJob]:
     """Runs of one kind together where they are packed, else each alone; those that take longest first."""
     groups: dict[Any, list[Training]] = {}
     for training in needs.trainings:
@@ -81,8 +86,8 @@ def jobs_for(needs: Needs, setting: Setting, place: Place, *, at_once: int = 1) 
             tuple(training for training in needs.curves if training in group),
             str(place.runs),
             device=place.device,
-            workers="auto" if at_once == 1 else 0,
-            threads=None if at_once == 1 else max(1, (os.cpu_count() or 1) // at_once),
+            workers="auto" if threads is None else 0,
+            threads=threads,
         )
         for group in groups.values()
     ]
@@ -94,26 +99,39 @@ def _gather(needs: Needs, setting: Setting, engine: Engine, place: Place, listen
     datasets = [*needs.datasets, *(training.dataset for training in needs.trainings)]
     whole = dict.fromkeys(dataset.removesuffix(WITHOUT_CHEAPEST) for dataset in datasets)
     derived = dict.fromkeys(dataset for dataset in datasets if dataset not in whole)
-    workers = None if engine.jobs_at_once == 1 else 1
     for part in (whole, derived):
-        _map(engine, prepare, [DataJob(setting, dataset, workers) for dataset in part], found, listener)
+        _map(engine, prepare, [DataJob(setting, dataset, engine.threads) for dataset in part], found, listener)
     there = {row["dataset"] for row in found.rows.get("data", [])}
     possible = replace(
         needs,
         judgings=tuple(judging for judging in needs.judgings if judging.training.dataset in there),
         curves=tuple(training for training in needs.curves if training.dataset in there),
     )
-    _map(engine, carry_out, jobs_for(possible, setting, place, at_once=engine.jobs_at_once), found, listener)
+    jobs = jobs_for(possible, setting, place, threads=engine.threads)
+    if not place.elsewhere:
+        _map(engine, carry_out, jobs, found, listener)
+        return found
+    with sent(jobs, place.runs, place.node_runs) as travelling:
+        _map(engine, carry_out_elsewhere, travelling, found, listener, runs=place.runs)
     return found
 
 
 def _map(
-    engine: Engine, function: Callable[..., Gathered], jobs: Sequence[Any], found: Gathered, listener: Listener
+    engine: Engine,
+    function: Callable[..., Gathered | Brought],
+    jobs: Sequence[Any],
+    found: Gathered,
+    listener: Listener,
+    *,
+    runs: Path = Path(),
 ) -> None:
     if isinstance(engine, LocalEngine) and not engine.processes:
         function = partial(function, listener=listener)  # nobody else could be told how far it is
     for number, outcome in enumerate(engine.map(function, jobs), start=1):
         brought = outcome.result
+        if isinstance(brought, Brought):
+            receive(brought.files, runs)
+            brought = brought.gathered
         if brought is None:
             brought = Gathered(failed=outcome.job.failures(outcome.error or "for an unknown reason"))
         found.add(brought)

@@ -101,8 +101,8 @@ def failure(training: Training, why: str, judging: Judging | None = None) -> dic
 
 def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
     """Make the dataset, and describe it. What it is derived from must be there."""
+    make_data_of(job, listener)
     task = job.setting.task(job.dataset)
-    _make(job, task, listener)
     with open_data(task, listener=listener) as store:
         found = inspect(relabelled(store, ())).plain()
     constraint, sample = found["constraints"][0], found["sample"]
@@ -119,8 +119,9 @@ def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
     return Gathered({"data": [row]})
 
 
-def _make(job: DataJob, task: str, listener: Listener | None) -> None:
-    setting, horizon = job.setting, job.setting.scale.horizon
+def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
+    """Make the dataset if it is not there. What it is derived from must be."""
+    setting, horizon, task = job.setting, job.setting.scale.horizon, job.setting.task(job.dataset)
     if job.dataset.endswith(WITHOUT_CHEAPEST):
         with open_data(setting.task(job.dataset.removesuffix(WITHOUT_CHEAPEST)), listener=listener) as whole:
             make_upper(whole, Path(task))

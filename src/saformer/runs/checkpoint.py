@@ -25,10 +25,10 @@ class Checkpoint:
     facts: dict[str, Any]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file: at any moment the old or the new one is there, whole."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file: at any moment the old or the new one is there, whole."""
     unfinished = path.with_name(f".{path.name}{UNFINISHED}")
-    unfinished.write_text(text)
+    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
     _make_durable(unfinished)
     os.replace(unfinished, path)
 

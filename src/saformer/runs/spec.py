@@ -42,14 +42,12 @@ class RunSpec:
     @property
     def task_name(self) -> str:
         """What people call the task: a store goes by the name of its folder."""
-        return Path(self.task).name if Path(self.task).is_absolute() else self.task
+        return _name_of(self.task)
 
     @property
     def name(self) -> str:
         """The directory that a run of this kind is kept in, unless told otherwise."""
-        task = self.task_name.replace("/", "-").replace(":", "-")
-        agent = self.agent if self.limit is None else f"{self.agent}-{self.limit.replace('/', '-')}"
-        return f"{task}-{agent}-seed{self.seed}-{self.digest}"
+        return stem_of(self.task, self.agent, self.seed, self.limit) + self.digest
 
     def plain(self) -> dict[str, Any]:
         """As JSON keeps it; what few runs have only where there is some, so that runs from before it are the same."""
@@ -67,3 +65,13 @@ class RunSpec:
         mine, theirs = self.plain(), other.plain()
         keys = dict.fromkeys([*mine, *theirs])
         return [f"{k}: {mine.get(k)} here, {theirs.get(k)} there" for k in keys if mine.get(k) != theirs.get(k)]
+
+
+def stem_of(task: str, agent: str, seed: int, limit: str | None) -> str:
+    """How the name of a run's directory begins; its digest follows."""
+    place = _name_of(task).replace("/", "-").replace(":", "-")
+    return f"{place}-{agent}{'' if limit is None else '-' + limit.replace('/', '-')}-seed{seed}-"
+
+
+def _name_of(task: str) -> str:
+    return Path(task).name if Path(task).is_absolute() else task

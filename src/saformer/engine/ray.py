@@ -1,0 +1,129 @@
+"""Many independent jobs on a Ray cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from saformer.engine.engine import GRACE_SECONDS, Job, Outcome, Result, outcome_of
+
+try:
+    import ray
+    from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+except ModuleNotFoundError as error:
+    raise ValueError("--engine ray needs Ray, on every node: pip install 'saformer[ray]'") from error
+
+
+class RayEngine:
+    """A Ray cluster: each job asks for some CPUs and GPUs, and runs wherever they are free.
+
+    A job whose worker or node is lost, or is told to end, is tried again elsewhere, at most `retries` times. Ctrl-C
+    cancels: jobs that have not begun never do, and those that have may take GRACE_SECONDS to save what they have.
+    """
+
+    name = "ray"
+
+    def __init__(
+        self,
+        address: str = "auto",
+        *,
+        cpus: int = 1,
+        gpus: float | None = None,
+        retries: int = 3,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Connect. The address: auto (the cluster of this machine), HOST:PORT, ray://HOST:PORT, or local (begin one).
+
+        `gpus` of a job: None is one if the cluster has any. `environment`: variables that jobs shall find set.
+        """
+        for what, given, least in (("CPUs", cpus, 1), ("GPUs", gpus or 0, 0), ("retries", retries, 0)):
+            if given < least:
+                raise ValueError(f"the number of {what} of a job must be at least {least}, got {given}")
+        _connect(address, dict(environment or {}))
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self.threads: int | None = cpus
+        self.retries = retries
+        self.gpus = gpus if gpus is not None else float(any(node.get("GPU", 0) >= 1 for node in nodes))
+        self.jobs_at_once = sum(_room(node, cpus, self.gpus) for node in nodes)
+        if not self.jobs_at_once:
+            ray.shutdown()
+            raise ValueError(
+                f"no node of the Ray cluster has {cpus} CPUs and {self.gpus:g} GPUs, which a job asks for: "
+                "ask for less, or add a node"
+            )
+
+    def __enter__(self) -> RayEngine:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        ray.shutdown()
+
+    def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Outcome[Job, Result]]:
+        """Every job's outcome, as they come."""
+        # Ray's own retries do not cover a worker that was told to end, so that all are made here.
+        attempt = ray.remote(num_cpus=self.threads, num_gpus=self.gpus, max_retries=0)(_attempt)
+        waiting = {attempt.remote(function, job): (job, self.retries) for job in jobs}
+        try:
+            while waiting:
+                (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
+                job, retries = waiting.pop(ready)
+                found = _outcome(job, ready)
+                if isinstance(found, Outcome):
+                    yield found
+                elif retries:
+                    waiting[attempt.remote(function, job)] = (job, retries - 1)
+                else:
+                    yield Outcome(job, error=f"its worker was lost {self.retries + 1} times, at last: {found}")
+        except BaseException:  # Ctrl-C, or the caller wants no more
+            _cancel(list(waiting))
+            raise
+
+
+def _connect(address: str, environment: dict[str, str]) -> None:
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            runtime_env={"env_vars": environment} if environment else None,
+        )
+    except (ConnectionError, OSError) as error:
+        raise ValueError(
+            f"there is no Ray cluster at {address!r} ({str(error).splitlines()[0]}): begin one with "
+            "`ray start --head`, or say where it is with --address HOST:6379 or ray://HOST:10001"
+        ) from None
+
+
+def _room(node: Mapping[str, float], cpus: int, gpus: float) -> int:
+    """How many jobs a node has room for."""
+    by_cpus = math.floor(node.get("CPU", 0) / cpus)
+    return min(by_cpus, math.floor(node.get("GPU", 0) / gpus)) if gpus else by_cpus
+
+
+def _attempt(function: Callable[[Any], Any], job: Any) -> tuple[Any, str | None]:
+    """On a worker: without the job, which whoever asked has already."""
+    found = outcome_of(job, lambda: function(job))
+    return found.result, found.error
+
+
+def _outcome(job: Job, ready: Any) -> Outcome[Job, Any] | str:
+    """What came of a job, or how it was lost."""
+    try:
+        result, error = ray.get(ready)
+        return Outcome(job, result, error)
+    except TaskCancelledError:
+        return "it was told to end"
+    except RayTaskError as error:  # the function could not be called at all
+        return Outcome(job, error=f"{type(error.cause).__name__}: {error.cause}")
+    except RayError as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'for an unknown reason'}"
+
+
+def _cancel(waiting: list[Any]) -> None:
+    """Tell what is left to end (a job hears Ctrl-C), and let it save."""
+    for one in waiting:
+        ray.cancel(one)
+    if waiting:
+        ray.wait(waiting, num_returns=len(waiting), timeout=GRACE_SECONDS)
