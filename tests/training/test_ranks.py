@@ -166,6 +166,7 @@ def test_shares_are_the_whole():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_two_ranks_on_a_gpu_are_one_with_the_whole_batch(tmp_path):
     """On one GPU they speak by gloo, on two by NCCL."""
+    (tmp_path / "shared").mkdir()
     play(tmp_path / "shared", "cuda", "same")
     alone = scenarios.train(tmp_path / "doubles", Ranks(), double=True, device="cuda")
     weights = load_file(tmp_path / "shared" / "doubles" / "weights-0")
