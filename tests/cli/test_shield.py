@@ -104,3 +104,12 @@ def test_torque_and_speed_of_a_robot(tmp_path, capsys):
 
 def _all_met(verdict: dict) -> bool:
     return all(cost <= limit for cost, limit in zip(verdict["mean_cost"], verdict["limit"]["values"], strict=True))
+
+
+@pytest.mark.parametrize("flag", ["--shield", "--both", "--reference"])
+def test_no_shield_without_rollouts(tmp_path, capsys, flag):
+    """An offline evaluation has nothing to shield; whoever asks is told, not given figures without it."""
+    assert tiny_run(tmp_path / "run", "--held-out", "0.2") == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--offline", flag]) == 1
+    assert f"{flag} needs rollouts" in " ".join(capsys.readouterr().err.split())

@@ -119,6 +119,12 @@ def run_of(path: str | Path) -> Path:
 
 
 def _offline(command: EvaluateCommand, run: Path, console: Console) -> int:
+    asked = [f"--{name}" for name in ("shield", "both", "reference") if getattr(command, name)]
+    if asked:
+        raise ValueError(
+            f"{', '.join(asked)} {'needs' if len(asked) == 1 else 'need'} rollouts, but {run} is judged offline, on "
+            "trajectories that are there already: leave it out, or give a run whose data has an environment"
+        )
     with listening(console) as listener:
         found = evaluate_offline(
             run, limits=command.limits, data=command.data, device=command.device, listener=listener
