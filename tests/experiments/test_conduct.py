@@ -213,3 +213,10 @@ def test_wrong_settings_are_refused():
         Setting(SCALES["smoke"], source="d4rl")
     with pytest.raises(ValueError, match="a folder of stores"):
         Setting(SCALES["paper"], source="nowhere")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_rows_that_cannot_be_read_are_named(tmp_path, content):
+    (tmp_path / "sensitivity.json").write_text(content)
+    with pytest.raises(ValueError, match=r"sensitivity\.json .* make it again with `saformer experiment sensitivity`"):
+        Result.read(tmp_path, "sensitivity")

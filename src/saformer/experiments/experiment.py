@@ -40,9 +40,13 @@ class Result:
         path = folder / f"{experiment}.json"
         if not path.exists():
             raise FileNotFoundError(f"there are no rows at {path}; make them with `saformer experiment {experiment}`")
-        plain = json.loads(path.read_text())
-        if plain.pop("version", None) != VERSION:
-            raise ValueError(f"{path} was written by another version of saformer; make it again")
+        again = f"make it again with `saformer experiment {experiment}`"
+        try:
+            plain = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is damaged ({error}); {again}") from None
+        if not isinstance(plain, dict) or plain.pop("version", None) != VERSION:
+            raise ValueError(f"{path} was written by another version of saformer; {again}")
         return cls(**plain)
 
 
