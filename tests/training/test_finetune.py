@@ -65,8 +65,8 @@ def whole(source, tmp_path_factory) -> Run:
 
 
 def tune(source: Run, out: Path, *, said=lambda message: None, **options):
-    options = {"limits": HOPELESS, "config": CONFIG, **options}
-    return api.finetune(source.path, out=out, device="cpu", workers=0, listener=Listener(say=said), **options)
+    options = {"limits": HOPELESS, "config": CONFIG, "workers": 0, **options}
+    return api.finetune(source.path, out=out, device="cpu", listener=Listener(say=said), **options)
 
 
 def rows(run: Run | Path) -> list[dict]:
@@ -309,3 +309,12 @@ def test_a_recorded_update_draws_from_what_was_appended_since(data):
     assert all(np.isfinite(value) for value in metrics.values())
     drawn = [sampler.sample(64, trainer.generators[0]).limit[32:, 0].unique().tolist() for _ in range(5)]
     assert len({cost for batch in drawn for cost in batch}) > 30
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"), [({"limits": ["2", "2.0"]}, "2, 2.0 was named more than once"), ({"workers": -3}, "got -3")]
+)
+def test_what_cannot_be_asked_for_leaves_nothing_behind(source, tmp_path, asked, message):
+    with pytest.raises(ValueError, match=message):
+        tune(source, tmp_path / "tuned", **asked)
+    assert not (tmp_path / "tuned").exists()

@@ -70,11 +70,13 @@ def finetune(
     The original run is not touched. The new one has a store of its own, in its folder: the original data and every
     episode since. An interrupted call is continued by the same call with `resume=True`.
     """
+    from saformer.envs.stepping import pick_workers
     from saformer.training.experience import Experience
     from saformer.training.finetune import finetune as run_algorithm_3
 
     listener, processor, source = listener or Listener(), pick_device(device), Run(path)
     given = _given(config or FinetuneConfig(), {"episodes": episodes, "attenuation": attenuation})
+    pick_workers(workers, num_lanes=given.lanes, num_steps=0)  # says what is wrong before anything is kept
     spec, checkpoint = source.spec, source.load()
     if spec.agent != SaFormerAgent.name:
         raise ValueError(f"only saformer can be fine-tuned to a limit; {path} is {spec.agent}")
@@ -162,9 +164,9 @@ def _limits(names: Sequence[str | float], data: RelabelledStore) -> list[Limit]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="limit .* lies outside the data")  # which is what this is for
         limits = [parse_limit(_named(name), data) for name in names]
-    twice = sorted({limit.name for limit in limits if sum(limit.name == other.name for other in limits) > 1})
+    twice = sorted({limit.name for limit in limits if sum(limit.values == other.values for other in limits) > 1})
     if twice:
-        raise ValueError(f"limit {', '.join(twice)} was named more than once; name each once")
+        raise ValueError(f"limit {', '.join(twice)} was named more than once, by name or value; name each once")
     return limits
 
 
