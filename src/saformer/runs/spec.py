@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,7 @@ class RunSpec:
 
     def differences(self, other: RunSpec) -> list[str]:
         """What the other does differently, for a person to read."""
-        mine, theirs = self.plain(), other.plain()
-        keys = dict.fromkeys([*mine, *theirs])
-        return [f"{k}: {mine.get(k)} here, {theirs.get(k)} there" for k in keys if mine.get(k) != theirs.get(k)]
+        return list(_differences(self.plain(), other.plain()))
 
 
 def stem_of(task: str, agent: str, seed: int, limit: str | None) -> str:
@@ -75,3 +74,12 @@ def stem_of(task: str, agent: str, seed: int, limit: str | None) -> str:
 
 def _name_of(task: str) -> str:
     return Path(task).name if Path(task).is_absolute() else task
+
+
+def _differences(mine: dict[str, Any], theirs: dict[str, Any], within: str = "") -> Iterator[str]:
+    for key in dict.fromkeys([*mine, *theirs]):
+        one, other = mine.get(key), theirs.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _differences(one, other, f"{within}{key}.")
+        elif one != other:
+            yield f"{within}{key}: {one} here, {other} there"
