@@ -948,4 +948,10 @@ MUTANTS = (
            "tests/training/test_ranks.py::test_torchrun_is_for_training_alone"),
     Mutant("training speaks to ranks", "training/fit.py", "import torch\n", "import torch\nimport torch.distributed\n",
            "tests/architecture/test_imports.py::test_one_file_speaks_to_other_ranks"),
+    Mutant("nobody kept out", "runs/lock.py", "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass",
+           "tests/runs/test_lock.py::test_a_second_process_is_refused_until_the_first_is_gone"),
+    Mutant("training does not ask", "training/fit.py", "            held.enter_context(alone_in(run.path))\n", "            pass\n",
+           "tests/runs/test_lock.py::test_fine_tuning_and_training_keep_out_a_second_program"),
+    Mutant("fine-tuning does not ask", "api/finetuning.py", "    with alone_in(run.path):\n", "    if True:\n",
+           "tests/runs/test_lock.py::test_fine_tuning_and_training_keep_out_a_second_program"),
 )  # fmt: skip

@@ -22,6 +22,7 @@ from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
 from saformer.engine.device import pick_device
+from saformer.runs.lock import alone_in
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.config import FitConfig
@@ -103,31 +104,32 @@ def finetune(
     if run.is_done:
         listener.say(f"{run.path} has already finished; nothing to do")
         return FineTuned(run, None)
-    if not kept.exists():
-        origin = {"finetuned_from": str(source.path.resolve()), **store.provenance}
-        replace(store, provenance=origin).save(kept)
-    agent.model.to(processor)
-    sampler = GrowingSampler(
-        original,
-        window=agent.config.window,
-        room=Room(given.episodes, given.episodes * (store.environment.horizon + 1)),
-        share=given.new_share,
-        device=processor,
-    )
-    _say_beginning(run, source, parsed, original, listener)
-    outcome = run_algorithm_3(
-        FineTunedAgent(agent, given.entropy),
-        Experience(run, original, TrajectoryStore.open(kept), sampler),
-        parsed,
-        given,
-        fit_config,
-        seed=seed,
-        run=run,
-        learnt=checkpoint,
-        options=options,
-        observer=_observer(run, listener),
-        workers=workers,
-    )
+    with alone_in(run.path):
+        if not kept.exists():
+            origin = {"finetuned_from": str(source.path.resolve()), **store.provenance}
+            replace(store, provenance=origin).save(kept)
+        agent.model.to(processor)
+        sampler = GrowingSampler(
+            original,
+            window=agent.config.window,
+            room=Room(given.episodes, given.episodes * (store.environment.horizon + 1)),
+            share=given.new_share,
+            device=processor,
+        )
+        _say_beginning(run, source, parsed, original, listener)
+        outcome = run_algorithm_3(
+            FineTunedAgent(agent, given.entropy),
+            Experience(run, original, TrajectoryStore.open(kept), sampler),
+            parsed,
+            given,
+            fit_config,
+            seed=seed,
+            run=run,
+            learnt=checkpoint,
+            options=options,
+            observer=_observer(run, listener),
+            workers=workers,
+        )
     _say_end(run, outcome, listener)
     return FineTuned(run, outcome)
 

@@ -14,6 +14,7 @@ from saformer.data.home import data_home
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Training
 from saformer.experiments.work import DataJob, Gathered, RunJob, carry_out, make_data_of
 from saformer.runs.checkpoint import is_unfinished, write_atomically
+from saformer.runs.lock import LOCK
 from saformer.runs.spec import stem_of
 
 SIGN = ".seen-from-elsewhere"
@@ -86,7 +87,7 @@ def files_of(job: RunJob, runs: Path) -> Files:
     """All that is kept of a job's runs, and of what was made of them."""
     stems = tuple(_stem(training, job) for training in job.trainings)
     folders = [path for path in sorted(runs.glob("*/")) if path.name.startswith(stems)]
-    found = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    found = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
     return {str(path.relative_to(runs)): path.read_bytes() for path in found if not is_unfinished(path)}
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from saformer.agents.agent import Agent, Sampler
 from saformer.engine.distributed import Ranks
+from saformer.runs.lock import alone_in
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.interrupt import Interrupt
@@ -58,6 +59,15 @@ def fit_together(
     Several `ranks` share each batch; all of them must call this, and the first alone evaluates and writes.
     """
     ranks = ranks or Ranks()
+    with ExitStack() as held:
+        for run in (member.run for member in members if member.run is not None and ranks.is_first):
+            held.enter_context(alone_in(run.path))
+        return _fit_alone(members, config, ranks, resume=resume, interrupt=interrupt)
+
+
+def _fit_alone(
+    members: Sequence[Member], config: FitConfig, ranks: Ranks, *, resume: bool, interrupt: Interrupt | None
+) -> dict[int, NonFiniteLossError]:
     trainer = PackTrainer(members, config, ranks)
     if resume:
         assert all(member.run is not None for member in members), "resuming needs runs"
