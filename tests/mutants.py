@@ -954,4 +954,6 @@ MUTANTS = (
            "tests/runs/test_lock.py::test_fine_tuning_and_training_keep_out_a_second_program"),
     Mutant("fine-tuning does not ask", "api/finetuning.py", "    with alone_in(run.path):\n", "    if True:\n",
            "tests/runs/test_lock.py::test_fine_tuning_and_training_keep_out_a_second_program"),
+    Mutant("low ceilings unremarked", "api/finetuning.py", "        _remark_on_ceiling(given.ceiling, parsed, listener)\n", "",
+           "tests/training/test_finetune.py::test_a_ceiling_below_a_limit_is_remarked_on"),
 )  # fmt: skip

@@ -224,6 +224,16 @@ def test_the_ceiling_ends_episodes_that_are_kept_but_not_learnt_from(source, tmp
     assert tuned.run.load().facts["update"] == 0  # there was nothing new to learn from
 
 
+def test_a_ceiling_below_a_limit_is_remarked_on(source, tmp_path):
+    """Seen to fail when nothing is said."""
+    said = []
+    tune(source, tmp_path / "low", limits=[5.0, 0.4], ceiling=0.5, said=said.append)
+    assert any("ceiling 0.5 lies below the limit 5:" in message for message in said)
+    said.clear()
+    tune(source, tmp_path / "high", limits=[0.4], ceiling=0.5, said=said.append)
+    assert not any("lies below" in message for message in said)
+
+
 def troubled_store(path: Path, trouble: str, *, truncated: bool = False) -> Path:
     """What an environment in trouble once did: 30 episodes of at most 6 steps."""
     rng = np.random.default_rng(0)

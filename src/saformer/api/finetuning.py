@@ -117,6 +117,7 @@ def finetune(
             device=processor,
         )
         _say_beginning(run, source, parsed, original, listener)
+        _remark_on_ceiling(given.ceiling, parsed, listener)
         outcome = run_algorithm_3(
             FineTunedAgent(agent, given.entropy),
             Experience(run, original, TrajectoryStore.open(kept), sampler),
@@ -256,6 +257,15 @@ def _say_beginning(run: Run, source: Run, limits: Sequence[Limit], data: Relabel
         f"fine-tuning {source.path} to {', '.join(_joined(limit.values) for limit in limits)}; its data begins at "
         f"{lowest}. The new run is in {run.path}; cost! overruns the limit, cost? is within it but not surely"
     )
+
+
+def _remark_on_ceiling(ceiling: tuple[float, ...] | None, limits: Sequence[Limit], listener: Listener) -> None:
+    below = [] if ceiling is None else [limit.name for limit in limits if np.less(ceiling, limit.values).any()]
+    if ceiling is not None and below:
+        listener.say(
+            f"the ceiling {_joined(ceiling)} lies below the limit {', '.join(below)}: episodes that would keep it are "
+            "ended and not learnt from; raise the ceiling unless that is what you want"
+        )
 
 
 def _say_end(run: Run, outcome: Outcome, listener: Listener) -> None:
