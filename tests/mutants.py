@@ -956,4 +956,6 @@ MUTANTS = (
            "tests/runs/test_lock.py::test_fine_tuning_and_training_keep_out_a_second_program"),
     Mutant("low ceilings unremarked", "api/finetuning.py", "        _remark_on_ceiling(given.ceiling, parsed, listener)\n", "",
            "tests/training/test_finetune.py::test_a_ceiling_below_a_limit_is_remarked_on"),
+    Mutant("trained before it fails", "experiments/conduct.py", 'for row in data if row["environment"] is not None}', "for row in data}",
+           "tests/experiments/test_conduct.py::test_nothing_is_trained_on_data_that_cannot_be_rolled_out"),
 )  # fmt: skip

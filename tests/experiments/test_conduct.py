@@ -11,6 +11,7 @@ from saformer.api import Listener
 from saformer.api.run_data import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.engine.engine import LocalEngine
+from saformer.envs import allowance
 from saformer.experiments.catalogue import EXPERIMENTS
 from saformer.experiments.conduct import Place, conduct, jobs_for
 from saformer.experiments.experiment import Experiment, Result
@@ -178,6 +179,19 @@ def test_data_that_cannot_be_had_is_reported_and_the_rest_go_on(tmp_path):
     (result,) = conduct([experiment(*judgings)], setting, engine=LocalEngine(), place=place)
     assert [row["dataset"] for row in result.rows["verdicts"]] == [DATASET]
     assert [failure["what"] for failure in result.failed] == ["data of walker2d-medium"]
+
+
+def test_nothing_is_trained_on_data_that_cannot_be_rolled_out(tmp_path):
+    """Logs without an environment. Seen to fail when they are trained on first."""
+    store = allowance.dataset(episodes=50)
+    nowhere = replace(store, environment=replace(store.environment, identifier=None))
+    nowhere.save(tmp_path / "stores" / DATASET)
+    setting = Setting(replace(SCALES["smoke"], horizon=None), source=str(tmp_path / "stores"))
+    place = Place(tmp_path / "runs", device="cpu")
+    asked = experiment(Judging(Training(DATASET, "dt"), ("p50",)))
+    (result,) = conduct([asked], setting, engine=LocalEngine(), place=place)
+    assert "names no environment" in result.failed[0]["why"]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_limits_may_be_those_of_data_without_its_cheapest_tenth(tmp_path):

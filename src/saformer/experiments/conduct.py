@@ -19,6 +19,8 @@ from saformer.experiments.plan import WITHOUT_CHEAPEST, Needs, Setting, Training
 from saformer.experiments.provenance import how_it_was_made, time_spent
 from saformer.experiments.work import DataJob, Gathered, Row, RunJob, carry_out, prepare
 
+NO_ENVIRONMENT = "it names no environment to roll out in; `saformer train` and `evaluate` judge such data offline"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -101,7 +103,10 @@ def _gather(needs: Needs, setting: Setting, engine: Engine, place: Place, listen
     derived = dict.fromkeys(dataset for dataset in datasets if dataset not in whole)
     for part in (whole, derived):
         _map(engine, prepare, [DataJob(setting, dataset, engine.threads) for dataset in part], found, listener)
-    there = {row["dataset"] for row in found.rows.get("data", [])}
+    data = found.rows.get("data", [])
+    there = {row["dataset"] for row in data if row["environment"] is not None}
+    for row in (row for row in data if needs.trainings and row["environment"] is None):
+        found.failed.extend(DataJob(setting, row["dataset"]).failures(NO_ENVIRONMENT))
     possible = replace(
         needs,
         judgings=tuple(judging for judging in needs.judgings if judging.training.dataset in there),

@@ -104,11 +104,12 @@ def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
     make_data_of(job, listener)
     task = job.setting.task(job.dataset)
     with open_data(task, listener=listener) as store:
-        found = inspect(relabelled(store, ())).plain()
+        found, environment = inspect(relabelled(store, ())).plain(), store.environment.identifier
     constraint, sample = found["constraints"][0], found["sample"]
     shown = slice(None, None, -(-len(sample["episode_return"]) // SHOWN_TRAJECTORIES))
     row = {
         "dataset": job.dataset,
+        "environment": environment,
         **{name: found[name] for name in ("fingerprint", "num_trajectories", "num_steps")},
         "thresholds": constraint["thresholds"],
         "correlation": constraint["correlation"],
