@@ -32,7 +32,7 @@ def needs(setting: Setting) -> Needs:
     return Needs(
         judgings=(
             *(Judging(model) for model in models),
-            *(Judging(model, TEN_LIMITS, TEN) for model in models),
+            *(Judging(model, TEN_LIMITS, TEN, episodes=setting.scale.swept_episodes) for model in models),
             *(Judging(model, UNHEEDED) for model in setting.each(*DATASETS, agent="dt")),
         )
     )

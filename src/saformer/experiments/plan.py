@@ -35,6 +35,8 @@ class Scale:
     name: Literal["smoke", "small", "paper"]
     episodes: int
     """under each limit"""
+    swept_episodes: int
+    """under each of ten limits: what counts there is whether costs follow them"""
     candidates: tuple[int, ...]
     """N of Figure 5"""
     exploration: int
@@ -49,16 +51,18 @@ class Scale:
         if self.name == "smoke":
             return _tiny(agent)
         preset = PRESETS[self.name](agent)
-        every = 10_000 if self.name == "paper" else 1000  # two of the paper's epochs: rollouts take long
-        return replace(preset, fit=replace(preset.fit, evaluate_every=every))
+        paper = self.name == "paper"
+        every = 20_000 if paper else 1000  # four of the paper's epochs: rollouts take long
+        saved = 10_000 if paper else preset.fit.checkpoint_every  # so does saving nine models with their optimisers
+        return replace(preset, fit=replace(preset.fit, evaluate_every=every, checkpoint_every=saved))
 
 
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("smoke", episodes=2, candidates=(1, 4), exploration=10, below=0.6, horizon=30),
-        Scale("small", episodes=20, candidates=tuple(2**n for n in range(10)), exploration=200),
-        Scale("paper", episodes=20, candidates=tuple(2**n for n in range(10)), exploration=200),
+        Scale("smoke", episodes=2, swept_episodes=2, candidates=(1, 4), exploration=10, below=0.6, horizon=30),
+        Scale("small", episodes=20, swept_episodes=5, candidates=tuple(2**n for n in range(10)), exploration=200),
+        Scale("paper", episodes=20, swept_episodes=5, candidates=tuple(2**n for n in range(10)), exploration=200),
     )
 }
 """smoke: tiny models on scraps of data. small: preset small. paper: Table 6, 100,000 updates."""
@@ -111,6 +115,8 @@ class Judging:
     options: tuple[tuple[str, Any], ...] = ()
     """of the policy, where they are not the usual ones"""
     cost_discount: float = 1.0
+    episodes: int | None = None
+    """under each limit, where they are not as many as usual"""
     finetuned: bool = False
     """whether the run is fine-tuned to these limits first"""
 

@@ -204,11 +204,11 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
 
 def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> Row:
     """What was kept beside the run if it was judged in this way before; else it is judged now."""
-    how = {
+    how: Row = {
         "limits": list(judging.limits),
         "options": dict(judging.options),
         "cost_discount": judging.cost_discount,
-        "num_episodes": job.setting.scale.episodes,
+        "num_episodes": judging.episodes or job.setting.scale.episodes,
         "seed": 0,
     }
     name = f"evaluation-{hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]}.json"
@@ -220,7 +220,7 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
             found = judge(
                 run.path,
                 limits=judging.limits,
-                episodes=job.setting.scale.episodes,
+                episodes=how["num_episodes"],
                 execution=dict(judging.options),
                 cost_discount=judging.cost_discount,
                 device=job.device,
