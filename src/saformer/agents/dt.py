@@ -17,6 +17,7 @@ from saformer.core.tokens import Layout
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
+from saformer.data.totals import Totals
 
 LAYOUT = Layout(("return_to_go", "state", "action"))
 PAPER_TARGETS = {"Hopper": 3600.0, "Walker2d": 5000.0, "HalfCheetah": 6000.0}
@@ -114,7 +115,7 @@ class DTAgent:
         )
 
 
-def usual_target(data: RelabelledStore) -> float:
+def usual_target(data: Totals) -> float:
     """The paper's constant for its three robots; elsewhere the highest return in the data."""
-    robot = (data.store.environment.identifier or "").partition("-")[0]
+    robot = (data.environment.identifier or "").partition("-")[0]
     return PAPER_TARGETS.get(robot, float(data.episode_return.max()))

@@ -2,6 +2,7 @@
 
 from saformer.api.datasets import build_data, export_data, import_data, inspect_data
 from saformer.api.demonstration import demo
+from saformer.api.exporting import export
 from saformer.api.finetuning import finetune
 from saformer.api.listener import Listener
 from saformer.api.run_data import data_of
@@ -21,6 +22,7 @@ __all__ = [
     "demo",
     "evaluate",
     "evaluate_offline",
+    "export",
     "export_data",
     "finetune",
     "import_data",

@@ -23,7 +23,7 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
 from saformer.engine.device import pick_device
 from saformer.runs.lock import alone_in
-from saformer.runs.run import Run
+from saformer.runs.run import Run, find_run
 from saformer.runs.spec import RunSpec
 from saformer.training.config import FitConfig
 from saformer.training.finetune_config import FinetuneConfig
@@ -75,7 +75,7 @@ def finetune(
     from saformer.training.experience import Experience
     from saformer.training.finetune import finetune as run_algorithm_3
 
-    listener, processor, source = listener or Listener(), pick_device(device), Run(path)
+    listener, processor, source = listener or Listener(), pick_device(device), find_run(path)
     given = _given(config or FinetuneConfig(), {"episodes": episodes, "attenuation": attenuation})
     pick_workers(workers, num_lanes=given.lanes, num_steps=0)  # says what is wrong before anything is kept
     spec, checkpoint = source.spec, source.load()

@@ -9,9 +9,11 @@ from pathlib import Path
 from saformer.api.listener import Listener
 from saformer.criteria import criterion
 from saformer.data.relabel import RelabelledStore, relabel
-from saformer.data.store import TrajectoryStore
+from saformer.data.store import EnvironmentSpec, TrajectoryStore
+from saformer.data.totals import KeptTotals, Totals
 from saformer.envs.tasks import find_task, is_store, load_data
-from saformer.runs.run import Run
+from saformer.runs.export import read_facts, read_groups
+from saformer.runs.run import Run, find_run
 
 
 def data_of(
@@ -23,6 +25,7 @@ def data_of(
 ) -> RelabelledStore:
     """The data that a run was trained on, relabelled as it was, or with costs discounted otherwise."""
     spec, listener = run.spec, listener or Listener()
+    check_criteria(run)
     store = as_trained(run, open_data(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
     _check_fingerprint(run, store)
     training = training_part(store, spec.held_out)
@@ -30,9 +33,54 @@ def data_of(
     return with_costs(training, spec.criteria, discount, listener)
 
 
+def totals_of(
+    run: Run,
+    listener: Listener | None = None,
+    *,
+    data: str | Path | None = None,
+    cost_discount: float | None = None,
+) -> Totals:
+    """What the data of a run earned and cost: an export has it with it, for another run the data is opened or made."""
+    spec, listener = run.spec, listener or Listener()
+    if not run.is_export or data is not None or cost_discount not in {None, spec.agent_config["cost_discount"]}:
+        return data_of(run, listener, data=data, cost_discount=cost_discount)
+    check_criteria(run)
+    kept = read_groups(run, "totals")
+    listener.say(f"data: what {len(kept['episode_return'])} trajectories earned and cost, as the export keeps it")
+    return KeptTotals(
+        environment=_kept_environment(run),
+        criteria=tuple(criterion(name, trusted=False) for name in spec.criteria),
+        cost_discount=spec.agent_config["cost_discount"],
+        episode_cost=kept["episode_cost"].numpy(),
+        episode_return=kept["episode_return"].numpy(),
+    )
+
+
+def check_criteria(run: Run) -> None:
+    """An export may come from elsewhere: what it names is never imported as code."""
+    for name in run.spec.criteria if run.is_export else ():
+        try:
+            criterion(name, trusted=False)
+        except ValueError as error:
+            raise ValueError(
+                f"{run.path} cannot be judged by what it names, only loaded and acted with: {error}. The run that it "
+                "was made from can be judged"
+            ) from None
+
+
+def _kept_environment(run: Run) -> EnvironmentSpec:
+    try:
+        return EnvironmentSpec.from_plain(read_facts(run)["environment"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{run.export_path} is damaged ({error!r}); copy the export again") from None
+
+
 def has_environment(path: str | Path, *, data: str | Path | None = None) -> bool:
     """Whether the data of a run came from a simulator that a policy can be rolled out in."""
-    store = find_task(str(data or Run(path).spec.task)).store
+    run = find_run(path)
+    if run.is_export and data is None:
+        return _kept_environment(run).identifier is not None
+    store = find_task(str(data or run.spec.task)).store
     return store is None or store.environment.identifier is not None
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from saformer.agents.agent import Agent
 from saformer.agents.registry import restore_agent
 from saformer.agents.saformer import SaFormerAgent
+from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
 from saformer.api.run_data import (
     as_trained,
-    data_of,
+    check_criteria,
     held_out_part,
     open_data,
+    totals_of,
     training_part,
     with_costs,
 )
@@ -23,11 +25,12 @@ from saformer.api.settings import options_of
 from saformer.api.shielding import judged_policies
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
-from saformer.data.relabel import RelabelledStore
+from saformer.data.totals import Totals
 from saformer.engine.device import pick_device
 from saformer.evaluation.offline import OfflineEvaluation
 from saformer.evaluation.offline import evaluate_offline as judge_offline
-from saformer.runs.run import Run
+from saformer.runs.export import read_model
+from saformer.runs.run import Run, find_run
 from saformer.runs.spec import RunSpec
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
@@ -38,10 +41,13 @@ MAX_SHOWN_TRAJECTORIES = 500
 
 
 def load(path: str | Path, *, device: str = "auto") -> Agent:
-    """The agent that a run has trained so far; `.policy()` makes it act."""
-    run = Run(path)
+    """The agent that a run has trained so far, or that was exported; `.policy()` makes it act.
+
+    `path` is a run's folder, an export's, or "pretrained:NAME" for a policy that comes with the package.
+    """
+    run = find_run(path)
     spec = run.spec
-    agent = restore_agent(spec.agent, spec.dimensions, spec.agent_config, run.load(groups=("model",)).groups["model"])
+    agent = restore_agent(spec.agent, spec.dimensions, spec.agent_config, read_model(run))
     agent.model.to(pick_device(device))
     return agent
 
@@ -52,7 +58,7 @@ class Judged:
 
     evaluation: Evaluation
     options: Any
-    data: RelabelledStore
+    data: Totals
 
 
 def judge(
@@ -78,15 +84,15 @@ def judge(
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
     listener = listener or Listener()
-    run = Run(path)
+    run = find_run(path)
     agent = load(path, device=device)
     if cost_discount not in {None, agent.config.cost_discount} and agent.name != "dt":
         raise ValueError(
             f"{path} was trained on costs discounted by {agent.config.cost_discount:g} and can be judged by no others; "
             f"train again with cost_discount {cost_discount:g}"
         )
-    found = data_of(run, listener, data=data, cost_discount=cost_discount)
-    if found.store.environment.identifier is None:
+    found = totals_of(run, listener, data=data, cost_discount=cost_discount)
+    if found.environment.identifier is None:
         raise ValueError(f"the data of {path} has no environment to roll out in: use evaluate_offline (--offline)")
     parsed = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, parsed, listener)
@@ -116,6 +122,7 @@ def evaluate(
     episodes: int = 20,
     execution: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
+    out: str | Path | None = None,
     shield: bool = False,
     both: bool = False,
     reference: bool = False,
@@ -124,7 +131,9 @@ def evaluate(
     workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> Evaluation:
-    """Roll a run's policy out under each limit; the findings are kept beside the run.
+    """Roll a run's policy out under each limit; the findings are kept in `out`, by default beside the run.
+
+    `path` may be an export or "pretrained:NAME", which need no data; findings of the latter go to runs/pretrained-NAME.
 
     `limits` are by default the 10th, 20th, 30th and 50th percentile of the data's costs, or the one limit that the run
     was trained for. `execution` changes how the policy acts, by the names of its agent's options:
@@ -135,7 +144,7 @@ def evaluate(
     `data` says where the run's store is now, if it was moved. `workers` processes step the environments: by default one
     per core where that pays; with 0 this one does. The findings are the same.
     """
-    listener = listener or Listener()
+    listener, kept = listener or Listener(), findings_of(path, out)
     found = judge(
         path,
         limits=limits,
@@ -150,10 +159,10 @@ def evaluate(
         workers=workers,
         listener=listener,
     )
-    run, how = Run(path), {"options": asdict(found.options), "seed": seed}
-    run.write_json("trace.json", {**found.evaluation.trace, "data": _shown_trajectories(found.data)})
-    kept = run.write_json("evaluation.json", {**how, **found.evaluation.plain()})
-    listener.say(f"evaluation kept in {kept}")
+    trace = {**found.evaluation.trace, "data": _shown_trajectories(found.data)}
+    evaluation = {"options": asdict(found.options), "seed": seed, **found.evaluation.plain()}
+    place = keep_findings(find_run(path), kept, {"trace.json": trace, "evaluation.json": evaluation})
+    listener.say(f"evaluation kept in {place}")
     return found.evaluation
 
 
@@ -162,13 +171,17 @@ def evaluate_offline(
     *,
     limits: Sequence[str] | None = None,
     data: str | Path | None = None,
+    out: str | Path | None = None,
     device: str = "auto",
     listener: Listener | None = None,
 ) -> OfflineEvaluation:
-    """Judge a run on the trajectories that it never saw, without any rollout; the findings are kept beside the run."""
-    listener = listener or Listener()
-    run = Run(path)
+    """Judge a run on the trajectories that it never saw, without any rollout; the findings are kept as by `evaluate`.
+
+    An export does not hold those trajectories: its run's data must be there.
+    """
+    listener, run, kept = listener or Listener(), find_run(path), findings_of(path, out)
     spec = run.spec
+    check_criteria(run)
     if not spec.held_out:
         raise ValueError(f"{path} held no trajectories out: train with held_out=0.1 (--held-out 0.1) to judge offline")
     agent = load(path, device=device)
@@ -194,12 +207,12 @@ def evaluate_offline(
         window=agent.config.window,
         progress=listener.evaluating,
     )
-    listener.say(f"no rollout: offline evaluation kept in {run.write_json('offline.json', found.plain())}")
+    listener.say(f"no rollout: offline evaluation kept in {keep_findings(run, kept, {'offline.json': found.plain()})}")
     return found
 
 
 def limits_of(
-    spec: RunSpec, data: RelabelledStore, asked: Sequence[str] | None, *, usual: Sequence[str] = DEFAULT_LIMITS
+    spec: RunSpec, data: Totals, asked: Sequence[str] | None, *, usual: Sequence[str] = DEFAULT_LIMITS
 ) -> list[Limit]:
     """What a run is judged under: the limits asked for, else those that it was made for, else the usual ones."""
     if not asked and spec.limit is not None:
@@ -226,7 +239,7 @@ def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.4g}" for value in values)
 
 
-def frontier_of(spec: RunSpec, data: RelabelledStore, limit: Limit) -> Any:
+def frontier_of(spec: RunSpec, data: Totals, limit: Limit) -> Any:
     """What the canonical build shows to be possible, where there is one; else what this data shows."""
     build = canonical(spec.task)
     if build is None or spec.criteria != ("torque",) or data.cost_discount != 1:
@@ -234,9 +247,9 @@ def frontier_of(spec: RunSpec, data: RelabelledStore, limit: Limit) -> Any:
     return build.frontier.at(limit.values[0])
 
 
-def _shown_trajectories(data: RelabelledStore) -> dict[str, Any]:
+def _shown_trajectories(data: Totals) -> dict[str, Any]:
     """Return and cost of some stored trajectories, to draw the policy's episodes among them."""
-    shown = slice(None, None, -(-len(data.store) // MAX_SHOWN_TRAJECTORIES))
+    shown = slice(None, None, -(-len(data.episode_return) // MAX_SHOWN_TRAJECTORIES))
     return {
         "return": data.episode_return[shown].round(2).tolist(),
         "cost": data.episode_cost[shown].round(2).tolist(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from saformer.agents.agent import Agent
 from saformer.core.policy import Policy
-from saformer.data.relabel import RelabelledStore
+from saformer.data.totals import Totals
 from saformer.shield import Shield, Unlimited
 
 PLAIN, SHIELDED, REFERENCE = "the policy", "the policy + shield", "limit-blind mean action + shield"
@@ -15,9 +15,9 @@ CERTAIN = {"candidates": 1, "verification": "off", "noise": "none", "sample": Fa
 """Options under which agents act by their mean; each has some of them."""
 
 
-def shielded(policy: Policy, data: RelabelledStore) -> Shield:
+def shielded(policy: Policy, data: Totals) -> Shield:
     """The policy within what this data's costs, bounds and horizon allow."""
-    environment = data.store.environment
+    environment = data.environment
     return Shield(
         policy,
         data.criteria,
@@ -29,7 +29,7 @@ def shielded(policy: Policy, data: RelabelledStore) -> Shield:
 
 
 def judged_policies(
-    agent: Agent, options: Any, data: RelabelledStore, *, shield: bool, both: bool, reference: bool
+    agent: Agent, options: Any, data: Totals, *, shield: bool, both: bool, reference: bool
 ) -> dict[str, Policy]:
     """By name: first the one that is asked about, then those to compare it with."""
     policies: dict[str, Policy] = {}
@@ -42,7 +42,7 @@ def judged_policies(
     return policies
 
 
-def limit_blind(agent: Agent, options: Any, data: RelabelledStore) -> Unlimited:
+def limit_blind(agent: Agent, options: Any, data: Totals) -> Unlimited:
     """The agent's mean action, prompted in every episode with the largest cost of the data."""
     known = {field.name for field in fields(options)}
     certain = replace(options, **{name: value for name, value in CERTAIN.items() if name in known})

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from saformer.agents.dt import usual_target
+from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
-from saformer.api.run_data import data_of
+from saformer.api.run_data import totals_of
 from saformer.api.runs import limits_of, load, remark_on_limits
 from saformer.api.settings import options_of
-from saformer.data.relabel import RelabelledStore
-from saformer.runs.run import Run
+from saformer.data.totals import Totals
+from saformer.runs.run import find_run
 
 if TYPE_CHECKING:  # rollouts need Gymnasium
     from saformer.evaluation.evaluate import Evaluation
@@ -78,12 +79,14 @@ def sweep(
     limits: Sequence[str] | None = None,
     episodes: int = 20,
     data: str | Path | None = None,
+    out: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
     workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> Sweep:
-    """Roll a run's policy out with one option at each of these values; the findings are kept beside the run.
+    """Roll a run's policy out with one option at each of these values; the findings are kept in `out`, as by
+    `evaluate`.
 
     For target returns the values are by default five from within and beyond the data, and the one that the policy
     would be asked for anyway (the paper's, for its robots). `workers`: as in `evaluate`.
@@ -91,9 +94,9 @@ def sweep(
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
     listener = listener or Listener()
-    run, agent = Run(path), load(path, device=device)
-    found = data_of(run, listener, data=data)
-    if found.store.environment.identifier is None:
+    run, kept, agent = find_run(path), findings_of(path, out), load(path, device=device)
+    found = totals_of(run, listener, data=data)
+    if found.environment.identifier is None:
         raise ValueError(f"the data of {path} has no environment to roll out in, so nothing can be tried")
     if not values and option != "target_return":
         raise ValueError(f"say which values of {option} to try: only target returns have some by default")
@@ -109,11 +112,11 @@ def sweep(
     )
     result = Sweep(option, trials)
     how = {"options": asdict(settings[0]), "seed": seed, "episodes": episodes}
-    listener.say(f"sweep kept in {run.write_json('sweep.json', {**how, **result.plain()})}")
+    listener.say(f"sweep kept in {keep_findings(run, kept, {'sweep.json': {**how, **result.plain()}})}")
     return result
 
 
-def default_targets(data: RelabelledStore) -> list[float]:
+def default_targets(data: Totals) -> list[float]:
     """Shares of the way from the lowest to the highest stored return, and what DT is usually asked for."""
     low, high = float(data.episode_return.min()), float(data.episode_return.max())
     return sorted({low + share * (high - low) for share in TARGETS} | {usual_target(data)})

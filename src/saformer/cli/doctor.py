@@ -15,6 +15,7 @@ from rich.table import Table
 
 from saformer import __version__
 from saformer.data.home import data_home
+from saformer.runs.pretrained import PREFIX, pretrained_names
 
 CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
 EXTRAS = {
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
     out.print(f"saformer {__version__} on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     out.print(f"device: {_device()}")
     out.print(f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True)
+    out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
     table = Table("part", "for", "package", "version", box=None, pad_edge=False)
     missing = _fill(table, "core", "everything", CORE)
     absent = [extra for extra, (packages, purpose) in EXTRAS.items() if _fill(table, extra, purpose, packages)]
@@ -59,6 +61,11 @@ def _fill(table: Table, part: str, purpose: str, packages: Sequence[str]) -> boo
             found, missing = "[yellow]missing[/yellow]", True
         table.add_row(*((part, purpose) if place == 0 else ("", "")), package, found)
     return missing
+
+
+def _pretrained() -> str:
+    names = [PREFIX + name for name in pretrained_names()]
+    return f"{', '.join(names)} (saformer evaluate {names[0]})" if names else "none come with this version"
 
 
 def _device() -> str:

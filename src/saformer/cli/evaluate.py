@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from saformer.agents.registry import default_options
+from saformer.api.findings import findings_of
 from saformer.api.run_data import has_environment, run_of_store
 from saformer.api.runs import evaluate, evaluate_offline
 from saformer.cli.dressing import dressed, without_flags
@@ -21,6 +22,7 @@ from saformer.envs.tasks import is_store
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.page import write_report
 from saformer.report.table import verdict_table
+from saformer.runs.pretrained import folder_of
 from saformer.runs.run import Run
 
 Options = TypeVar("Options")
@@ -30,13 +32,13 @@ Options = TypeVar("Options")
 class EvaluateCommand(Generic[Options]):
     """Roll a trained policy out under several limits, all in one batch, and judge each.
 
-    Prints a table, keeps evaluation.json (every episode, too) beside the run, and writes a report. Where the data has
-    no simulator, the model is judged on held-out trajectories instead, without any rollout (--offline). The flags under
-    "acting options" are the agent's own: `saformer evaluate RUN --help` shows those of the run's agent.
+    Prints a table, keeps evaluation.json (every episode, too) beside the run or in --out, and writes a report. Where
+    the data has no simulator, the model is judged on held-out trajectories instead, without any rollout (--offline).
+    The flags under "acting options" are the agent's own: `saformer evaluate RUN --help` shows those of the run's agent.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
-    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/ trained on it."""
+    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/ trained on it; or an export; or pretrained:NAME for a policy that comes with the package (`saformer doctor` lists them)."""  # noqa: E501
     acting: Options
     """How the policy acts; by default as the run was trained for."""
     limits: tuple[str, ...] = ()
@@ -53,6 +55,8 @@ class EvaluateCommand(Generic[Options]):
     """No rollout: judge the model on trajectories that training held out."""
     data: str | None = None
     """Where the run's store is now, if it was moved."""
+    out: Path | None = None
+    """Where to keep what was found; by default the run's folder, for pretrained:NAME runs/pretrained-NAME."""
     seed: int = 0
     """Decides initial states and proposals."""
     device: str = "auto"
@@ -62,7 +66,7 @@ class EvaluateCommand(Generic[Options]):
     json: bool = False
     """Print JSON instead of the table."""
     report: Path | None = None
-    """Where to write the report; by default report.html in the run's folder."""
+    """Where to write the report; by default report.html beside what was found."""
 
 
 def parse(arguments: Sequence[str]) -> EvaluateCommand:
@@ -87,6 +91,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             episodes=command.episodes,
             execution={**options, **({"seed": command.seed} if "seed" in options else {})},
             data=command.data,
+            out=command.out,
             shield=command.shield,
             both=command.both,
             reference=command.reference,
@@ -99,7 +104,8 @@ def main(arguments: Sequence[str], console: Console) -> int:
         print(json.dumps(found.plain(), indent=2))
     else:
         Console().print(verdict_table(found.plain()))
-    page = write_report(Run(run), command.report or run / "report.html")
+    kept = findings_of(run, command.out)
+    page = write_report(kept, command.report or kept.path / "report.html")
     console.print(f"report written to {page}", soft_wrap=True)
     return 0
 
@@ -107,7 +113,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
 def usual_options(arguments: Sequence[str]) -> Any:
     """The options of the run that is named; SaFormer's where none is."""
     for argument in arguments:
-        run = Run(run_of(argument))
+        run = Run(folder_of(run_of(argument)))
         if run.spec_path.exists():
             return default_options(run.spec.agent, run.spec.dimensions, run.spec.agent_config)
     return ExecutionOptions()
@@ -127,12 +133,18 @@ def _offline(command: EvaluateCommand, run: Path, console: Console) -> int:
         )
     with listening(console) as listener:
         found = evaluate_offline(
-            run, limits=command.limits, data=command.data, device=command.device, listener=listener
+            run,
+            limits=command.limits,
+            data=command.data,
+            out=command.out,
+            device=command.device,
+            listener=listener,
         ).plain()
     if command.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
         Console().print(offline_table(found))
-    page = write_offline_report(Run(run), command.report or run / "report.html")
+    kept = findings_of(run, command.out)
+    page = write_offline_report(kept, command.report or kept.path / "report.html")
     console.print(f"report written to {page}", soft_wrap=True)
     return 0

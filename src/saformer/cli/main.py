@@ -13,6 +13,7 @@ from rich.text import Text
 
 from saformer import __version__
 from saformer.engine import torchrun
+from saformer.runs.pretrained import PREFIX, pretrained_names
 
 VERBS = {
     "demo": "data, training, evaluation and a report in a few minutes",
@@ -20,6 +21,7 @@ VERBS = {
     "agents": "the methods that can be trained, with one line each",
     "train": "learn a policy from a task's data: by default one for all limits",
     "evaluate": "roll a trained policy out under several limits",
+    "export": "write what a run has learnt to a small folder, to be used where its data is not",
     "finetune": "explore until a trained policy keeps limits that its data never showed",
     "sweep": "try an option of a trained policy at several values: which return to ask for",
     "experiment": "make a table or figure of the paper again, beside the published numbers",
@@ -64,7 +66,9 @@ def _show_help(console: Console) -> None:
     console.print(f"saformer {__version__}: one policy for any cost budget, learnt from logged behaviour.\n")
     for verb, summary in VERBS.items():
         console.print(Text(f"  saformer {verb:<11}{summary}"))
+    ready = [f"saformer evaluate {PREFIX}{name}\n" for name in pretrained_names()[:1]]
     example = (
+        f"{''.join(ready)}"
         "saformer train hopper-medium-replay --preset small\n"
         "saformer evaluate runs/... --limits p10 300 p90\n"
         "saformer train hopper-medium-replay --agent bc_safe --limit p20"

@@ -23,11 +23,11 @@ class SweepCommand:
     """Roll a trained policy out with one option at several values, and say which earned most.
 
     By default the option is the return that dt and cdt are asked for, tried from well within to beyond the data.
-    Keeps sweep.json beside the run.
+    Keeps sweep.json beside the run or in --out.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
-    """The run's folder, as `saformer train` printed it."""
+    """The run's folder, as `saformer train` printed it; or an export; or pretrained:NAME."""
     values: tuple[float, ...] = ()
     """Values to try; for target_return by default five spread over the data and beyond, and the usual one."""
     option: str = "target_return"
@@ -38,6 +38,8 @@ class SweepCommand:
     """Episodes under each limit, for each value."""
     data: str | None = None
     """Where the run's store is now, if it was moved."""
+    out: Path | None = None
+    """Where to keep what was found; by default the run's folder, for pretrained:NAME runs/pretrained-NAME."""
     seed: int = 0
     """Decides initial states."""
     device: str = "auto"
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             limits=command.limits,
             episodes=command.episodes,
             data=command.data,
+            out=command.out,
             seed=command.seed,
             device=command.device,
             workers=command.workers,

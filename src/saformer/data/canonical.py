@@ -9,13 +9,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import numpy as np
-
 from saformer.data.limits import FrontierCurve, thresholds
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import correlation, without_nan
+from saformer.data.totals import percentiles
 
-PERCENTILES = tuple(range(5, 100, 5))
 ASSET = ("assets", "frontiers.json")
 
 
@@ -49,14 +47,13 @@ class CanonicalBuild:
                 "relabel the store with [torque] alone"
             )
         costs, returns = data.episode_cost[:, 0], data.episode_return
-        values = np.percentile(costs, PERCENTILES).tolist()
         return cls(
             fingerprint=data.store.fingerprint,
             versions=dict(data.store.provenance.get("versions", {})),
             num_trajectories=len(data.store),
             num_steps=data.store.num_steps,
             thresholds=thresholds(data)[0],
-            percentiles={f"p{percent}": value for percent, value in zip(PERCENTILES, values, strict=True)},
+            percentiles=percentiles(costs),
             return_min=float(returns.min()),
             return_mean=float(returns.mean()),
             return_max=float(returns.max()),

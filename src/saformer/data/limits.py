@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from saformer.data.relabel import Doubles, RelabelledStore
+from saformer.data.relabel import Doubles
+from saformer.data.totals import Totals
 
 FRONTIER_SIZE = 5
 THRESHOLDS = {"min": 0, "p10": 10, "p20": 20, "p30": 30, "p50": 50, "max": 100}
@@ -30,13 +31,13 @@ class Limit:
             raise ValueError(f"a limit must be a finite number of at least 0, got {self.name!r} = {self.values}")
 
 
-def parse_limit(text: str, data: RelabelledStore) -> Limit:
+def parse_limit(text: str, data: Totals) -> Limit:
     """A limit from "4300" (in units of the cost), "p10" (a percentile of the data), or one of these per constraint.
 
     "p20,350" sets two constraints. A limit outside the data's range is accepted with a warning.
     """
     parts = text.split(",")
-    num_constraints = data.cost.shape[1]
+    num_constraints = data.episode_cost.shape[1]
     if len(parts) == 1:
         parts = parts * num_constraints
     if len(parts) != num_constraints:
@@ -62,7 +63,7 @@ def _value(text: str, costs: Doubles) -> float:
         raise ValueError(f"{text!r} is not a limit; give a number such as 4300, or a percentile such as p10") from None
 
 
-def thresholds(data: RelabelledStore) -> tuple[dict[str, float], ...]:
+def thresholds(data: Totals) -> tuple[dict[str, float], ...]:
     """One row of the paper's threshold table per constraint: {"min": ..., "p10": ..., ..., "max": ...}."""
     percentiles = np.percentile(data.episode_cost, list(THRESHOLDS.values()), axis=0)  # [thresholds, C]
     return tuple(dict(zip(THRESHOLDS, of_one.tolist(), strict=True)) for of_one in percentiles.T)
@@ -83,7 +84,7 @@ class Frontier:
         return min((earned - self.worst) / span, cap) if span > 0 else float("nan")
 
 
-def frontier(data: RelabelledStore, limit: Limit) -> Frontier:
+def frontier(data: Totals, limit: Limit) -> Frontier:
     """The mean of the best stored returns among trajectories within the limit, and the lowest of all."""
     within = (data.episode_cost <= np.array(limit.values)).all(-1)
     best = np.sort(data.episode_return[within])[-FRONTIER_SIZE:]
@@ -107,7 +108,7 @@ class FrontierCurve:
             raise ValueError("the costs of a frontier must rise; sort them and keep one value for each")
 
     @classmethod
-    def of(cls, data: RelabelledStore, *, constraint: int = 0) -> FrontierCurve:
+    def of(cls, data: Totals, *, constraint: int = 0) -> FrontierCurve:
         """Of one constraint alone; where there are others, they are left free."""
         costs, returns = data.episode_cost[:, constraint], data.episode_return
         order = np.argsort(costs, kind="stable")

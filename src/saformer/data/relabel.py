@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
 from saformer.criteria.step import PARTS
-from saformer.data.store import TrajectoryStore
+from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Floats
 
 Doubles = NDArray[np.float64]
@@ -39,6 +39,11 @@ class RelabelledStore:
     """[N] what each trajectory earned, undiscounted"""
     num_left_out: int
     """unfinished trajectories that were left out: what was still to come is unknown"""
+
+    @property
+    def environment(self) -> EnvironmentSpec:
+        """What made the data."""
+        return self.store.environment
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> RelabelledStore:
         """The trajectories where `keep` [N] is True, or those with these numbers, as often as they are named."""

@@ -43,6 +43,11 @@ class EnvironmentSpec:
         if self.horizon < 1:
             raise ValueError(f"the horizon must be at least 1 step, got {self.horizon}")
 
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> EnvironmentSpec:
+        """As JSON kept it."""
+        return cls(**{**plain, **{name: tuple(plain[name]) for name in ("action_low", "action_high")}})
+
 
 @dataclass(frozen=True)
 class TrajectoryStore:
@@ -91,9 +96,7 @@ class TrajectoryStore:
         manifest = folder.read_manifest(path)
         steps, episodes = folder.open_columns(path, manifest)
         try:
-            known = dict(manifest["environment"])
-            bounds = {name: tuple(known[name]) for name in ("action_low", "action_high")}
-            environment = EnvironmentSpec(**{**known, **bounds})
+            environment = EnvironmentSpec.from_plain(manifest["environment"])
             criteria, provenance = tuple(manifest["criteria"]), manifest["provenance"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path / MANIFEST} is damaged ({error!r}); build or import the data again") from None

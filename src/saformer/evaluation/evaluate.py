@@ -11,8 +11,8 @@ import numpy as np
 
 from saformer.core.policy import Policy
 from saformer.data.limits import Frontier, Limit, frontier
-from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import rank_correlation, without_nan
+from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
 from saformer.envs.stepping import Workers
@@ -81,7 +81,7 @@ class Evaluation:
 
 def evaluate(
     policy: Policy,
-    data: RelabelledStore,
+    data: Totals,
     limits: Sequence[Limit],
     *,
     name: str = "the policy",
@@ -98,7 +98,7 @@ def evaluate(
     """
     if episodes < 1 or not limits:
         raise ValueError(f"at least one episode and one limit are needed, got {episodes} and {len(limits)}")
-    environment = data.store.environment
+    environment = data.environment
     lane_limits = [limit for limit in limits for _ in range(episodes)]
     seeds = [FIRST_SEED + 1000 * seed + i for _ in limits for i in range(episodes)]
     trace = DecisionTrace(range(0, len(lane_limits), episodes))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Sequence
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +14,7 @@ import torch
 from saformer import __version__
 from saformer.engine.engine import Engine
 from saformer.experiments.plan import Setting
+from saformer.runs.provenance import commit
 
 
 def how_it_was_made(setting: Setting, command: str, engine: Engine, seconds: float) -> dict[str, Any]:
@@ -35,21 +33,6 @@ def how_it_was_made(setting: Setting, command: str, engine: Engine, seconds: flo
         "this command": f"{seconds:.0f} s, what was found finished aside",
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
     }
-
-
-@cache
-def commit() -> str:
-    """Of the checkout that this package lies in; where it lies in none, what $SAFORMER_COMMIT says."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # else another project's checkout would be named
-        return git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("SAFORMER_COMMIT", "unknown")
 
 
 def _hardware() -> str:

@@ -22,7 +22,7 @@ from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import find_task, kept_at
 from saformer.experiments.derived import make_scraps, make_upper
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Training
-from saformer.experiments.provenance import commit
+from saformer.runs.provenance import commit
 from saformer.runs.run import Run
 from saformer.training.fit import InterruptedTrainingError
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from saformer.runs import pretrained
 from saformer.runs.checkpoint import Checkpoint, is_unfinished, load_checkpoint, save_checkpoint, write_atomically
+from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
 
@@ -18,6 +20,7 @@ class Run:
     checkpoint.safetensors   all of its state      done.json          written last, when training has finished
     evaluation.json, trace.json                    what `evaluate` found
     episodes.jsonl           of a run that was fine-tuned: one row per episode that it explored
+    export.json, weights.safetensors               of an export, in place of metrics and checkpoint
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -27,6 +30,8 @@ class Run:
     def create(cls, path: str | Path, spec: RunSpec) -> Run:
         """Begin a run, or return to an unfinished one of the same spec that has no checkpoint yet."""
         run = cls(path)
+        if run.is_export:
+            raise FileExistsError(f"{path} holds an export, which cannot be trained; choose another folder with --out")
         if run.spec_path.exists():
             if run.checkpoint_path.exists():
                 raise FileExistsError(
@@ -50,6 +55,16 @@ class Run:
         return self.path / "checkpoint.safetensors"
 
     @property
+    def weights_path(self) -> Path:
+        """Of an export: what was learnt, and nothing that would let it learn on."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def export_path(self) -> Path:
+        """Of an export: how it came about."""
+        return self.path / "export.json"
+
+    @property
     def metrics_path(self) -> Path:
         """One JSON row per line."""
         return self.path / "metrics.jsonl"
@@ -65,13 +80,18 @@ class Run:
             raise ValueError(f"{self.spec_path} is damaged or of another version: {error!r}") from None
 
     @property
+    def is_export(self) -> bool:
+        """Whether this holds the weights alone."""
+        return self.export_path.exists()
+
+    @property
     def is_done(self) -> bool:
         """Whether training went through to its end."""
         return (self.path / "done.json").exists()
 
     def mark_done(self, facts: dict[str, Any]) -> None:
         """Say that training has finished; nothing is written to a run's training after this."""
-        self.write_json("done.json", facts)
+        self.write_json("done.json", {**facts, "commit": commit()})
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""
@@ -79,6 +99,11 @@ class Run:
 
     def load(self, *, groups: tuple[str, ...] | None = None) -> Checkpoint:
         """The latest checkpoint, checked to belong to this run."""
+        if self.is_export:
+            raise ValueError(
+                f"{self.path} is an export: it holds weights, and no optimiser state to go on with. Take the run that "
+                f"it was made from, or train one: saformer train {self.spec.task_name} --agent {self.spec.agent}"
+            )
         checkpoint = load_checkpoint(self.checkpoint_path, groups=groups)
         written_by = checkpoint.facts.get("spec")
         if written_by != self.spec.digest:
@@ -125,3 +150,9 @@ class Run:
         if not path.exists():
             raise FileNotFoundError(f"there is no {name} in {self.path}")
         return json.loads(path.read_text())
+
+
+def find_run(path: str | Path) -> Run:
+    """The run or export in this folder, or the one that `pretrained:NAME` stands for."""
+    pretrained.check_is_there(path)
+    return Run(pretrained.folder_of(path))

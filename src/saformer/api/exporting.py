@@ -1,0 +1,73 @@
+"""Export a run: a small folder that acts and can be judged, without the data it was trained on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from saformer import __version__
+from saformer.api.listener import Listener
+from saformer.api.run_data import data_of
+from saformer.api.runs import load
+from saformer.data.relabel import RelabelledStore
+from saformer.data.totals import percentiles
+from saformer.runs.export import DTYPES, narrowed, write_export
+from saformer.runs.run import Run, find_run
+
+
+def export(
+    path: str | Path,
+    out: str | Path,
+    *,
+    dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    command: str | None = None,
+    data: str | Path | None = None,
+    listener: Listener | None = None,
+) -> Path:
+    """Write what a run has learnt to a new folder, for `load`, `evaluate` and `sweep` to read. Returns it.
+
+    It holds the weights, what the run is, and what each stored trajectory earned and cost, so that limits such as "p10"
+    and frontiers need no data. Matrices are rounded to `dtype`; they are widened to float32 when they are loaded.
+    `command` is what the run was trained by, to be kept with it. `data` says where the run's store is now.
+    """
+    listener, run, out = listener or Listener(), find_run(path), Path(out)
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}; weights are kept in {' or '.join(DTYPES)}")
+    if run.is_export:
+        raise ValueError(f"{path} is an export already: copy its folder, or export the run that it was made from")
+    if out.exists():
+        raise FileExistsError(f"{out} exists; exports are never overwritten: choose another name or remove it")
+    model, found = load(path, device="cpu").model, data_of(run, listener, data=data)
+    content = {
+        "model": narrowed(model.state_dict(), {name for name, _ in model.named_parameters()}, dtype),
+        "totals": {
+            "episode_cost": torch.from_numpy(found.episode_cost),
+            "episode_return": torch.from_numpy(found.episode_return),
+        },
+    }
+    made = write_export(out, run, content, {"dtype": dtype, **_facts(run, found, command)})
+    size = sum(file.stat().st_size for file in made.path.iterdir())
+    listener.say(f"exported to {out}: {size / 1e6:.2f} MB, weights in {dtype}. Judge it with: saformer evaluate {out}")
+    return made.path
+
+
+def _facts(run: Run, data: RelabelledStore, command: str | None) -> dict[str, Any]:
+    """How the run was trained and what its data was, for people to read; the environment, to roll out in."""
+    spec = run.spec
+    progress = run.read_json("done.json") if run.is_done else {"updates": run.load(groups=()).facts["update"]}
+    return {
+        "saformer": __version__,
+        "trained": {"command": command, "seed": spec.seed, "of_updates": spec.fit_config["updates"], **progress},
+        "environment": asdict(data.environment),
+        "data": {
+            "fingerprint": spec.data_fingerprint,
+            "trajectories": len(data.store),
+            "steps": data.store.num_steps,
+            "cost_percentiles": {
+                name: percentiles(costs) for name, costs in zip(spec.criteria, data.episode_cost.T, strict=True)
+            },
+        },
+    }

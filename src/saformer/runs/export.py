@@ -1,0 +1,96 @@
+"""Exports: what a run has learnt, without what it learnt from and without what would let it learn on.
+
+run.json              what the run is          done.json      how its training ended
+weights.safetensors   the model ("model"), and what each stored trajectory earned and cost ("totals")
+export.json           how it was trained, its environment, the precision and the checksum of the weights
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saformer.runs.checkpoint import UNFINISHED, Checkpoint, load_checkpoint, save_checkpoint
+from saformer.runs.run import Run
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+"""What matrices can be kept in."""
+
+
+def narrowed(weights: Mapping[str, Tensor], parameters: Collection[str], dtype: str) -> dict[str, Tensor]:
+    """The weights with matrices among `parameters` in this precision.
+
+    Vectors (biases, gains, multipliers) and buffers (statistics, bounds, targets) stay as they are: they are few, and
+    rounding a statistic would move every quantity that it scales.
+    """
+    return {
+        name: value.to(DTYPES[dtype]) if name in parameters and value.ndim > 1 else value
+        for name, value in weights.items()
+    }
+
+
+def write_export(path: Path, run: Run, content: Mapping[str, dict[str, Tensor]], facts: dict[str, Any]) -> Run:
+    """A new folder that holds the run's spec, these groups of tensors and these facts; all of it or nothing."""
+    if path.exists():
+        raise FileExistsError(f"{path} exists; exports are never overwritten: choose another name or remove it")
+    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    made = Run(unfinished)
+    copy_description(run, made)
+    save_checkpoint(made.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
+    shutil.copymode(made.spec_path, made.weights_path)  # safetensors would keep others from reading it
+    made.write_json(made.export_path.name, {**facts, "sha256": _digest(made.weights_path)})
+    os.rename(unfinished, path)
+    return Run(path)
+
+
+def copy_description(run: Run, to: Run) -> None:
+    """Put what a run is, and how its training ended, into another folder: all that a report reads beside findings."""
+    to.path.mkdir(parents=True, exist_ok=True)
+    for name in (run.spec_path.name, "done.json"):
+        if (run.path / name).exists():
+            shutil.copyfile(run.path / name, to.path / name)
+
+
+def read_model(run: Run) -> dict[str, Tensor]:
+    """The weights of a run or an export, in float32 whatever they were kept in."""
+    kept = read_groups(run, "model") if run.is_export else run.load(groups=("model",)).groups["model"]
+    return {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in kept.items()}
+
+
+def read_groups(run: Run, group: str) -> dict[str, Tensor]:
+    """One group of an export's tensors, checked to be what was exported."""
+    if not run.weights_path.exists():
+        raise FileNotFoundError(f"{run.path} is not a whole export: it has no {run.weights_path.name}; copy it again")
+    found = load_checkpoint(run.weights_path, groups=(group,))
+    if _digest(run.weights_path) != read_facts(run)["sha256"] or found.facts.get("spec") != run.spec.digest:
+        raise ValueError(
+            f"{run.weights_path} is not what was exported with {run.export_path.name} and {run.spec_path.name}: "
+            "something was damaged or exchanged; copy the whole folder again"
+        )
+    return found.groups[group]
+
+
+def read_facts(run: Run) -> dict[str, Any]:
+    """How an export came about, and what of the data's environment it needs."""
+    try:
+        facts: dict[str, Any] = json.loads(run.export_path.read_text())
+        missing = {"sha256", "environment"} - set(facts)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{run.export_path} is damaged ({error}); copy the export again") from None
+    if missing:
+        raise ValueError(f"{run.export_path} is damaged: it has no {', '.join(sorted(missing))}; copy the export again")
+    return facts
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
