@@ -65,7 +65,7 @@ def test_flags_are_frozen(capsys):
     assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--both", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json",
-        "--limits", "--offline", "--past-return", "--reference", "--report", "--rounds", "--seed", "--shield",
+        "--limits", "--offline", "--out", "--past-return", "--reference", "--report", "--rounds", "--seed", "--shield",
         "--temperature", "--verification", "--workers",
     }
     assert flags(finetune.parse, capsys) == {
@@ -76,7 +76,8 @@ def test_flags_are_frozen(capsys):
         "--updates", "--verification", "--warmup-updates", "--workers",
     }
     assert flags(sweep.parse, capsys) == {
-        "--data", "--device", "--episodes", "--json", "--limits", "--option", "--seed", "--values", "--workers",
+        "--data", "--device", "--episodes", "--json", "--limits", "--option", "--out", "--seed", "--values",
+        "--workers",
     }
     # fmt: on
     assert flags(demo.parse, capsys) == {"--device", "--out", "--scale", "--seed"}

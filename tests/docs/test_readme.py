@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from saformer.agents.registry import KINDS, create_agent
-from saformer.cli import data, evaluate, experiment, finetune, sweep, train
+from saformer.cli import data, evaluate, experiment, export, finetune, sweep, train
 from saformer.cli.main import main
 from saformer.core.batch import Dimensions
 from saformer.data.relabel import RelabelledStore, relabel
@@ -25,6 +25,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 DATA = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 EXPERIMENTS = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
 FINETUNING = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text()
+EXPORTING = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 AGENTS = {page.stem: page.read_text() for page in (Path(__file__).parents[2] / "docs" / "agents").glob("*.md")}
 COMMAND = r"^saformer (.*?)(?:\s+#.*)?$"
 BLOCKS = dict(enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
@@ -54,12 +55,12 @@ def test_the_demo_can_be_run_again(smoke, capsys):
 
 
 def test_commands_parse(tmp_path, monkeypatch):
-    """Every `saformer` line of README, data.md, experiments.md and finetuning.md. Seen to fail when a flag is gone."""
+    """Every `saformer` line of README and the pages beside the agents'. Seen to fail when a flag is gone."""
     monkeypatch.chdir(tmp_path)
     Path("mapping.toml").write_text(re.search(r"```toml\n(.*?)```", DATA, re.DOTALL)[1])
     known = {"train": train.parse, "evaluate": evaluate.parse, "sweep": sweep.parse}
-    known |= {"experiment": experiment.parse, "finetune": finetune.parse}
-    lines = re.findall(COMMAND, README + DATA + EXPERIMENTS + FINETUNING, re.MULTILINE)
+    known |= {"experiment": experiment.parse, "finetune": finetune.parse, "export": export.parse}
+    lines = re.findall(COMMAND, README + DATA + EXPERIMENTS + FINETUNING + EXPORTING, re.MULTILINE)
     assert len(lines) >= 20
     for line in lines:
         verb, *rest = shlex.split(line)

@@ -21,7 +21,7 @@ VERBS = {
     "agents": "the methods that can be trained, with one line each",
     "train": "learn a policy from a task's data: by default one for all limits",
     "evaluate": "roll a trained policy out under several limits",
-    "export": "write what a run has learnt to a small folder, to be used where its data is not",
+    "export": "write what a run has learnt to a small folder, to be deployed",
     "finetune": "explore until a trained policy keeps limits that its data never showed",
     "sweep": "try an option of a trained policy at several values: which return to ask for",
     "experiment": "make a table or figure of the paper again, beside the published numbers",

@@ -69,8 +69,7 @@ def read_model(run: Run) -> dict[str, Tensor]:
 
 def read_groups(run: Run, group: str) -> dict[str, Tensor]:
     """One group of an export's tensors, checked to be what was exported."""
-    if not run.weights_path.exists():
-        raise FileNotFoundError(f"{run.path} is not a whole export: it has no {run.weights_path.name}; copy it again")
+    _check_is_there(run.weights_path)
     found = load_checkpoint(run.weights_path, groups=(group,))
     if _digest(run.weights_path) != read_facts(run)["sha256"] or found.facts.get("spec") != run.spec.digest:
         raise ValueError(
@@ -82,6 +81,7 @@ def read_groups(run: Run, group: str) -> dict[str, Tensor]:
 
 def read_facts(run: Run) -> dict[str, Any]:
     """How an export came about, and what of the data's environment it needs."""
+    _check_is_there(run.export_path)
     try:
         facts: dict[str, Any] = json.loads(run.export_path.read_text())
         missing = {"sha256", "environment"} - set(facts)
@@ -90,6 +90,11 @@ def read_facts(run: Run) -> dict[str, Any]:
     if missing:
         raise ValueError(f"{run.export_path} is damaged: it has no {', '.join(sorted(missing))}; copy the export again")
     return facts
+
+
+def _check_is_there(path: Path) -> None:
+    if not path.exists():
+        raise FileNotFoundError(f"{path.parent} is not a whole export: it has no {path.name}; copy it again")
 
 
 def _digest(path: Path) -> str:

@@ -82,7 +82,7 @@ class Run:
     @property
     def is_export(self) -> bool:
         """Whether this holds the weights alone."""
-        return self.export_path.exists()
+        return self.export_path.exists() or self.weights_path.exists()
 
     @property
     def is_done(self) -> bool:
