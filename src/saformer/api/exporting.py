@@ -57,10 +57,11 @@ def export(
 def _facts(run: Run, data: RelabelledStore, command: str | None) -> dict[str, Any]:
     """How the run was trained and what its data was, for people to read; the environment, to roll out in."""
     spec = run.spec
-    progress = run.read_json("done.json") if run.is_done else {"updates": run.load(groups=()).facts["update"]}
+    known = run.read_json("done.json") if run.is_done else {"updates": run.load(groups=()).facts["update"]}
+    asked = {"command": command, "seed": spec.seed, "of_updates": spec.fit_config["updates"]}
     return {
         "saformer": __version__,
-        "trained": {"command": command, "seed": spec.seed, "of_updates": spec.fit_config["updates"], **progress},
+        "trained": {"commit": "unknown", **asked, **known},
         "environment": asdict(data.environment),
         "data": {
             "fingerprint": spec.data_fingerprint,

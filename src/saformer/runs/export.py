@@ -39,8 +39,6 @@ def narrowed(weights: Mapping[str, Tensor], parameters: Collection[str], dtype: 
 
 def write_export(path: Path, run: Run, content: Mapping[str, dict[str, Tensor]], facts: dict[str, Any]) -> Run:
     """A new folder that holds the run's spec, these groups of tensors and these facts; all of it or nothing."""
-    if path.exists():
-        raise FileExistsError(f"{path} exists; exports are never overwritten: choose another name or remove it")
     unfinished = path.with_name(f".{path.name}{UNFINISHED}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
