@@ -161,10 +161,13 @@ def _alone(advance: Advance, device: str) -> float:
 
 
 def print_single_steps(data: RelabelledStore, device: str, stacks: list[int]) -> None:
-    """Updates of agents of single steps, alone and stacked, recorded with and without compiling."""
-    print("\n| agents of single steps, batch 256 | compiled | time | per model |\n|---|---|---|---|")
+    """Updates of agents of single steps, alone and stacked, recorded with and without compiling; and how long it takes
+    to make the agents and, with compiling and recording, to come through the first updates."""
+    print("\n| agents of single steps, batch 256 | compiled | time | per model | made | first 50 updates |")
+    print("|---|---|---|---|---|---|")
     for name, how, size in itertools.product(("bcq_lag", "cpq", "coptidice"), ("record", "auto"), (1, *stacks)):
         torch._dynamo.reset()
+        began = time.perf_counter()
         fit = replace(paper(name).fit, batch_size=256, compile=how)
         config = replace(paper(name).agent, limit=(300.0,))
         agents = [create_agent(data, config, seed=seed) for seed in range(size)]
@@ -172,8 +175,12 @@ def print_single_steps(data: RelabelledStore, device: str, stacks: list[int]) ->
             agent.model.to(device).train()
         sampler = agents[0].sampler(data, device)
         trainer = PackTrainer([Member(agent, sampler, seed) for seed, agent in enumerate(agents)], fit)
+        made = time.perf_counter()
+        trainer.advance(50)
+        first = time.perf_counter()
         taken = 1e3 * _alone(lambda trainer=trainer: trainer.advance(50)[0], device)
-        print(f"| {name}, models: {size} | {how == 'auto'} | {taken:.2f} ms | {taken / size:.3f} ms |", flush=True)
+        what, begun = f"{name}, models: {size} | {how == 'auto'}", f"{made - began:.1f} s | {first - made:.1f} s"
+        print(f"| {what} | {taken:.2f} ms | {taken / size:.3f} ms | {begun} |", flush=True)
 
 
 def print_rooflines(data: RelabelledStore, device: str, packs: list[int]) -> None:

@@ -982,4 +982,10 @@ MUTANTS = (
            "tests/runs/test_pretrained.py::test_a_name_stands_where_a_path_would"),
     Mutant("any pretrained name", "runs/run.py", "    pretrained.check_is_there(path)\n", "",
            "tests/runs/test_pretrained.py::test_an_unknown_name_hears_which_there_are"),
+    Mutant("statistics found anew", "data/relabel.py", "        if data not in known:\n", "        if True:\n",
+           "tests/data/test_sampling.py::test_statistics_are_found_once_for_each_data"),
+    Mutant("units found anew", "agents/units.py", "@once_for_each\ndef _typical_step", "def _typical_step",
+           "tests/training/test_stack.py::test_the_data_is_gone_through_once_for_all_seeds_and_limits"),
+    Mutant("all unpacked for one", "training/trainer.py", "        self.unpack(number)\n", "        self.unpack()\n",
+           "tests/training/test_stack.py::test_saving_one_of_a_stack_leaves_the_others_alone"),
 )  # fmt: skip

@@ -1,5 +1,8 @@
 """Windows and transitions: what they hold, and where they end."""
 
+import gc
+import weakref
+
 import numpy as np
 import torch
 
@@ -56,6 +59,26 @@ def test_statistics_standardise_every_kind(data):
         assert torch.allclose(values.std(0), torch.ones(1), atol=1e-2)
     raw = torch.randn(5, 2)
     assert torch.allclose(normalizer.restore("state", normalizer.normalize("state", raw)), raw, atol=1e-6)
+
+
+def test_statistics_are_found_once_for_each_data(data, monkeypatch):
+    """Runs of several seeds and limits share them; a part of the data has its own, and nothing outlives its data.
+
+    Seen to fail when every run goes through the data again.
+    """
+    part, read = data.filter(np.arange(len(data.store)) < 3), []
+    gather = TrajectoryStore.gather
+    monkeypatch.setattr(TrajectoryStore, "gather", lambda store, *how: read.append(how) or gather(store, *how))
+    first = statistics_of(part)
+    assert read
+    read.clear()
+    assert statistics_of(part) is first
+    assert not read
+    assert not torch.equal(statistics_of(data)["limit"][0], first["limit"][0])
+    kept = weakref.ref(first["limit"][0])
+    del part, first
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_constant_column_keeps_scale_1():

@@ -9,6 +9,7 @@ from saformer.agents.agent import Agent
 from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig
 from saformer.agents.registry import create_agent
 from saformer.core.transformer import TrunkConfig
+from saformer.data.store import TrajectoryStore
 from saformer.data.transitions import PackedTransitions, TransitionSampler, _joined
 from saformer.training.config import FitConfig
 from saformer.training.grouping import grouped
@@ -82,6 +83,35 @@ def test_a_run_saved_in_a_stack_goes_on_alone(name):
     stacked = whole.members[1].agent.model.state_dict()
     for key, value in agent.model.state_dict().items():
         assert torch.allclose(value, stacked[key], rtol=0, atol=1e-10), key
+
+
+@every_agent
+def test_the_data_is_gone_through_once_for_all_seeds_and_limits(name, monkeypatch):
+    """Seen to fail when each run finds its units by itself."""
+    data, gather, read = robot(17, 6, seed=3), TrajectoryStore.gather, []
+    monkeypatch.setattr(TrajectoryStore, "gather", lambda store, *how: read.append(how) or gather(store, *how))
+    config = CASES[name].config(0.0, 1)
+    first = create_agent(data, config, seed=0)
+    assert read
+    read.clear()
+    other = create_agent(data, replace(config, limit=(7.0,)), seed=1)
+    assert not read
+    units = [dict(agent.model.get_submodule("units").named_buffers()) for agent in (first, other)]
+    assert {key for key in units[0] if not torch.equal(units[0][key], units[1][key])} == {"limit"}
+
+
+@every_agent
+def test_saving_one_of_a_stack_leaves_the_others_alone(name):
+    """Seen to fail when all are unpacked for each that is saved, which takes as many copies as members squared."""
+    pack = PackTrainer(members(made(name)), CONFIG)
+    pack.advance(1)
+    before = [{key: value.clone() for key, value in m.agent.model.state_dict().items()} for m in pack.members]
+    pack.checkpoint({}, 1)
+    changed = [
+        any(not torch.equal(old[key], value) for key, value in m.agent.model.state_dict().items())
+        for old, m in zip(before, pack.members, strict=True)
+    ]
+    assert changed == [False, True, False]
 
 
 @every_agent

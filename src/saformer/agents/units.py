@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
-from saformer.data.relabel import RelabelledStore
+from saformer.data.relabel import RelabelledStore, once_for_each
 from saformer.data.sampling import statistics_of
 from saformer.data.transitions import TransitionBatch
 
@@ -43,8 +43,8 @@ class Units(nn.Module):
         environment = data.store.environment
         self.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
         self.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
-        self.get_buffer("reward").copy_(_root_mean_square(data.store.gather("reward")[:, None]))
-        self.get_buffer("cost").copy_(_root_mean_square(data.cost))
+        for name, size in _typical_step(data).items():
+            self.get_buffer(name).copy_(size)
         self.get_buffer("limit").copy_(torch.tensor(tuple(limit)) / self.get_buffer("cost"))
 
     def transitions(self, batch: TransitionBatch) -> TransitionBatch:
@@ -65,9 +65,7 @@ class Units(nn.Module):
 
     def mean_cost_to_go(self, data: RelabelledStore) -> Tensor:
         """[C] of the data's steps, each counted from itself on, in model units."""
-        steps = np.arange(data.store.num_steps) - np.repeat(data.store.starts, data.store.lengths)
-        mean = (data.cost_to_go / data.cost_discount ** steps[:, None]).mean(0)
-        return torch.from_numpy(mean).float() / self.get_buffer("cost")
+        return _mean_cost_to_go(data) / self.get_buffer("cost")
 
     def raw_cost(self, cost: Tensor) -> Tensor:
         """Costs [..., C] as they were measured."""
@@ -126,6 +124,19 @@ def fresh(make: Callable[[], Made], data: RelabelledStore, config: OneLimit, *, 
         agent = make()
     agent.model.get_submodule("units").fix(data, config.limit)  # type: ignore[operator]
     return agent
+
+
+@once_for_each
+def _typical_step(data: RelabelledStore) -> dict[str, Tensor]:
+    """The root mean square of rewards [1] and of costs [C]."""
+    return {"reward": _root_mean_square(data.store.gather("reward")[:, None]), "cost": _root_mean_square(data.cost)}
+
+
+@once_for_each
+def _mean_cost_to_go(data: RelabelledStore) -> Tensor:
+    """[C] of the data's steps, each counted from itself on, in raw units."""
+    steps = np.arange(data.store.num_steps) - np.repeat(data.store.starts, data.store.lengths)
+    return torch.from_numpy((data.cost_to_go / data.cost_discount ** steps[:, None]).mean(0)).float()
 
 
 def _root_mean_square(values: np.ndarray) -> Tensor:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +17,10 @@ from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Floats
 
 Doubles = NDArray[np.float64]
+Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelabelledStore:
     """Finished trajectories with their costs, ready to learn from. Costs carry a constraint axis.
 
@@ -52,6 +55,22 @@ class RelabelledStore:
         of_steps = {name: getattr(self, name)[steps] for name in ("cost", "cost_to_go", "return_to_go")}
         of_episodes = {name: getattr(self, name)[numbers] for name in ("episode_cost", "episode_return")}
         return replace(self, store=store, **of_steps, **of_episodes)
+
+
+def once_for_each(find: Callable[[RelabelledStore], Found]) -> Callable[[RelabelledStore], Found]:
+    """The same answers, each found once and kept as long as its data: runs of several seeds and limits share them.
+
+    Nobody may write to an answer.
+    """
+    known: WeakKeyDictionary[RelabelledStore, Found] = WeakKeyDictionary()
+
+    @functools.wraps(find)
+    def found(data: RelabelledStore) -> Found:
+        if data not in known:
+            known[data] = find(data)
+        return known[data]
+
+    return found
 
 
 def relabel(

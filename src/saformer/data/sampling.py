@@ -16,7 +16,7 @@ from torch import Tensor
 
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.normalizer import centre_and_half_range, mean_and_deviation
-from saformer.data.relabel import RelabelledStore
+from saformer.data.relabel import RelabelledStore, once_for_each
 
 BLOCK_ROWS = 200_000
 
@@ -31,6 +31,7 @@ def dimensions_of(data: RelabelledStore) -> Dimensions:
     )
 
 
+@once_for_each
 def statistics_of(data: RelabelledStore) -> dict[str, tuple[Tensor, Tensor]]:
     """Centre and scale of every kind of token, for the normaliser."""
     store = data.store

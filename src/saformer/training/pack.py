@@ -97,10 +97,10 @@ class PackedAgent:
         return Slot(parameter, lambda stacked: stacked[number][tuple(slice(size) for size in shape)])
 
     @torch.no_grad()
-    def unpack(self) -> None:
-        """Give every agent what it has learnt."""
-        for number, agent in enumerate(self.agents):
-            for name, parameter in agent.model.named_parameters():
+    def unpack(self, *numbers: int) -> None:
+        """Give these agents, by default all, what they have learnt."""
+        for number in numbers or range(self.num_models):
+            for name, parameter in self.agents[number].model.named_parameters():
                 slot = self.slot(number, name)
                 parameter.copy_(slot.read(slot.parameter, parameter.shape))
 

@@ -57,10 +57,10 @@ class StackedAgent:
         return Slot(self.model.get_parameter(name), lambda stacked: stacked[number])
 
     @torch.no_grad()
-    def unpack(self) -> None:
-        """Give every agent what it has learnt."""
-        for number, agent in enumerate(self.agents):
-            for name, parameter in agent.model.named_parameters():
+    def unpack(self, *numbers: int) -> None:
+        """Give these agents, by default all, what they have learnt."""
+        for number in numbers or range(self.num_models):
+            for name, parameter in self.agents[number].model.named_parameters():
                 parameter.copy_(self.model.get_parameter(name)[number])
 
     def _of_all(self, terms: Terms) -> Terms:

@@ -149,17 +149,17 @@ class PackTrainer:
             for _ in range(times):
                 member.sampler.sample(self.config.batch_size, generator)
 
-    def unpack(self) -> None:
-        """Give every agent what it has learnt."""
+    def unpack(self, *numbers: int) -> None:
+        """Give these agents, by default all, what they have learnt."""
         if isinstance(self.learner, PackedAgent | StackedAgent):
-            self.learner.unpack()
+            self.learner.unpack(*numbers)
 
     def checkpoint(self, facts: dict[str, Any], number: int = 0) -> Checkpoint:
         """Everything that a member needs to go on as if nothing had happened, alone, in another pack or on more ranks.
 
         All ranks must ask for it: each has random states of its own.
         """
-        self.unpack()
+        self.unpack(number)
         groups = {"model": dict(self.members[number].agent.model.state_dict())}
         for name in self.optimizers:
             groups[f"optimizer.{name}"] = self._optimizer_tensors(name, number)
