@@ -272,5 +272,6 @@ def _say_end(run: Run, outcome: Outcome, listener: Listener) -> None:
     ended = "every limit holds" if outcome.held else "the allowance is spent"
     listener.say(
         f"{ended}: {outcome.num_episodes} new trajectories ({outcome.broke_ceiling:.0%} broke the ceiling), "
-        f"{outcome.num_evaluation_episodes} episodes of evaluation; the run is in {run.path}"
+        f"{outcome.num_evaluation_episodes} episodes of evaluation; the run in {run.path} has the weights of its best "
+        f"evaluation, after {outcome.kept_after} episodes"
     )

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from saformer.agents.finetuned import FineTunedAgent, put_together, taken_apart
 from saformer.core.execution import ExecutionOptions, Fallback
 from saformer.data.limits import Limit
@@ -16,6 +18,7 @@ from saformer.envs.rollout import Episode
 from saformer.envs.stepping import Workers
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
+from saformer.training.best import best_of
 from saformer.training.config import FitConfig
 from saformer.training.experience import Experience, Target, next_fallback, targets_for
 from saformer.training.exploration import StoppedExploringError, blamed_on_the_environment, explore
@@ -25,6 +28,9 @@ from saformer.training.fit import InterruptedTrainingError, in_mode
 from saformer.training.interrupt import Interrupt
 from saformer.training.judging import Judged, judge
 from saformer.training.trainer import Member, NonFiniteLossError, PackTrainer
+
+BEST = "best"
+"""The group of a checkpoint with the weights of the best evaluation, if they are not the model's."""
 
 
 def finetune(
@@ -45,7 +51,8 @@ def finetune(
 
     Implements: Algorithm 3
 
-    `learnt` is the checkpoint that the agent came from; a run that has a checkpoint of its own goes on from there.
+    `learnt` is the checkpoint that the agent came from; a run that has a checkpoint of its own goes on from there. What
+    the agent and the run end with are the weights of the best evaluation, which need not be the last.
     Every episode is on disk before the next thing happens; Ctrl-C raises `InterruptedTrainingError` after saving,
     environments that fail `EnvironmentFailedError`, a loss that is not finite `NonFiniteLossError`.
     """
@@ -97,6 +104,7 @@ class _Loop:
         kinds: tuple[Fallback, ...] = (options.fallback, config.exploration_fallback)
         self._exploring = {kind: agent.policy(replace(options, fallback=kind)) for kind in kinds}
         self._evaluations: list[dict[str, Any]] = []  # rows of metrics
+        self._kept: dict[str, Tensor] = {}  # weights of the best evaluation
 
     def begin(self, learnt: Checkpoint) -> None:
         """From the run's own checkpoint, or else from weights and optimisers of the run that was trained before."""
@@ -104,6 +112,7 @@ class _Loop:
             saved = self._run.load()
             weights = put_together(saved.groups["model"], saved.groups["temperature"])
             self._trainer.restore([Checkpoint({**saved.groups, "model": weights}, saved.facts)])
+            self._kept = saved.groups.get(BEST, weights)  # without that group, the model itself is the best
         else:
             fresh = self._trainer.checkpoint({})
             optimizers = {name: part for name, part in learnt.groups.items() if name.startswith("optimizer.")}
@@ -111,6 +120,7 @@ class _Loop:
             self._save()
         self._run.rewind_metrics(self._trainer.update)
         self._evaluations = [row for row in self._run.metrics() if "evaluation" in row]
+        self._keep_the_best()
 
     @property
     def is_over(self) -> bool:
@@ -128,25 +138,11 @@ class _Loop:
 
     def finish(self) -> Outcome:
         """Say how it went, and mark the run as done."""
-        rows, evaluations = self._experience.rows, self._evaluations
-        outcome = Outcome(
-            held=not self._open_limits,
-            num_episodes=len(rows),
-            num_evaluation_episodes=sum(row["evaluation_episodes"] for row in evaluations),
-            broke_ceiling=sum(row.broke_ceiling for row in rows) / max(1, len(rows)),
-            before=evaluations[0]["evaluation"],
-            after=evaluations[-1]["evaluation"],
-        )
-        self._run.mark_done(
-            {
-                "updates": self._trainer.update,
-                "seconds": round(self._trainer.seconds, 1),
-                "held": outcome.held,
-                "episodes": outcome.num_episodes,
-                "evaluation_episodes": outcome.num_evaluation_episodes,
-                "broke_ceiling": outcome.broke_ceiling,
-            }
-        )
+        self._save(finished=True)
+        self._agent.model.load_state_dict(self._kept)
+        outcome = Outcome.of(self._experience.rows, self._evaluations)
+        facts = {"updates": self._trainer.update, "seconds": round(self._trainer.seconds, 1), **outcome.facts()}
+        self._run.mark_done(facts)
         return outcome
 
     @property
@@ -252,6 +248,7 @@ class _Loop:
         row = {"update": self._trainer.update, "episodes": len(self._experience), "evaluation_episodes": num_episodes}
         self._write({**row, "evaluation": judged})
         self._evaluations.append({**row, "evaluation": judged})
+        self._keep_the_best()
         self._observer.judged(len(self._experience), judged)
 
     def _judge(self, *, again: bool) -> Judged:
@@ -271,8 +268,20 @@ class _Loop:
         self._run.append_metrics(without_nan(row))
         self._observer.row(row)
 
-    def _save(self) -> None:
-        """SaFormer's weights as any run has them, so that any reader of runs can read this one."""
+    def _keep_the_best(self) -> None:
+        """The weights as they are, if nothing was judged better than they; they are saved when they next change."""
+        if self._is_judged and best_of(self._evaluations) is self._evaluations[-1]:
+            self._trainer.unpack()
+            weights = self._agent.model.state_dict()
+            self._kept = {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
+
+    def _save(self, *, finished: bool = False) -> None:
+        """SaFormer's weights as any run has them, so that any reader of runs can read this one.
+
+        While it goes on they are the latest, and the best lie beside them; a finished run has the best alone.
+        """
         whole = self._trainer.checkpoint({"spec": self._run.spec.digest, "episodes": len(self._experience)})
-        networks, temperature = taken_apart(whole.groups["model"])
-        self._run.save(Checkpoint({**whole.groups, "model": networks, "temperature": temperature}, whole.facts))
+        networks, temperature = taken_apart(self._kept if finished else whole.groups["model"])
+        best = {} if finished else self._kept
+        groups = {**whole.groups, "model": networks, "temperature": temperature, BEST: best}
+        self._run.save(Checkpoint(groups, whole.facts))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from saformer.training.best import best_of
 from saformer.training.experience import ExploredEpisode
 from saformer.training.judging import Judged
 from saformer.training.trainer import Metrics
@@ -38,3 +39,30 @@ class Outcome:
     before: Judged
     """what the first evaluation found, before anything was explored"""
     after: Judged
+    """what the best evaluation found, whose weights were kept"""
+    kept_after: int
+    """episodes explored before that evaluation"""
+
+    @classmethod
+    def of(cls, explored: Sequence[ExploredEpisode], evaluations: Sequence[dict[str, Any]]) -> Outcome:
+        """From what was explored and the rows of evaluations."""
+        best = best_of(evaluations)
+        return cls(
+            held=all(found["holds"] for found in best["evaluation"].values()),
+            num_episodes=len(explored),
+            num_evaluation_episodes=sum(row["evaluation_episodes"] for row in evaluations),
+            broke_ceiling=sum(row.broke_ceiling for row in explored) / max(1, len(explored)),
+            before=evaluations[0]["evaluation"],
+            after=best["evaluation"],
+            kept_after=best["episodes"],
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """As `done.json` has it."""
+        return {
+            "held": self.held,
+            "episodes": self.num_episodes,
+            "evaluation_episodes": self.num_evaluation_episodes,
+            "broke_ceiling": self.broke_ceiling,
+            "kept_after": self.kept_after,
+        }
