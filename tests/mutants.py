@@ -994,4 +994,8 @@ MUTANTS = (
            'tests/training/test_finetune_best.py::test_the_run_ends_with_the_weights_of_its_best_evaluation'),
     Mutant('the best not saved', 'training/finetune.py', 'best = {} if finished else self._kept', 'best: dict[str, Tensor] = {}',
            'tests/training/test_finetune_best.py::test_the_best_survives_an_interruption'),
+    Mutant('the second Ctrl-C gets through', 'training/finetune.py', 'except KeyboardInterrupt:  # the second one', 'except KeyboardInterrupt as error:\n            raise ValueError from error\n        except OSError:  # the second one',
+           'tests/training/test_finetune.py::test_a_second_ctrl_c_stops_at_once_and_can_be_resumed_too'),
+    Mutant('the first cost alone', 'report/exploration.py', 'zip(axes, criteria, strict=True)', 'zip(axes[:1], criteria[:1], strict=True)',
+           'tests/report/test_exploration.py::test_every_cost_has_a_panel_of_its_own'),
 )  # fmt: skip

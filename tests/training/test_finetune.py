@@ -163,6 +163,24 @@ def test_ctrl_c_loses_nothing_and_resume_goes_on_to_the_same_end(source, whole, 
     assert store_of(broken).fingerprint == store_of(whole).fingerprint
 
 
+def test_a_second_ctrl_c_stops_at_once_and_can_be_resumed_too(source, whole, tmp_path):
+    """After the last episode of a round, nothing is in flight. Seen to fail when the second one gets through."""
+    heard = []
+
+    def say(said: str) -> None:
+        heard.append(said)
+        if "episode 6 of" in said:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(InterruptedTrainingError, match=r"stopped at once after 6 of 7 episodes.*saved in"):
+        tune(source, tmp_path / "broken", said=say)
+    assert "episode 6 of" in heard[-1]
+    broken = tune(source, tmp_path / "broken", resume=True).run
+    ours, theirs = broken.load().groups["model"], whole.load().groups["model"]
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+
+
 def test_ctrl_c_between_updates_loses_none(source, whole, tmp_path):
     def training(update: int, total: int, metrics: dict) -> None:
         if update == 6:
@@ -283,6 +301,7 @@ def test_wrong_requests_are_refused_before_anything_is_made(source, tmp_path):
         ({"limits": ["5", "5"]}, "more than once"),
         ({"execution": {"candidate": 3}}, "no option candidate"),
         ({"resume": True}, "no run to resume"),
+        ({"attenuation": 0.8}, "lower the floor"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             tune(source, tmp_path / "tuned", **changes)

@@ -136,10 +136,7 @@ def finetune(
 
 
 def _given(config: FinetuneConfig, changes: dict[str, Any]) -> FinetuneConfig:
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if "attenuation" in changes:
-        changes["floor"] = min(config.floor, changes["attenuation"])
-    return replace(config, **changes)
+    return replace(config, **{name: value for name, value in changes.items() if value is not None})
 
 
 def _checked(source: Run, store: TrajectoryStore, listener: Listener) -> RelabelledStore:

@@ -12,7 +12,9 @@ def attenuation_factors(attenuation: float, floor: float) -> tuple[float, ...]:
     if not 0 < attenuation <= 1:
         raise ValueError(f"attenuation must lie in (0, 1], got {attenuation}; 0.95 asks for 5% less")
     if not 0 < floor <= attenuation:
-        raise ValueError(f"floor must lie in (0, attenuation = {attenuation}], got {floor}")
+        raise ValueError(
+            f"floor must lie in (0, attenuation = {attenuation}], got {floor}: lower the floor or raise the attenuation"
+        )
     factors = [attenuation]
     while attenuation < 1 and factors[-1] > floor:
         factors.append(max(floor, factors[-1] * attenuation))

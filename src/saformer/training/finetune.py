@@ -70,12 +70,18 @@ def finetune(
     )
     loop.begin(learnt)
     with Interrupt() as interrupt:
-        while not loop.is_over:
-            loop.go_on(interrupt)
-            if interrupt.requested:
-                raise InterruptedTrainingError(
-                    f"stopped after {len(experience)} of {config.episodes} episodes; saved in {run.path}"
-                )
+        try:
+            while not loop.is_over:
+                loop.go_on(interrupt)
+                if interrupt.requested:
+                    raise InterruptedTrainingError(
+                        f"stopped after {len(experience)} of {config.episodes} episodes; saved in {run.path}"
+                    )
+        except KeyboardInterrupt:  # the second one, which nothing waits for
+            raise InterruptedTrainingError(
+                f"stopped at once after {len(experience)} of {config.episodes} episodes; what was in flight is lost, "
+                f"all else saved in {run.path}"
+            ) from None
     return loop.finish()
 
 
