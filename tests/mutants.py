@@ -998,4 +998,8 @@ MUTANTS = (
            'tests/training/test_finetune.py::test_a_second_ctrl_c_stops_at_once_and_can_be_resumed_too'),
     Mutant('the first cost alone', 'report/exploration.py', 'zip(axes, criteria, strict=True)', 'zip(axes[:1], criteria[:1], strict=True)',
            'tests/report/test_exploration.py::test_every_cost_has_a_panel_of_its_own'),
+    Mutant('exploration proposes as often', 'training/finetune.py', 'rounds = min(config.exploration_rounds, options.rounds)', 'rounds = options.rounds',
+           'tests/training/test_finetune.py::test_exploration_proposes_once_and_judging_as_the_policy_does'),
+    Mutant('fewer workers to explore', 'training/exploration.py', 'num_steps=num_steps), *num_lanes)', 'num_steps=num_steps), num_lanes[0] // 2)',
+           'tests/training/test_finetune.py::test_every_rollout_of_a_run_has_as_many_workers'),
 )  # fmt: skip

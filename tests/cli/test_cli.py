@@ -70,10 +70,10 @@ def test_flags_are_frozen(capsys):
     }
     assert flags(finetune.parse, capsys) == {
         "--action-noise", "--attenuation", "--candidates", "--ceiling", "--data", "--device", "--episodes",
-        "--evaluate-every", "--evaluation-episodes", "--exploration-fallback", "--fallback", "--floor",
-        "--initial-temperature", "--lanes", "--learning-rate", "--limit", "--new-share", "--out", "--past-return",
-        "--resume", "--rounds", "--seed", "--target-entropy", "--temperature", "--temperature-rate", "--tensorboard",
-        "--updates", "--verification", "--warmup-updates", "--workers",
+        "--evaluate-every", "--evaluation-episodes", "--exploration-fallback", "--exploration-rounds", "--fallback",
+        "--floor", "--initial-temperature", "--lanes", "--learning-rate", "--limit", "--new-share", "--out",
+        "--past-return", "--resume", "--rounds", "--seed", "--target-entropy", "--temperature", "--temperature-rate",
+        "--tensorboard", "--updates", "--verification", "--warmup-updates", "--workers",
     }
     assert flags(sweep.parse, capsys) == {
         "--data", "--device", "--episodes", "--json", "--limits", "--option", "--out", "--seed", "--values",

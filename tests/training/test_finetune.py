@@ -22,11 +22,11 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.growing import GrowingSampler, Room
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs import allowance
+from saformer.envs import allowance, stepping
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
-from saformer.training.exploration import EnvironmentFailedError
+from saformer.training.exploration import EnvironmentFailedError, shared_workers
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.fit import InterruptedTrainingError
 from saformer.training.presets import Preset
@@ -133,6 +133,26 @@ def test_units_stay_frozen_and_everything_else_learns(source, whole):
     (logarithm,) = after["temperature"].values()
     assert logarithm.item() != pytest.approx(np.log(CONFIG.entropy.initial_temperature))
     assert {"optimizer.actor", "optimizer.critic", "optimizer.temperature"} < set(after)
+
+
+def test_exploration_proposes_once_and_judging_as_the_policy_does(source, whole):
+    """Where nothing is safe, more rounds are in vain. Seen to fail when exploration proposes as often."""
+    assert source.spec.agent_config.get("rounds", 4) > 1
+    assert {row["resampled"] for row in rows(whole)} == {0.0}
+    assert all(row["fell_back"] > 0 for row in rows(whole))
+    judged = api.evaluate(whole.path, episodes=2, device="cpu")
+    assert judged.verdicts[0].resampled > 0
+
+
+def test_every_rollout_of_a_run_has_as_many_workers(monkeypatch):
+    """So that they can be kept. Seen to fail when exploration has fewer than judging."""
+    monkeypatch.setattr(stepping, "POSSIBLE", True)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)), raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert shared_workers("auto", num_lanes=(20, 90), num_steps=200_000) == 16
+    assert shared_workers("auto", num_lanes=(10, 90), num_steps=200_000) == 10
+    assert shared_workers("auto", num_lanes=(20, 90), num_steps=4_000) == 0
+    assert shared_workers(3, num_lanes=(20, 90), num_steps=4_000) == 3
 
 
 def stopping_at(message: str, times: int = 1):

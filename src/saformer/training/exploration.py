@@ -13,7 +13,7 @@ from saformer.core.policy import Policy
 from saformer.data.relabel import RelabelledStore
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
-from saformer.envs.stepping import Workers
+from saformer.envs.stepping import Workers, pick_workers
 from saformer.training.experience import Target
 from saformer.training.interrupt import Interrupt
 
@@ -57,6 +57,16 @@ def explore(
         ended=lambda lane, episode: keep(targets[lane], episode, bool(watch.broke[lane])),
         workers=workers,
     )
+
+
+def shared_workers(workers: Workers, *, num_lanes: Sequence[int], num_steps: int) -> Workers:
+    """As many for every rollout of a run, of these numbers of lanes in turn and `num_steps` in all.
+
+    One rollout alone may be too short for workers; but they are kept for the next one, if that wants as many.
+    """
+    if workers != "auto":
+        return workers
+    return min(pick_workers("auto", num_lanes=max(num_lanes), num_steps=num_steps), *num_lanes)
 
 
 def times_out(data: RelabelledStore) -> bool:

@@ -21,7 +21,7 @@ from saformer.runs.run import Run
 from saformer.training.best import best_of
 from saformer.training.config import FitConfig
 from saformer.training.experience import Experience, Target, next_fallback, targets_for
-from saformer.training.exploration import StoppedExploringError, blamed_on_the_environment, explore
+from saformer.training.exploration import StoppedExploringError, blamed_on_the_environment, explore, shared_workers
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.finetune_events import FinetuneObserver, Outcome
 from saformer.training.fit import InterruptedTrainingError, in_mode
@@ -103,12 +103,18 @@ class _Loop:
         workers: Workers,
     ) -> None:
         self._agent, self._experience, self._limits, self._config = agent, experience, tuple(limits), config
-        self._seed, self._run, self._observer, self._workers = seed, run, observer, workers
+        self._seed, self._run, self._observer = seed, run, observer
+        self._workers = shared_workers(
+            workers,
+            num_lanes=(config.lanes, config.evaluation_episodes * len(limits)),
+            num_steps=config.episodes * experience.data.store.environment.horizon,
+        )
         self._trainer = PackTrainer([Member(agent, experience.sampler, seed, run)], fit_config)
         # two, as each is recorded for its own number of lanes
         self._judging = agent.policy(options)
         kinds: tuple[Fallback, ...] = (options.fallback, config.exploration_fallback)
-        self._exploring = {kind: agent.policy(replace(options, fallback=kind)) for kind in kinds}
+        rounds = min(config.exploration_rounds, options.rounds)
+        self._exploring = {kind: agent.policy(replace(options, fallback=kind, rounds=rounds)) for kind in kinds}
         self._evaluations: list[dict[str, Any]] = []  # rows of metrics
         self._kept: dict[str, Tensor] = {}  # weights of the best evaluation
 

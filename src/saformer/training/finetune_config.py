@@ -21,6 +21,8 @@ class FinetuneConfig:
     """alpha: what a limit is multiplied with, once more at every exploration, when it is asked for."""
     exploration_fallback: Fallback = "least_cost"
     """What to try where no proposal is safe, beside what the policy does: rounds take the one that was cheaper."""
+    exploration_rounds: int = 1
+    """Rounds of proposals while exploring, if the policy has more: below the data they are mostly in vain."""
     floor: float = 0.85
     """The smallest factor; after it, attenuation begins anew."""
     ceiling: tuple[float, ...] | None = None
@@ -41,7 +43,7 @@ class FinetuneConfig:
     """The constraint on the actor."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "lanes", "updates", "evaluate_every"):
+        for name in ("episodes", "lanes", "updates", "evaluate_every", "exploration_rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.evaluation_episodes < 2:
