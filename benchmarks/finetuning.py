@@ -1,17 +1,23 @@
 """The paper's Table 3 and Figure 4: limits below all data, before and after fine-tuning, in one JSON.
 
     python -m benchmarks.finetuning --task halfcheetah-medium-replay --preset paper --updates 40000 --out finetuning/hc
-    python -m benchmarks.finetuning --task halfcheetah-medium-replay --run finetuning/hc/offline --out finetuning/hc-2
 
 Every trajectory that cost less than the 10th percentile is removed; a policy is trained on the rest (or given with
 --run) and judged under nine limits: five at the paper's ratios below that percentile, four in the data. Then it is
 fine-tuned and judged again. The same call goes on where an earlier one was stopped.
+
+To train on the cut data elsewhere, among other runs:
+
+    python -m benchmarks.finetuning --task halfcheetah-medium-replay --only-data --out cut    (prints the store's path)
+    saformer train cut/halfcheetah-medium-replay-above-p10 hopper-medium --preset paper
+    python -m benchmarks.finetuning --run runs/halfcheetah-... --out finetuning/hc
 """
 
 from __future__ import annotations
 
 import json
 import time
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,20 +27,21 @@ import torch
 import tyro
 
 import saformer
+from benchmarks.finetuning_shown import figure, table
 from saformer import api
 from saformer.api import Listener
-from saformer.criteria import criterion
-from saformer.data.relabel import RelabelledStore, relabel
+from saformer.api.runs import judge
+from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import without_nan
 from saformer.envs.tasks import find_task, load_data
-from saformer.evaluation.evaluate import Evaluation
+from saformer.experiments.derived import make_upper
 from saformer.runs.run import Run
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.presets import PRESETS
 
 RATIOS = (0.942, 0.955, 0.967, 0.980, 0.993)
 """The paper's limits below its 10th percentile, as shares of it: 3700 to 3900 of 3928."""
-IN_SAMPLE = (10, 20, 30, 50)
+IN_SAMPLE = ("p10", "p20", "p30", "p50")
 EARNED = 0.8
 """Of the median return of the tenth of the data just above the 10th percentile: standing still does not count."""
 LOSS = 0.05
@@ -48,9 +55,14 @@ class Settings:
     """What to do."""
 
     task: str = "halfcheetah-medium-replay"
+    """Whose data to cut; a run that is given has its own."""
     out: Path = Path("finetuning")
+    only_data: bool = False
+    """Make the store without the cheapest tenth, print its path, and stop."""
     run: Path | None = None
-    """A run trained on such data already; otherwise one is trained."""
+    """A run trained on such a store already; otherwise one is trained."""
+    data: Path | None = None
+    """Where that run's store is now, if it was moved."""
     preset: Literal["small", "paper"] = "paper"
     updates: int = 40_000
     """Of the run that is trained here."""
@@ -63,28 +75,45 @@ class Settings:
     temperature: float | None = None
     past_return: Literal["selected", "expected", "highest"] | None = None
     """How to act; by default as the run was trained for."""
-    tuning: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(updates=300))
+    tuning: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(lanes=20, updates=600))
+    """On a GPU 20 lanes take hardly longer than 10, and half as many rounds need half as many evaluations."""
+
+    @property
+    def execution(self) -> dict[str, Any]:
+        """Options of the policy that were given."""
+        given = {name: getattr(self, name) for name in ("candidates", "temperature", "past_return")}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of the policy, from the whole data."""
+    """What is asked of the policy."""
 
     limits: dict[str, float]
     """by name, the tightest first"""
     below: tuple[str, ...]
     """those that lie below the data"""
+    percentiles: dict[str, float]
+    """of the data before it was cut"""
     reference: float
     """median return of stored trajectories between the 10th and the 20th percentile"""
 
     @classmethod
     def of(cls, data: RelabelledStore) -> Question:
+        """From data without its cheapest tenth, which knows the percentiles of the whole."""
+        before = data.store.provenance.get("thresholds before")
         costs, returns = data.episode_cost[:, 0], data.episode_return
-        p10, p20 = np.percentile(costs, [10, 20])
-        below = {f"{p10 * ratio:.6g}": float(f"{p10 * ratio:.6g}") for ratio in RATIOS}
-        inside = {f"{value:.6g}": float(f"{value:.6g}") for value in np.percentile(costs, IN_SAMPLE)}
-        just_above = (costs >= p10) & (costs <= p20)
-        return cls({**below, **inside}, tuple(below), float(np.median(returns[just_above])))
+        if before is None or costs.min() < before["p10"]:
+            raise ValueError(
+                f"{data.store.path} is not a store without its cheapest tenth, made by --only-data: train on one"
+            )
+        numbers = [f"{before['p10'] * ratio:.6g}" for ratio in RATIOS], [f"{before[p]:.6g}" for p in IN_SAMPLE]
+        return cls(
+            limits={name: float(name) for names in numbers for name in names},
+            below=tuple(numbers[0]),
+            percentiles={name: before[name] for name in IN_SAMPLE},
+            reference=float(np.median(returns[costs <= before["p20"]])),
+        )
 
     @property
     def least_return(self) -> float:
@@ -92,101 +121,150 @@ class Question:
         return EARNED * self.reference if self.reference > 0 else self.reference
 
 
+class Stopwatch:
+    """Where the time goes: what is reported last took the time since the report before it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._latest = time.perf_counter()
+
+    def took(self, what: str) -> None:
+        now = time.perf_counter()
+        self.seconds[what] = round(self.seconds.get(what, 0.0) + now - self._latest, 2)
+        self._latest = now
+
+    def listener(self) -> Listener:
+        """Hears of episodes, updates and evaluations of fine-tuning."""
+
+        def say(message: str) -> None:
+            print(message, flush=True)
+            if message.startswith("episode "):
+                self.took("exploring")
+
+        def row(run: Path, row: dict[str, Any]) -> None:
+            self.took("evaluating" if "evaluation" in row else "updates")
+
+        return Listener(say=say, row=row)
+
+
 def main(settings: Settings) -> None:
-    began, listener = time.perf_counter(), Listener(say=lambda message: print(message, flush=True))
-    whole = relabel(load_data(find_task(settings.task), progress=listener.building), [criterion("torque")])
-    question = Question.of(whole)
-    offline = settings.run or train(settings, whole, listener)
-    check(offline, whole)
-    execution = {
-        name: value
-        for name in ("candidates", "temperature", "past_return")
-        if (value := getattr(settings, name)) is not None
-    }
-
-    def judged(run: Path) -> Evaluation:
-        return api.evaluate(
-            run,
-            limits=list(question.limits),
-            episodes=settings.judged_episodes,
-            execution=execution,
-            seed=JUDGING_SEED,
-            device=settings.device,
-            listener=listener,
-        )
-
-    before = judged(offline)
+    watch = Stopwatch()
+    plain = Listener(say=lambda message: print(message, flush=True))
+    if settings.only_data:
+        print(cut_data(settings, plain).resolve())
+        return
+    offline = settings.run or train(settings, plain)
+    data = api.data_of(Run(offline), data=settings.data)
+    question = Question.of(data)
+    watch.took("data and training")
+    before = judged_before(offline, question, settings, plain)
+    watch.took("judging before")
     place = settings.out / f"tuned-seed{settings.seed}"
     tuned = api.finetune(
         offline,
         list(question.limits),
         ceiling=settings.ceiling,
         config=settings.tuning,
-        execution=execution,
+        execution=settings.execution,
+        data=settings.data,
         out=place,
         seed=settings.seed,
         resume=Run(place).spec_path.exists(),
         device=settings.device,
-        listener=listener,
+        listener=watch.listener(),
     )
-    after = judged(tuned.run.path)
-    found = findings(question, whole, before, after, tuned.run)
-    found["settings"] = without_nan(json.loads(json.dumps(asdict(settings), default=str)))
+    watch.took("setting up and saving")
+    after = judged(tuned.run.path, question, settings, plain)
+    watch.took("judging after")
+    found = findings(question, data, before, after, tuned.run)
+    found["settings"] = json.loads(json.dumps(asdict(settings), default=str))
     found["versions"] = {"saformer": saformer.__version__, "torch": torch.__version__}
-    found["seconds"] = round(time.perf_counter() - began, 1)
-    path = tuned.run.write_json("experiment.json", without_nan(found))
-    show(found)
-    print(f"everything is in {path}")
+    found["seconds"] = watch.seconds
+    settings.out.mkdir(parents=True, exist_ok=True)
+    (settings.out / "finetuning.json").write_text(json.dumps(without_nan(found)))
+    (settings.out / "figure-4.svg").write_text(figure(found))
+    print(f"\n{table(found)}\n\neverything is in {settings.out / 'finetuning.json'}, Figure 4 beside it")
 
 
-def train(settings: Settings, whole: RelabelledStore, listener: Listener) -> Path:
+def cut_data(settings: Settings, listener: Listener) -> Path:
+    """The store without the trajectories that cost less than the 10th percentile."""
+    path = settings.out / f"{settings.task}-above-p10"
+    make_upper(load_data(find_task(settings.task), progress=listener.building), path)
+    return path
+
+
+def train(settings: Settings, listener: Listener) -> Path:
     """A run on the data without its cheapest tenth."""
-    store, run = settings.out / f"{settings.task}-above-p10", settings.out / "offline"
-    costs = whole.episode_cost[:, 0]
-    if not store.exists():
-        whole.store.filter(costs >= np.percentile(costs, 10)).save(store)
     preset = PRESETS[settings.preset]()
     preset = replace(preset, fit=replace(preset.fit, updates=settings.updates, evaluate_every=0))
-    begun = Run(run).spec_path.exists()
+    run = settings.out / "offline"
     return api.train(
-        str(store), preset=preset, seed=settings.seed, out=run, resume=begun, device=settings.device, listener=listener
+        str(cut_data(settings, listener)),
+        preset=preset,
+        seed=settings.seed,
+        out=run,
+        resume=Run(run).spec_path.exists(),
+        device=settings.device,
+        listener=listener,
     ).path
 
 
-def check(run: Path, whole: RelabelledStore) -> None:
-    cheapest = api.data_of(Run(run)).episode_cost[:, 0].min()
-    p10 = np.percentile(whole.episode_cost[:, 0], 10)
-    if cheapest < p10:
-        raise ValueError(f"{run} has seen a trajectory that cost {cheapest:.6g}, below the 10th percentile {p10:.6g}")
+def judged(run: Path, question: Question, settings: Settings, listener: Listener) -> dict[str, Any]:
+    """Under all limits, by other episodes than fine-tuning is steered by."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="limit .* lies outside the data")  # which is what this is about
+        found = judge(
+            run,
+            limits=list(question.limits),
+            episodes=settings.judged_episodes,
+            execution=settings.execution,
+            data=settings.data if run == settings.run else None,
+            seed=JUDGING_SEED,
+            device=settings.device,
+            listener=listener,
+        )
+    return found.evaluation.plain()
+
+
+def judged_before(run: Path, question: Question, settings: Settings, listener: Listener) -> dict[str, Any]:
+    """What an earlier call found, if it asked the same of the same run; else what is found now."""
+    path = settings.out / "before.json"
+    how = {"run": Run(run).spec.digest, "episodes": settings.judged_episodes, "execution": settings.execution}
+    if path.exists() and (found := json.loads(path.read_text()))["how"] == how:
+        return dict(found["found"])
+    before = without_nan(judged(run, question, settings, listener))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"how": how, "found": before}))
+    return dict(before)
 
 
 def findings(
-    question: Question, whole: RelabelledStore, before: Evaluation, after: Evaluation, run: Run
+    question: Question, data: RelabelledStore, before: dict[str, Any], after: dict[str, Any], run: Run
 ) -> dict[str, Any]:
     rows = []
-    for old, new in zip(before.verdicts, after.verdicts, strict=True):
-        is_below = old.limit.name in question.below
-        least = question.least_return if is_below else old.mean_return - LOSS * abs(old.mean_return)
-        is_p10 = not is_below and old.limit.name == list(question.limits)[len(question.below)]
+    for old, new in zip(before["verdicts"], after["verdicts"], strict=True):
+        name, is_p10 = old["limit"]["name"], old["limit"]["name"] == list(question.limits)[len(question.below)]
+        is_below, earned = name in question.below, old["mean_return"]
+        least = question.least_return if is_below else earned - LOSS * abs(earned)
         rows.append(
             {
-                "limit": old.limit.values[0],
+                "limit": question.limits[name],
                 "in_sample": not is_below,
-                "before": old.plain(),
-                "after": new.plain(),
+                "before": old,
+                "after": new,
                 "least_return": None if is_p10 else least,  # the 10th percentile itself has none
-                "met": new.met,
-                "earned": is_p10 or new.mean_return >= least,
+                "met": new["met"],
+                "earned": is_p10 or new["mean_return"] >= least,
             }
         )
     explored = list(run.read_rows("episodes.jsonl"))
     return {
         "task": run.spec.task_name,
-        "percentiles": {f"p{p}": float(np.percentile(whole.episode_cost[:, 0], p)) for p in IN_SAMPLE},
+        "percentiles": question.percentiles,
         "reference_return": question.reference,
         "limits": rows,
-        "limits_met_before": before.limits_met,
-        "limits_met": after.limits_met,
+        "limits_met_before": before["limits_met"],
+        "limits_met": after["limits_met"],
         "all_met": all(row["met"] for row in rows),
         "all_earned": all(row["earned"] for row in rows),
         "new_trajectories": len(explored),
@@ -195,27 +273,10 @@ def findings(
         "finetuning": run.spec.finetuning,
         "explored": explored,
         "evaluations": [row for row in run.metrics() if "evaluation" in row],
-        "episodes_before": [row.plain() for row in before.rows],
-        "episodes_after": [row.plain() for row in after.rows],
-        "data": {"cost": whole.episode_cost[:, 0].tolist(), "return": whole.episode_return.tolist()},
+        "episodes_before": before["episodes"],
+        "episodes_after": after["episodes"],
+        "data": {"cost": data.episode_cost[:, 0].tolist(), "return": data.episode_return.tolist()},
     }
-
-
-def show(found: dict[str, Any]) -> None:
-    print(f"\n{'limit':>9} {'':10} {'cost before':>12} {'after':>9} {'met':>4} ", end="")
-    print(f"{'return before':>14} {'after':>9} {'least':>9}")
-    for row in found["limits"]:
-        old, new = row["before"], row["after"]
-        least = "-" if row["least_return"] is None else f"{row['least_return']:.5g}"
-        print(
-            f"{row['limit']:9.6g} {'in sample' if row['in_sample'] else 'below':10} {old['mean_cost'][0]:12.5g} "
-            f"{new['mean_cost'][0]:9.5g} {'yes' if row['met'] else 'NO':>4} {old['mean_return']:14.5g} "
-            f"{new['mean_return']:9.5g} {least:>9}{'' if row['earned'] else '  TOO LITTLE'}"
-        )
-    print(
-        f"{found['limits_met']} of {len(found['limits'])} limits met ({found['limits_met_before']} before), "
-        f"{found['new_trajectories']} new trajectories, {found['broke_ceiling']:.0%} of them broke the ceiling"
-    )
 
 
 if __name__ == "__main__":
