@@ -15,7 +15,7 @@ from saformer.data.limits import Limit
 from saformer.data.sampling import WindowSampler
 from saformer.evaluation.confidence import holds, student_quantile, upper_bound
 from saformer.training.attenuation import attenuation_factors
-from saformer.training.experience import ExploredEpisode, next_fallback, promising, targets_for
+from saformer.training.experience import ExploredEpisode, Reference, next_fallback, promising, targets_for, unspent
 from saformer.training.losses import means_of
 
 HIGH, LOW = Limit("100", (100.0,)), Limit("60", (60.0,))
@@ -54,19 +54,63 @@ def test_limits_are_explored_in_turn_each_a_little_lower_than_the_last_time():
     assert later[0].prompt == pytest.approx((42.0,))
 
 
-def test_exploration_goes_on_in_the_way_that_was_cheaper():
-    """Seen to fail when the dearer way is taken."""
-    kinds = ("mean", "least_cost")
-    rows = [row(0, HIGH, cost=90.0), row(1, HIGH, cost=95.0)]
-    assert next_fallback([], kinds, lanes=2) == "mean"
-    assert next_fallback(rows, kinds, lanes=2) == "least_cost"
-    rows += [row(2, HIGH, cost=70.0, fallback="least_cost"), row(3, LOW, cost=50.0, fallback="least_cost")]
-    assert next_fallback(rows, kinds, lanes=2) == "least_cost"
-    rows += [row(4, HIGH, cost=99.0, fallback="least_cost")]
-    assert next_fallback(rows, kinds, lanes=2) == "least_cost"  # as the round began
-    rows += [row(5, HIGH, cost=99.0, fallback="least_cost")]
-    assert next_fallback(rows, kinds, lanes=2) == "least_cost"  # dearer now, and the fourth round tries the dearer one
-    assert next_fallback(rows, ("mean", "mean"), lanes=2) == "mean"
+def test_exploration_goes_on_in_the_way_that_was_better():
+    """Seen to fail when the worse way is taken."""
+    kinds, reference = ("mean", "least_cost"), Reference((50.0,), 3.0, 3.0)
+    rows = [row(0, HIGH, cost=120.0), row(1, HIGH, cost=130.0)]
+    assert next_fallback([], kinds, reference, lanes=2) == "mean"
+    assert next_fallback(rows, kinds, reference, lanes=2) == "least_cost"
+    rows += [row(2, HIGH, cost=110.0, fallback="least_cost"), row(3, LOW, cost=60.0, fallback="least_cost")]
+    assert next_fallback(rows, kinds, reference, lanes=2) == "least_cost"
+    rows += [row(4, HIGH, cost=199.0, fallback="least_cost")]
+    assert next_fallback(rows, kinds, reference, lanes=2) == "least_cost"  # as the round began
+    rows += [row(5, HIGH, cost=199.0, fallback="least_cost")]
+    assert next_fallback(rows, kinds, reference, lanes=2) == "least_cost"  # worse now; the fourth round tries the worse
+    assert next_fallback(rows, ("mean", "mean"), reference, lanes=2) == "mean"
+
+
+def test_to_stand_still_is_a_fault_as_an_overrun_is():
+    """Held against what the cheapest data earns for its cost. Seen to fail when only costs count."""
+    reference = Reference(cost=(80.0,), earned=20.0, scale=25.0)
+    assert reference.fault(row(0, LOW, cost=60.0, earned=15.0)) == 0.0  # 60 of 80: three quarters of 20
+    assert reference.fault(row(0, LOW, cost=75.0, earned=30.0)) == pytest.approx(0.25)
+    assert reference.fault(row(0, LOW, cost=10.0, earned=0.0)) == pytest.approx(15 / 25)
+    assert reference.fault(row(0, HIGH, cost=90.0, earned=15.0)) == pytest.approx(5 / 25)  # no more than the data
+    poor = Reference(cost=(80.0,), earned=-10.0, scale=20.0)
+    assert poor.fault(row(0, LOW, cost=60.0, earned=-12.0)) == pytest.approx(0.1)
+
+
+def test_the_reference_is_the_cheapest_tenth(data):
+    found, costs = Reference.of(data), data.episode_cost[:, 0]
+    cheapest = costs <= np.percentile(costs, 10)
+    assert found.cost == pytest.approx((np.median(costs[cheapest]),))
+    assert found.earned == pytest.approx(np.median(data.episode_return[cheapest]))
+
+
+def test_what_was_not_spent_counts_from_the_tightest_limit_that_was_kept():
+    """Of those explored so far. Seen to fail when the widest is taken."""
+    before = [row(0, HIGH), row(1, LOW)]
+    assert unspent(row(2, HIGH, cost=50.0), before).tolist() == [10.0]
+    assert unspent(row(2, HIGH, cost=70.0), before).tolist() == [30.0]
+    assert unspent(row(2, LOW, cost=70.0), [row(0, LOW)]).tolist() == [0.0]  # it kept none
+
+
+def test_every_fourth_new_window_is_shown_under_the_limit_that_was_kept(data):
+    """Its budget has so much more left all along. Seen to fail when only the limit is raised."""
+    old, new = data.filter(np.arange(100)), data.filter(np.arange(100, 102))
+    sampler = GrowingSampler(old, window=4, room=Room(2, 100), share=0.5)
+    sampler.append(new.filter(np.arange(1)), unspent=[2.5])
+    sampler.append(new.filter(np.arange(1, 2)))
+    plain = GrowingSampler(old, window=4, room=Room(2, 100), share=0.5)
+    plain.append(new)
+    shown, real = (one.sample(64, torch.Generator().manual_seed(1)) for one in (sampler, plain))
+    more = (shown.limit - real.limit)[:, 0]
+    is_first = real.limit[:, 0] == float(np.float32(new.episode_cost[0, 0]))
+    expected = torch.where(is_first & (torch.arange(64) % 4 == 3) & (torch.arange(64) >= 32), 2.5, 0.0)
+    assert expected.any()
+    assert torch.allclose(more, expected, atol=1e-5)
+    assert torch.allclose(shown.cost_to_go - real.cost_to_go, more[:, None, None].expand(-1, 4, 1), atol=1e-5)
+    assert torch.equal(shown.state, real.state)
 
 
 def test_the_most_promising_quarter_is_near_the_lowest_target_and_earned_most():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from saformer.core.batch import WindowBatch
@@ -15,6 +16,8 @@ from saformer.data.sampling import WindowSampler, WindowTable, dimensions_of
 
 NEVER = torch.iinfo(torch.int64).max
 """Where a trajectory begins that has not been appended yet: behind every window."""
+PROMISED = 4
+"""Of so many new windows, one is shown under the limit that its trajectory kept instead of what it cost."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class GrowingSampler:
     where it lies, and how much of it counts is known on the device; so an update that a GPU has recorded goes on as it
     is. Half of the new windows are of trajectories that are favoured, all of them unless some are named. Until
     something is appended, all windows are of the old data.
+    A trajectory may have cost less than was promised. Some of its windows are shown as they look under that promise:
+    the limit and what is left of it are higher by what was not spent.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class GrowingSampler:
         self._num_steps = 0
         self._counted = torch.zeros((), dtype=torch.float64, device=self.device)  # _num_steps, for recorded updates
         self._new = _empty(data, room, self.device)
+        self._unspent = torch.zeros_like(self._new.limit)
         self._favoured = torch.zeros(room.trajectories, dtype=torch.int64, device=self.device)
 
     @property
@@ -53,8 +59,8 @@ class GrowingSampler:
         """Of old and new trajectories together."""
         return self._old.num_steps + self._num_steps
 
-    def append(self, data: RelabelledStore) -> None:
-        """Draw from these trajectories too, from the next batch on."""
+    def append(self, data: RelabelledStore, *, unspent: ArrayLike = 0.0) -> None:
+        """Draw from these trajectories too, from the next batch on; of what was promised, so much [C] is not spent."""
         store, table = data.store, self._new
         trajectories = slice(self.num_trajectories, self.num_trajectories + len(store))
         steps = slice(self._num_steps, self._num_steps + store.num_steps)
@@ -71,6 +77,7 @@ class GrowingSampler:
         table.cost_to_go[steps] = fresh.cost_to_go.to(self.device)
         table.return_to_go[steps] = fresh.return_to_go.to(self.device)
         table.limit[trajectories] = fresh.limit.to(self.device)
+        self._unspent[trajectories] = torch.as_tensor(unspent, dtype=torch.float32, device=self.device)
         table.start[trajectories] = (fresh.start + steps.start).to(self.device)
         table.last[trajectories] = (fresh.last + steps.start).to(self.device)
         self.num_trajectories, self._num_steps = trajectories.stop, steps.stop
@@ -88,7 +95,7 @@ class GrowingSampler:
         old = self._old.sample(batch_size, generator)
         if not num_new:
             return old
-        new = self._new.windows(self._new_starts(num_new, generator), self._old.offsets)
+        new = self._new_windows(self._new_starts(num_new, generator))
         is_new = torch.arange(batch_size, device=self.device) >= batch_size - num_new
         is_new = is_new & (self._counted > 0)
 
@@ -97,6 +104,14 @@ class GrowingSampler:
             return torch.where(is_new.reshape(-1, *(1,) * (ours.ndim - 1)), padded, ours)
 
         return WindowBatch(**{name: mixed(getattr(old, name), getattr(new, name)) for name in vars(old)})
+
+    def _new_windows(self, starts: Tensor) -> WindowBatch:
+        """Some of them as promised."""
+        windows = self._new.windows(starts, self._old.offsets)
+        trajectory = torch.searchsorted(self._new.start, starts, right=True) - 1
+        is_promised = torch.arange(1, len(starts) + 1, device=self.device) % PROMISED == 0
+        unspent = torch.where(is_promised[:, None], self._unspent[trajectory], 0.0)
+        return replace(windows, limit=windows.limit + unspent, cost_to_go=windows.cost_to_go + unspent[:, None])
 
     def _new_starts(self, count: int, generator: torch.Generator) -> Tensor:
         """The first half anywhere, the others anywhere in favoured trajectories."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from saformer.core.execution import Fallback
 from saformer.data.growing import GrowingSampler
@@ -91,18 +92,47 @@ def targets_for(
     return targets
 
 
-def next_fallback(rows: Sequence[ExploredEpisode], kinds: Sequence[Fallback], *, lanes: int) -> Fallback:
-    """How to explore the next round: each kind once, then as in the cheaper of their latest rounds, held against the
-    targets; every fourth round tries another again."""
+@dataclass(frozen=True)
+class Reference:
+    """What the cheapest tenth of the old data costs and earns, to hold explored episodes against."""
+
+    cost: tuple[float, ...]
+    earned: float
+    scale: float
+    """what returns are measured in: theirs, or their deviation in all the data where that is more"""
+
+    @classmethod
+    def of(cls, data: RelabelledStore) -> Reference:
+        """Medians; with several costs, the cheapest are those whose dearest cost, in units of its median, is least."""
+        costs, returns = data.episode_cost, data.episode_return
+        dearest = (costs / np.maximum(np.median(costs, axis=0), 1e-9)).max(1)
+        cheapest = dearest <= np.percentile(dearest, 10)
+        earned = float(np.median(returns[cheapest]))
+        scale = max(abs(earned), float(returns.std()), 1e-9)
+        return cls(tuple(np.median(costs[cheapest], axis=0).tolist()), earned, scale)
+
+    def fault(self, row: ExploredEpisode) -> float:
+        """By which share an episode overran its target, and what it earned less than the data would for so low a cost.
+
+        To stand still costs little and teaches nothing else.
+        """
+        overrun = max(0.0, float(np.max(np.divide(row.cost, row.limit))) - 1)
+        afforded = min(1.0, float(np.min(np.divide(row.limit, np.maximum(self.cost, 1e-9)))))
+        expected = afforded * self.earned if self.earned > 0 else self.earned
+        return overrun + max(0.0, expected - row.episode_return) / self.scale
+
+
+def next_fallback(
+    rows: Sequence[ExploredEpisode], kinds: Sequence[Fallback], reference: Reference, *, lanes: int
+) -> Fallback:
+    """How to explore the next round: each kind once, then as in the better of their latest rounds; every fourth round
+    tries another again."""
     before = rows[: len(rows) // lanes * lanes]  # a round that was interrupted goes on as it began
     latest = {kind: [row for row in before if row.fallback == kind][-lanes:] for kind in dict.fromkeys(kinds)}
     for kind, tried in latest.items():
         if not tried:
             return kind
-    overrun = {
-        kind: np.mean([np.max(np.divide(row.cost, row.limit)) for row in tried]) for kind, tried in latest.items()
-    }
-    ranked = sorted(latest, key=lambda kind: float(overrun[kind]))
+    ranked = sorted(latest, key=lambda kind: float(np.mean([reference.fault(row) for row in latest[kind]])))
     return ranked[-1] if len(before) // lanes % 4 == 3 else ranked[0]
 
 
@@ -114,6 +144,16 @@ def promising(rows: Sequence[ExploredEpisode]) -> list[int]:
     return sorted(near, key=lambda number: -rows[number].episode_return)[: -(-len(near) // 2)]
 
 
+def unspent(row: ExploredEpisode, before: Sequence[ExploredEpisode]) -> NDArray[np.float64]:
+    """[C] how much less an episode cost than the tightest limit explored so far that it kept; 0 if it kept none.
+
+    To be shown what it cost as its limit teaches to spend a limit to the last, which is too much every second time.
+    """
+    left = [np.subtract(other.limit, row.cost) for other in (*before, row)]
+    kept = [one for one in left if (one >= 0).all()]
+    return min(kept, key=lambda one: float(one.max()), default=np.zeros(len(row.cost)))
+
+
 class Experience:
     """The episodes of a run, in its store and in the sampler that its updates draw from.
 
@@ -122,6 +162,7 @@ class Experience:
 
     def __init__(self, run: Run, data: RelabelledStore, store: TrajectoryStore, sampler: GrowingSampler) -> None:
         self._rows_path, self.data, self.sampler = run.path / EPISODES, data, sampler
+        self.reference = Reference.of(data)
         before = store.as_of(run.spec.data_fingerprint)
         if before is None:
             raise ValueError(f"{store.path} does not begin with the data that {run.path} was begun with")
@@ -134,8 +175,8 @@ class Experience:
         self.rows = rows[: len(store) - len(before)]
         write_atomically(self._rows_path, "".join(f"{json.dumps(row.plain())}\n" for row in self.rows))
         self._store = store
-        for number in range(len(before), len(store)):
-            self._learn_from(store[number])
+        for row in self.rows:
+            self._learn_from(row, store[len(before) + row.number])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -166,14 +207,15 @@ class Experience:
             file.write(json.dumps(row.plain()) + "\n")
         self._store = self._store.extend([trajectory])
         self.rows.append(row)
-        self._learn_from(trajectory)
+        self._learn_from(row, trajectory)
         return row
 
-    def _learn_from(self, trajectory: Trajectory) -> None:
+    def _learn_from(self, row: ExploredEpisode, trajectory: Trajectory) -> None:
         """It and those before it: what is most promising is drawn most."""
         if trajectory.finished:
             alone = TrajectoryStore.of([trajectory], self._store.environment)
-            self.sampler.append(relabel(alone, self.data.criteria, cost_discount=self.data.cost_discount))
+            real = relabel(alone, self.data.criteria, cost_discount=self.data.cost_discount)
+            self.sampler.append(real, unspent=unspent(row, self.rows[: row.number]))
             whole = [row for row in self.rows if row.end in ("terminated", "truncated")]
             self.sampler.favour(promising(whole[: self.sampler.num_trajectories]))
 

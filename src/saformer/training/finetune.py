@@ -196,7 +196,8 @@ class _Loop:
         """The episodes that are missing from this round."""
         first, config = len(self._experience), self._config
         wanted = min(config.lanes - first % config.lanes, config.episodes - first)
-        fallback = next_fallback(self._experience.rows, tuple(self._exploring), lanes=config.lanes)
+        rows, reference = self._experience.rows, self._experience.reference
+        fallback = next_fallback(rows, tuple(self._exploring), reference, lanes=config.lanes)
         policy = self._exploring[fallback]
         policy.options = replace(policy.options, seed=1_000_003 * self._seed + first + 1)
         doing = f"exploring episodes {first} to {first + wanted - 1}"
@@ -206,7 +207,7 @@ class _Loop:
                 explore(
                     policy,
                     self._experience.data,
-                    targets_for(self._open_limits, self._experience.rows, config.factors, count=wanted),
+                    targets_for(self._open_limits, rows, config.factors, count=wanted),
                     first=first,
                     seed=self._seed,
                     ceiling=config.ceiling,
