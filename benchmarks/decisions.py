@@ -21,9 +21,10 @@ from benchmarks import rooflines
 from benchmarks.rooflines import Ceilings, Work, float32_ceilings
 from saformer.accelerated.model import fastest
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
+from saformer.core.proposals import ExecutionOptions
 from saformer.core.transformer import TrunkConfig
 
 HOPPER = Dimensions(state=11, action=3, horizon=1000)

@@ -26,8 +26,9 @@ from benchmarks.decisions import decide, latencies, model_of_paper_size
 from benchmarks.measure import Peak, peak_memory
 from saformer.accelerated.model import fastest
 from saformer.core.batch import Dimensions
-from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
+from saformer.core.proposals import ExecutionOptions
 from saformer.criteria import torque
 from saformer.data.store import EnvironmentSpec
 from saformer.envs.lanes import Maker

@@ -15,8 +15,9 @@ from saformer.accelerated import fused
 from saformer.accelerated.model import FusedSaFormer
 from saformer.core import execution
 from saformer.core.batch import Dimensions
-from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
+from saformer.core.proposals import ExecutionOptions
 from saformer.core.recording import Recorder
 from saformer.core.transformer import Trunk, TrunkConfig
 from tests.conftest import randomise

@@ -15,9 +15,10 @@ from saformer.accelerated import model as accelerated
 from saformer.accelerated.model import FusedSaFormer, can_be_fused, fastest
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions
-from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import History
 from saformer.core.model import SaFormer
+from saformer.core.proposals import ExecutionOptions
 from saformer.core.transformer import TrunkConfig
 from tests.conftest import randomise, tiny_config
 

@@ -12,7 +12,7 @@ from saformer.agents.cpq import CPQConfig
 from saformer.agents.dt import DTConfig, DTOptions
 from saformer.agents.markov import MarkovOptions
 from saformer.agents.saformer import SaFormerConfig
-from saformer.core.execution import ExecutionOptions
+from saformer.core.proposals import ExecutionOptions
 from saformer.core.transformer import TrunkConfig
 
 

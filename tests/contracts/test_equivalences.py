@@ -9,10 +9,11 @@ import torch
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.execution import ExecutionOptions, Fallback, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
+from saformer.core.proposals import ExecutionOptions, Fallback
 from saformer.core.tokens import Layout, TokenEmbedding
 from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.relabel import relabel

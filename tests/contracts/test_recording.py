@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from saformer.core import execution
-from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
+from saformer.core.proposals import ExecutionOptions
 from saformer.core.recording import Recorder, _room_for, over_tensors
 from saformer.core.transformer import Memory
 

@@ -6,7 +6,7 @@ import torch
 
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.api.shielding import shielded
-from saformer.core.execution import ExecutionOptions
+from saformer.core.proposals import ExecutionOptions
 from saformer.core.transformer import TrunkConfig
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel

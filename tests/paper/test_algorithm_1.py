@@ -8,8 +8,8 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
 from saformer.core.critic import CostForecast, expected_cost
-from saformer.core.execution import Candidates, ExecutionOptions, Verification, draw, propose, select, verify
 from saformer.core.history import NEVER
+from saformer.core.proposals import Candidates, ExecutionOptions, Verification, draw, propose, select, verify
 from tests.conftest import tiny_config
 
 ALL = torch.arange(1)

@@ -12,9 +12,10 @@ from saformer.agents.agent import MovingAverage, Phase
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.agents.temperature import Temperature, entropy_terms
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.execution import ExecutionOptions, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, action_entropy, actor_nll, critic_loss
+from saformer.core.proposals import ExecutionOptions
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 

@@ -18,7 +18,7 @@ from saformer.agents.dt import DTAgent, DTConfig, DTOptions
 from saformer.agents.markov import MarkovOptions
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import Dimensions
-from saformer.core.execution import ExecutionOptions
+from saformer.core.proposals import ExecutionOptions
 from saformer.data.relabel import RelabelledStore
 
 

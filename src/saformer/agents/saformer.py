@@ -9,9 +9,11 @@ import torch
 from saformer.accelerated.model import fastest
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.execution import ActionNoise, ExecutionOptions, PastReturn, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
+from saformer.core.proposals import ActionNoise, ExecutionOptions, PastReturn
+from saformer.core.reserve import Reserve
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
@@ -61,6 +63,7 @@ class SaFormerAgent:
         self.dimensions = dimensions
         self.config = config
         self.model = SaFormer(dimensions, config.trunk)
+        self.reserve: Reserve | None = None
 
     @classmethod
     def create(cls, data: RelabelledStore, config: SaFormerConfig, *, seed: int) -> SaFormerAgent:
@@ -100,12 +103,13 @@ class SaFormerAgent:
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
     def policy(self, options: ExecutionOptions | None = None) -> SaFormerPolicy:
-        """Algorithm 1 with what has been learnt so far."""
+        """Algorithm 1 with what has been learnt so far; verification by reserve needs one (`prepare_reserve`)."""
         return SaFormerPolicy(
             fastest(self.model),
             window=self.config.window,
             cost_discount=self.config.cost_discount,
             options=options or self.default_options,
+            reserve=self.reserve,
         )
 
     @property

@@ -40,13 +40,15 @@ def export(
         raise ValueError(f"{path} is an export already: copy its folder, or export the run that it was made from")
     if out.exists():
         raise FileExistsError(f"{out} exists; exports are never overwritten: choose another name or remove it")
-    model, found = load(path, device="cpu").model, data_of(run, listener, data=data)
+    agent, found = load(path, device="cpu"), data_of(run, listener, data=data)
+    model, reserve = agent.model, getattr(agent, "reserve", None)
     content = {
         "model": narrowed(model.state_dict(), {name for name, _ in model.named_parameters()}, dtype),
         "totals": {
             "episode_cost": torch.from_numpy(found.episode_cost),
             "episode_return": torch.from_numpy(found.episode_return),
         },
+        **({"reserve": reserve.state_dict()} if reserve is not None else {}),
     }
     made = write_export(out, run, content, {"dtype": dtype, **_facts(run, found, command)})
     size = sum(file.stat().st_size for file in made.path.iterdir())

@@ -17,7 +17,7 @@ from saformer.api.run_data import has_environment, run_of_store
 from saformer.api.runs import evaluate, evaluate_offline
 from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.progress import listening
-from saformer.core.execution import ExecutionOptions
+from saformer.core.proposals import ExecutionOptions
 from saformer.envs.tasks import is_store
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.page import write_report

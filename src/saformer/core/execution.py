@@ -2,142 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from saformer.core.budget import Budget
-from saformer.core.critic import CostForecast, Risk, expected_cost
+from saformer.core.critic import Risk, expected_cost
 from saformer.core.history import History
 from saformer.core.model import Reading, SaFormer
 from saformer.core.policy import Decision, as_rows
+from saformer.core.proposals import ExecutionOptions, PastReturn, draw, propose, select, verify
 from saformer.core.recording import Recorder, over_tensors
-
-Fallback = Literal["mean", "least_cost", "likely"]
-ActionNoise = Literal["normal", "two_point"]
-PastReturn = Literal["selected", "expected", "highest"]
-LIKELY_SHARE = 0.25
-"""`likely` falls back on the cheapest among this share of the candidates, the most probable ones."""
-
-
-@dataclass(frozen=True)
-class ExecutionOptions:
-    """How a trained model acts."""
-
-    candidates: int = 128
-    """N: returns and actions proposed per round. The first is always the mean of both heads."""
-    temperature: float = 1.0
-    """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0 means only."""
-    rounds: int = 4
-    """Rounds of proposals before the fallback decides; the paper re-samples without end."""
-    action_noise: ActionNoise = "normal"
-    """normal: as the paper samples. two_point: each dimension one deviation above or below its mean, which hits both modes where the data acts with either sign."""  # noqa: E501
-    verification: Literal["paper", "off"] = "paper"
-    """paper: reject candidates forecast to overrun the budget. off: take the highest return proposed."""
-    fallback: Fallback = "mean"
-    """When no round is safe. mean: both heads' means; least_cost: the smallest forecast overrun; likely: the same among the quarter of the candidates that the actor finds most probable."""  # noqa: E501
-    past_return: PastReturn = "selected"
-    """Which return-to-go enters the past: the selected candidate's, the expected one, or the highest proposed."""
-    seed: int = 0
-    """Seed of the proposals."""
-
-    def __post_init__(self) -> None:
-        if self.candidates < 1 or self.rounds < 1:
-            raise ValueError(f"candidates and rounds must be at least 1, got {self.candidates} and {self.rounds}")
-        if not self.temperature >= 0:
-            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """N proposals per lane, in raw units. Number 0 is the mean of both heads."""
-
-    return_to_go: Tensor
-    """[L, N]"""
-    action: Tensor
-    """[L, N, A] within bounds"""
-    log_density: Tensor
-    """[L, N] how probable the actor finds them"""
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What the critic says of the candidates, in raw units."""
-
-    cost: Tensor
-    """[L, N, C] the forecast, read at the policy's risk"""
-    remaining: Tensor
-    """[L, C] what it is held against"""
-    overrun: Tensor
-    """[L, N] the worst constraint's forecast beyond its budget, in the scale of that cost"""
-
-    @property
-    def safe(self) -> Tensor:
-        """[L, N] bool: every constraint is forecast to hold."""
-        return (self.cost <= self.remaining[:, None]).all(-1)
-
-
-def draw(lanes: int, actions: int, options: ExecutionOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What a round leaves to chance, in deviations: returns-to-go [L, N] and actions [L, N, A] from their means."""
-    shape, device = (lanes, options.candidates), generator.device
-    return_noise = torch.randn(*shape, generator=generator, device=device)
-    action_noise = torch.randn(*shape, actions, generator=generator, device=device)
-    if options.action_noise == "two_point":
-        action_noise = action_noise.sign()
-    return_noise[:, 0], action_noise[:, 0] = 0, 0
-    return options.temperature * return_noise, options.temperature * action_noise
-
-
-def propose(model: SaFormer, reading: Reading, return_noise: Tensor, action_noise: Tensor) -> Candidates:
-    """N returns-to-go, and an action for each, so far from their means (Algorithm 1, lines 5 to 8)."""
-    return_to_go, return_density = model.returns_to_go(reading, return_noise)
-    action, action_density = model.actions(reading, return_to_go, action_noise)
-    return Candidates(return_to_go[..., 0], action, return_density + action_density)
-
-
-def verify(
-    model: SaFormer, reading: Reading, candidates: Candidates, remaining: Tensor, risk: Risk = expected_cost
-) -> Verification:
-    """Forecast what each candidate leads to, and hold it against the budget (lines 10 and 11)."""
-    forecast: CostForecast = model.forecast(reading, candidates.action)
-    cost = risk(forecast)
-    overrun = ((cost - remaining[:, None]) / model.normalizer.scale("cost_to_go")).amax(-1)
-    return Verification(cost, remaining, overrun)
-
-
-def select(candidates: Candidates, verification: Verification | None, fallback: Fallback) -> Decision:
-    """The safe candidate of the highest return (line 12); where none is safe, the fallback's."""
-    wanted = candidates.return_to_go
-    safe = torch.ones_like(wanted, dtype=torch.bool) if verification is None else verification.safe
-    fell_back = ~safe.any(1)
-    chosen = wanted.masked_fill(~safe, -torch.inf).argmax(1)
-    if verification is not None:
-        chosen = torch.where(fell_back, _fallback(candidates, verification, fallback), chosen)
-    lanes = torch.arange(len(chosen), device=chosen.device)
-    return Decision(
-        action=candidates.action[lanes, chosen],
-        return_to_go=wanted[lanes, chosen],
-        chosen=chosen,
-        num_safe=safe.sum(1),
-        num_rounds=torch.ones_like(chosen),
-        fell_back=fell_back,
-        candidates=candidates,
-        verification=verification,
-    )
-
-
-def _fallback(candidates: Candidates, verification: Verification, fallback: Fallback) -> Tensor:
-    """Which candidate to take on each lane when none is safe: [L]."""
-    overrun = verification.overrun
-    if fallback == "mean":
-        return torch.zeros(len(overrun), dtype=torch.int64, device=overrun.device)
-    if fallback == "likely":
-        num_likely = max(1, round(LIKELY_SHARE * overrun.shape[1]))
-        threshold = candidates.log_density.topk(num_likely, dim=1).values[:, -1:]
-        overrun = overrun.masked_fill(candidates.log_density < threshold, torch.inf)
-    return overrun.argmin(1)
+from saformer.core.reserve import Reserve
 
 
 class SaFormerPolicy:
@@ -154,8 +31,12 @@ class SaFormerPolicy:
         cost_discount: float = 1.0,
         options: ExecutionOptions | None = None,
         risk: Risk = expected_cost,
+        reserve: Reserve | None = None,
     ) -> None:
         self.options = options or ExecutionOptions()
+        if self.options.verification == "reserve" and reserve is None:
+            raise ValueError("verification by reserve needs to know what steps cost: give the policy a reserve")
+        self._reserve = reserve
         self._model = model.eval()
         self._window, self._cost_discount = window, cost_discount
         self._risk = risk
@@ -207,7 +88,7 @@ class SaFormerPolicy:
     def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
         reading = self._read(self.history, state, lanes)
         decision: Decision = self._first(reading, *self._draw(len(lanes)))
-        for _ in range(1, self.options.rounds):
+        for _ in range(1, 1 if self.options.verification == "reserve" else self.options.rounds):
             assert decision.fell_back is not None
             rejected = decision.fell_back.cpu().nonzero()[:, 0].to(self._device)  # all that the host waits for
             if len(rejected) == 0:
@@ -220,12 +101,19 @@ class SaFormerPolicy:
         return draw(num_lanes, self._model.dimensions.action, self.options, self._generator)
 
     def _read_past(self, history: History, state: Tensor, lanes: Tensor) -> Reading:
-        return self._model.read(history.prompt(state, self.budget, lanes))
+        reading = self._model.read(history.prompt(state, self.budget, lanes))
+        if self.options.verification != "reserve":
+            return reading
+        return replace(reading, remaining=reading.remaining - self.options.margin * self.budget.limit[lanes])
 
     def _first_round(self, reading: Reading, *noise: Tensor) -> Decision:
         candidates = propose(self._model, reading, *noise)
-        verifying = self.options.verification == "paper"
-        verification = verify(self._model, reading, candidates, reading.remaining, self._risk) if verifying else None
+        if self.options.verification == "off":
+            return select(candidates, None, self.options.fallback)
+        verification = verify(self._model, reading, candidates, reading.remaining, self._risk)
+        if self.options.verification == "reserve":
+            assert self._reserve is not None
+            return self._reserve.select(self._model, reading, candidates, verification)
         return select(candidates, verification, self.options.fallback)
 
     def _next_round(self, reading: Reading, rejected: Tensor, *noise: Tensor) -> Decision:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from saformer.core.budget import Budget
-    from saformer.core.execution import Candidates, Verification
+    from saformer.core.proposals import Candidates, Verification
 
 
 @dataclass(frozen=True)

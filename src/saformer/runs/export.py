@@ -65,8 +65,8 @@ def read_model(run: Run) -> dict[str, Tensor]:
     return {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in kept.items()}
 
 
-def read_groups(run: Run, group: str) -> dict[str, Tensor]:
-    """One group of an export's tensors, checked to be what was exported."""
+def read_groups(run: Run, group: str, *, optional: bool = False) -> dict[str, Tensor]:
+    """One group of an export's tensors, checked to be what was exported; an optional one may be empty."""
     _check_is_there(run.weights_path)
     found = load_checkpoint(run.weights_path, groups=(group,))
     if _digest(run.weights_path) != read_facts(run)["sha256"] or found.facts.get("spec") != run.spec.digest:
@@ -74,7 +74,7 @@ def read_groups(run: Run, group: str) -> dict[str, Tensor]:
             f"{run.weights_path} is not what was exported with {run.export_path.name} and {run.spec_path.name}: "
             "something was damaged or exchanged; copy the whole folder again"
         )
-    return found.groups[group]
+    return found.groups.get(group, {}) if optional else found.groups[group]
 
 
 def read_facts(run: Run) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from saformer.agents.finetuned import FineTunedAgent, put_together, taken_apart
-from saformer.core.execution import ExecutionOptions, Fallback
+from saformer.core.proposals import ExecutionOptions, Fallback
 from saformer.data.limits import Limit
 from saformer.data.statistics import without_nan
 from saformer.envs.rollout import Episode

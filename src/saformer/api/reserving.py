@@ -1,0 +1,60 @@
+"""Give a trained run a reserve: what verification by it needs to know beside the run's own networks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from saformer.agents.agent import Agent
+from saformer.agents.saformer import SaFormerAgent
+from saformer.api.listener import Listener
+from saformer.api.run_data import data_of
+from saformer.core.reserve import Reserve
+from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from saformer.runs.export import read_groups
+from saformer.runs.run import Run
+from saformer.training.reserve import fit_reserve
+
+GROUP = "reserve"
+
+
+def with_reserve(agent: Agent, run: Run) -> Agent:
+    """The agent, with the run's reserve if it has one."""
+    if isinstance(agent, SaFormerAgent):
+        agent.reserve = kept_reserve(agent, run)
+    return agent
+
+
+def kept_reserve(agent: SaFormerAgent, run: Run) -> Reserve | None:
+    """What was prepared for this run, or exported with it."""
+    if run.is_export:
+        weights = read_groups(run, GROUP, optional=True)
+    elif run.reserve_path.exists():
+        kept = load_checkpoint(run.reserve_path, groups=(GROUP,))
+        weights = kept.groups[GROUP] if kept.facts.get("spec") == run.spec.digest else {}
+    else:
+        weights = {}
+    if not weights:
+        return None
+    reserve = Reserve(agent.dimensions)
+    reserve.load_state_dict(weights)
+    return reserve.to(agent.model.normalizer.scale("state").device).eval().requires_grad_(False)
+
+
+def prepare_reserve(
+    agent: SaFormerAgent, run: Run, *, data: str | Path | None = None, listener: Listener | None = None
+) -> None:
+    """Fit a reserve for the agent on its run's data, and keep it beside the run; at once if it is there already."""
+    if agent.reserve is not None:
+        return
+    if run.is_export:
+        raise ValueError(
+            f"{run.path} was exported without a reserve: evaluate the run itself with verification by reserve "
+            "(--verification reserve), and export it again"
+        )
+    listener = listener or Listener()
+    listener.say("fitting what steps cost, for verification by reserve (once for each run)")
+    agent.reserve = fit_reserve(agent.model, data_of(run, listener, data=data))
+    weights = {name: value.cpu() for name, value in agent.reserve.state_dict().items()}
+    facts = {"spec": run.spec.digest, "dimensions": asdict(agent.dimensions)}
+    save_checkpoint(run.reserve_path, Checkpoint({GROUP: weights}, facts))
