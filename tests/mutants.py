@@ -1021,10 +1021,12 @@ MUTANTS = (
            "tests/reserve/test_reserve.py::test_half_of_the_proposals_are_wide"),
     Mutant("reserve: all of an episode counts", "training/reserve.py", "store.lengths - STOPPING_STEPS)", "store.lengths - 10**6)",
            "tests/reserve/test_reserve.py::test_stopping_costs_what_last_steps_do"),
-    Mutant("reserve: cost not scaled back", "core/reserve.py", 'return found * self.get_buffer("scale") + self.get_buffer("centre")', "return found",
+    Mutant("reserve: action not read", "core/reserve.py", "torch.cat([state, action], dim=-1)", "torch.cat([state, 0 * action], dim=-1)",
            "tests/reserve/test_reserve.py::test_learns_what_a_step_costs"),
     Mutant("reserve: nothing kept back", "core/execution.py", "reading.remaining - self.options.margin * self.budget.limit[lanes]", "reading.remaining",
            "tests/reserve/test_reserve.py::test_a_policy_keeps_its_margin"),
     Mutant("reserve: exports leave it behind", "api/exporting.py", '**({"reserve": reserve.state_dict()} if reserve is not None else {}),', "",
            "tests/reserve/test_reserve.py::test_evaluation_prepares_it_once_and_exports_carry_it"),
+    Mutant("experiments: no shield", "experiments/work.py", "                shield=judging.shield,\n", "                shield=False,\n",
+           "tests/experiments/test_smoke.py::test_nobody_in_a_shield_passes_a_limit"),
 )  # fmt: skip

@@ -9,9 +9,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from saformer.api.shielding import REFERENCE
 from saformer.cli.main import main
 from saformer.experiments.catalogue import EXPERIMENTS, render
 from saformer.experiments.plan import DATASETS, LIMITS
+from saformer.experiments.safety import SHIELDED
 from saformer.report.table import numbers
 
 PARTS = {
@@ -23,6 +25,7 @@ PARTS = {
     "ablation": ["Tables 4 and 8"],
     "sensitivity": ["Figure 5"],
     "finetuning": ["Table 3", "Figure 4"],
+    "safety": ["past the paper", "Every limit"],
 }
 FIGURES = {"pair-plots": 1, "baselines": 2, "sensitivity": 1, "finetuning": 1}
 
@@ -176,3 +179,12 @@ def test_fine_tuning_explores_below_what_holds(smoke):
     assert len(explored) == 10
     for row in map(json.loads, explored):
         assert row["prompt"][0] < row["limit"][0], "asked for less than the limit"
+
+
+def test_nobody_in_a_shield_passes_a_limit(smoke):
+    """Seen to fail when the shield is not asked for."""
+    rows = rows_of(smoke, "safety")["verdicts"]
+    for variant in (SHIELDED, REFERENCE):
+        found = [row for row in rows if row["variant"] == variant]
+        assert len(found) == len(DATASETS) * len(LIMITS)
+        assert all(cost <= row["limit"] for row in found for cost in row["costs"])

@@ -106,7 +106,7 @@ def test_stopping_costs_what_last_steps_do():
 
 
 def test_learns_what_a_step_costs():
-    """Torque is a function of the action alone, so it can be known. Seen to fail when the cost is not scaled back."""
+    """Torque is a function of the action alone, so it can be known. Seen to fail when the action is not read."""
     data = of_robots(terminated=10)
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     reserve = fit_reserve(agent.model, data, updates=600)

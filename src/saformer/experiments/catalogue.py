@@ -11,6 +11,7 @@ from saformer.experiments import (
     finetuning,
     hyper_parameters,
     pair_plots,
+    safety,
     sensitivity,
     thresholds,
 )
@@ -19,7 +20,10 @@ from saformer.report.sheet import Document, write_document, write_index
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (thresholds, hyper_parameters, pair_plots, baselines, adaptation, finetuning, ablation, sensitivity)
+    for module in (
+        *(thresholds, hyper_parameters, pair_plots, baselines, adaptation, finetuning, ablation, sensitivity),
+        safety,
+    )
 }
 
 

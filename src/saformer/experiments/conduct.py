@@ -147,7 +147,11 @@ def _map(
 
 def _selected(rows: dict[str, list[Row]], needs: Needs) -> dict[str, list[Row]]:
     """Those that an experiment asked for, in the order in which it did."""
-    judged = [(*_key(vars(judging.training)), judging.cost_discount, judging.variant) for judging in needs.judgings]
+    judged = [
+        (*_key(vars(judging.training)), judging.cost_discount, variant)
+        for judging in needs.judgings
+        for variant in judging.variants
+    ]
     curves = [(*_key(vars(training)), training.cost_discount) for training in needs.curves]
     return {
         "data": _ordered(rows.get("data", []), needs.datasets, lambda row: row["dataset"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from saformer.agents.registry import KINDS
+from saformer.api.shielding import REFERENCE
 from saformer.core.transformer import TrunkConfig
 from saformer.data.home import data_home
 from saformer.envs.tasks import MIXTURES
@@ -119,6 +120,13 @@ class Judging:
     """under each limit, where they are not as many as usual"""
     finetuned: bool = False
     """whether the run is fine-tuned to these limits first"""
+    shield: bool = False
+    """within a shield, and beside it the mean action that heeds no limit, in one too"""
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What tables call its rows."""
+        return (self.variant, REFERENCE) if self.shield else (self.variant,)
 
 
 @dataclass(frozen=True)

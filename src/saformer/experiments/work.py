@@ -192,14 +192,17 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
     about = {
         **{key: value for key, value in asdict(judging.training).items() if key != "limit"},
         "cost_discount": judging.cost_discount,
-        "variant": judging.variant,
         "run": run.path.name,
         "updates": done["updates"],
         "training_seconds": done["seconds"],
         "evaluation_seconds": kept["seconds"],
         "commit": kept["commit"],
     }
-    return [{**about, **_verdict(verdict, kept["episodes"])} for verdict in kept["verdicts"]]
+    return [
+        {**about, "variant": variant, **_verdict(verdict, found["episodes"])}
+        for variant, found in zip(judging.variants, [kept, *kept["beside"]], strict=True)
+        for verdict in found["verdicts"]
+    ]
 
 
 def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> Row:
@@ -210,6 +213,7 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
         "cost_discount": judging.cost_discount,
         "num_episodes": judging.episodes or job.setting.scale.episodes,
         "seed": 0,
+        **({"shield": True} if judging.shield else {}),
     }
     name = f"evaluation-{hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]}.json"
     if not (run.path / name).exists():
@@ -223,6 +227,8 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
                 episodes=how["num_episodes"],
                 execution=dict(judging.options),
                 cost_discount=judging.cost_discount,
+                shield=judging.shield,
+                reference=judging.shield,
                 device=job.device,
                 workers=job.workers,
                 listener=replace(listener, say=lambda message: None),

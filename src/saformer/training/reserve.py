@@ -12,7 +12,9 @@ from saformer.core.reserve import Reserve
 from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionSampler
 
-UPDATES, BATCH_SIZE, LEARNING_RATE = 3000, 1024, 2e-3
+BATCH_SIZE, LEARNING_RATE = 1024, 2e-3
+UPDATES = (200, 3000)
+"""At least and at most; between them, so many that each step is seen thirty times."""
 STOPPING_STEPS = 50
 """An episode that can be ended is taken to end within so many steps."""
 STOPPING_PERCENTILE = 90.0
@@ -20,9 +22,10 @@ FEWEST_ENDS = 0.01
 """Share of episodes that must have ended before their time, for stopping to be possible."""
 
 
-def fit_reserve(model: SaFormer, data: RelabelledStore, *, seed: int = 0, updates: int = UPDATES) -> Reserve:
+def fit_reserve(model: SaFormer, data: RelabelledStore, *, seed: int = 0, updates: int | None = None) -> Reserve:
     """A reserve for a trained model: regression of single steps' costs, on the model's own device."""
     device = model.normalizer.scale("state").device
+    updates = updates or int(np.clip(30 * data.store.num_steps // BATCH_SIZE, *UPDATES))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         reserve = Reserve(model.dimensions)
