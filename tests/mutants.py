@@ -1027,4 +1027,8 @@ MUTANTS = (
            "tests/reserve/test_reserve.py::test_a_policy_keeps_its_margin"),
     Mutant("reserve: exports leave it behind", "api/exporting.py", '**({"reserve": reserve.state_dict()} if reserve is not None else {}),', "",
            "tests/reserve/test_reserve.py::test_evaluation_prepares_it_once_and_exports_carry_it"),
+    Mutant("workers of an unguarded script complain", "envs/behaviours.py", "raise SystemExit(1)  #", "pass  #",
+           "tests/envs/test_behaviours.py::test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else"),
+    Mutant("the pool's own words", "envs/behaviours.py", "except BrokenProcessPool:", "except ZeroDivisionError:",
+           "tests/envs/test_behaviours.py::test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else"),
 )  # fmt: skip
