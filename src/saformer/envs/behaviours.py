@@ -186,7 +186,7 @@ def _explaining_lost_workers() -> Iterator[None]:
         yield
     except BrokenProcessPool:
         raise RuntimeError(
-            'a process that makes data ended early: a script must call this under `if __name__ == "__main__":`, because '
+            'a process that makes data ended early: a script must call this under `if __name__ == "__main__":`, as '
             "every worker runs the script's other lines again (or make the data first: saformer data build TASK); "
             "if it does, the process was killed, for want of memory perhaps: try fewer workers"
         ) from None
