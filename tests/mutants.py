@@ -1029,4 +1029,8 @@ MUTANTS = (
            "tests/reserve/test_reserve.py::test_evaluation_prepares_it_once_and_exports_carry_it"),
     Mutant("experiments: no shield", "experiments/work.py", "                shield=judging.shield,\n", "                shield=False,\n",
            "tests/experiments/test_smoke.py::test_nobody_in_a_shield_passes_a_limit"),
+    Mutant("workers of an unguarded script complain", "envs/behaviours.py", "raise SystemExit(1)  #", "pass  #",
+           "tests/envs/test_behaviours.py::test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else"),
+    Mutant("the pool's own words", "envs/behaviours.py", "except BrokenProcessPool:", "except ZeroDivisionError:",
+           "tests/envs/test_behaviours.py::test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else"),
 )  # fmt: skip

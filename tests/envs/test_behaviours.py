@@ -1,6 +1,8 @@
 """Bundles of behaviours, packaged and of the user's making, and the datasets that are built from them."""
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -114,6 +116,17 @@ def test_a_build_does_not_depend_on_the_number_of_workers():
     together = behaviours.build("hopper", "medium-replay", steps=2400, seed=0, workers=2)
     assert alone.fingerprint == together.fingerprint
     assert behaviours.build("hopper", "medium-replay", steps=2400, seed=1, workers=2).fingerprint != alone.fingerprint
+
+
+def test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else(tmp_path):
+    """Seen to fail when workers complain too, and when the pool's own words come through."""
+    script = tmp_path / "script.py"
+    call = 'behaviours.build("hopper", "medium-replay", steps=2400, workers=2)'
+    script.write_text(f"from saformer.envs import behaviours\n{call}\n")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback") == 1  # the script's own
+    assert 'under `if __name__ == "__main__":`' in ended.stderr.splitlines()[-1]
 
 
 def test_every_snapshot_of_a_mixture_owes_the_same_number_of_steps():

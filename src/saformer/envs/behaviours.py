@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -161,7 +162,9 @@ def _collect(chunks: list[_Chunk], workers: int | None, progress: Progress | Non
             if progress:
                 progress(done, total)
         return parts
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker, running its parent's script again
+        raise SystemExit(1)  # without a word: the parent says why
+    with _explaining_lost_workers(), ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         try:
             with _ignoring_interrupts():
                 places = {pool.submit(_run, chunk): place for place, chunk in enumerate(chunks)}
@@ -174,6 +177,19 @@ def _collect(chunks: list[_Chunk], workers: int | None, progress: Progress | Non
             pool.shutdown(cancel_futures=True)
             raise
     return parts
+
+
+@contextmanager
+def _explaining_lost_workers() -> Iterator[None]:
+    """What to do, instead of what the pool noticed."""
+    try:
+        yield
+    except BrokenProcessPool:
+        raise RuntimeError(
+            'a process that makes data ended early: a script must call this under `if __name__ == "__main__":`, as '
+            "every worker runs the script's other lines again (or make the data first: saformer data build TASK); "
+            "if it does, the process was killed, for want of memory perhaps: try fewer workers"
+        ) from None
 
 
 @contextmanager
