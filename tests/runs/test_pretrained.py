@@ -80,7 +80,6 @@ def test_fine_tuning_says_what_is_missing(capsys):
     assert "no optimiser state to go on with" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.xfail(reason="its weights are still to come: remove this mark in the commit that adds them", strict=True)
 def test_hopper_medium_expert_is_bundled():
     assert "hopper-medium-expert" in BUNDLED
 
