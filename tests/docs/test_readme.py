@@ -136,7 +136,7 @@ def test_training_and_evaluating_from_python(tmp_path, capsys):
     code = BLOCKS[0].replace('preset="small"', "preset=brief, data_steps=6000").replace("episodes=20", "episodes=1")
     small = PRESETS["small"]()
     brief = replace(small, fit=replace(small.fit, updates=3, evaluate_every=0))
-    exec(code.replace("runs/hopper", str(tmp_path / "run")), {"brief": brief})
+    exec(code.replace("runs/hopper", str(tmp_path / "run")), {"__name__": "__main__", "brief": brief})
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
