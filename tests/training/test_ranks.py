@@ -27,7 +27,7 @@ def start(*arguments: str, **options) -> subprocess.Popen:
     """Under torchrun, in two processes."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
         **options.pop("environment", {}),
     }
