@@ -80,9 +80,9 @@ class Settings:
 
     @property
     def execution(self) -> dict[str, Any]:
-        """Options of the policy that were given."""
+        """Options of the policy that were given; what is fine-tuned and judged is the paper's rule."""
         given = {name: getattr(self, name) for name in ("candidates", "temperature", "past_return")}
-        return {name: value for name, value in given.items() if value is not None}
+        return {"verification": "paper", **{name: value for name, value in given.items() if value is not None}}
 
 
 @dataclass(frozen=True)

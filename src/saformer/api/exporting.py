@@ -9,7 +9,9 @@ from typing import Any, Literal
 import torch
 
 from saformer import __version__
+from saformer.agents.saformer import SaFormerAgent
 from saformer.api.listener import Listener
+from saformer.api.reserving import prepare_reserve
 from saformer.api.run_data import data_of
 from saformer.api.runs import load
 from saformer.data.relabel import RelabelledStore
@@ -41,6 +43,8 @@ def export(
     if out.exists():
         raise FileExistsError(f"{out} exists; exports are never overwritten: choose another name or remove it")
     agent, found = load(path, device="cpu"), data_of(run, listener, data=data)
+    if isinstance(agent, SaFormerAgent):
+        prepare_reserve(agent, run, data=data, listener=listener)
     model, reserve = agent.model, getattr(agent, "reserve", None)
     content = {
         "model": narrowed(model.state_dict(), {name for name, _ in model.named_parameters()}, dtype),

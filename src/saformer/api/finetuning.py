@@ -17,6 +17,7 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.api.listener import Listener
 from saformer.api.run_data import as_trained, open_data, training_part, with_costs
 from saformer.api.settings import options_of
+from saformer.core.proposals import resolved
 from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
@@ -90,7 +91,7 @@ def finetune(
     kept = target.resolve() / spec.task_name.replace("/", "-").replace(":", "-")
     agent = restore_agent(spec.agent, spec.dimensions, spec.agent_config, checkpoint.groups["model"])
     assert isinstance(agent, SaFormerAgent)
-    options = options_of(agent, execution or {})
+    options = resolved(options_of(agent, execution or {}), has_reserve=False)  # Algorithm 3 explores by Algorithm 1
     settings = {"limits": {limit.name: limit.values for limit in parsed}, **asdict(given), "execution": asdict(options)}
     fresh = replace(
         spec,

@@ -9,6 +9,7 @@ from saformer.agents.agent import Agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api.listener import Listener
 from saformer.api.run_data import data_of
+from saformer.core.proposals import ExecutionOptions, resolved
 from saformer.core.reserve import Reserve
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.export import read_groups
@@ -39,6 +40,23 @@ def kept_reserve(agent: SaFormerAgent, run: Run) -> Reserve | None:
     reserve = Reserve(agent.dimensions)
     reserve.load_state_dict(weights)
     return reserve.to(agent.model.normalizer.scale("state").device).eval().requires_grad_(False)
+
+
+def prepared(
+    agent: SaFormerAgent,
+    run: Run,
+    options: ExecutionOptions,
+    *,
+    data: str | Path | None = None,
+    listener: Listener | None = None,
+) -> ExecutionOptions:
+    """The options with a verification that is named, and the agent with a reserve if that needs one.
+
+    Exports of older versions have none: they verify by the paper's rule unless told otherwise.
+    """
+    if options.verification == "reserve" or (options.verification == "auto" and not run.is_export):
+        prepare_reserve(agent, run, data=data, listener=listener)
+    return resolved(options, has_reserve=agent.reserve is not None)
 
 
 def prepare_reserve(

@@ -12,7 +12,7 @@ from saformer.agents.registry import restore_agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
-from saformer.api.reserving import prepare_reserve, with_reserve
+from saformer.api.reserving import prepared, with_reserve
 from saformer.api.run_data import (
     as_trained,
     check_criteria,
@@ -98,8 +98,8 @@ def judge(
     parsed = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, parsed, listener)
     options = options_of(agent, execution or {})
-    if isinstance(agent, SaFormerAgent) and options.verification == "reserve":
-        prepare_reserve(agent, run, data=data, listener=listener)
+    if isinstance(agent, SaFormerAgent):
+        options = prepared(agent, run, options, data=data, listener=listener)
     policies = judged_policies(agent, options, found, shield=shield, both=both, reference=reference)
     first, *others = [
         evaluate_policy(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from saformer.agents.dt import usual_target
+from saformer.agents.saformer import SaFormerAgent
 from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
+from saformer.api.reserving import prepared
 from saformer.api.run_data import totals_of
 from saformer.api.runs import limits_of, load, remark_on_limits
 from saformer.api.settings import options_of
@@ -102,6 +104,8 @@ def sweep(
         raise ValueError(f"say which values of {option} to try: only target returns have some by default")
     tried = sorted(values) or default_targets(found)
     settings = [options_of(agent, {option: value}) for value in tried]
+    if isinstance(agent, SaFormerAgent):
+        settings = [prepared(agent, run, options, data=data, listener=listener) for options in settings]
     judged = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, judged, listener)
     trials = tuple(

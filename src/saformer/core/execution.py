@@ -12,7 +12,7 @@ from saformer.core.critic import Risk, expected_cost
 from saformer.core.history import History
 from saformer.core.model import Reading, SaFormer
 from saformer.core.policy import Decision, as_rows
-from saformer.core.proposals import ExecutionOptions, PastReturn, draw, propose, select, verify
+from saformer.core.proposals import ExecutionOptions, PastReturn, draw, propose, resolved, select, verify
 from saformer.core.recording import Recorder, over_tensors
 from saformer.core.reserve import Reserve
 
@@ -33,7 +33,7 @@ class SaFormerPolicy:
         risk: Risk = expected_cost,
         reserve: Reserve | None = None,
     ) -> None:
-        self.options = options or ExecutionOptions()
+        self.options = resolved(options or ExecutionOptions(), has_reserve=reserve is not None)
         if self.options.verification == "reserve" and reserve is None:
             raise ValueError("verification by reserve needs to know what steps cost: give the policy a reserve")
         self._reserve = reserve

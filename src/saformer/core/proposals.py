@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -31,8 +31,8 @@ class ExecutionOptions:
     """Rounds of proposals before the fallback decides; the paper re-samples without end."""
     action_noise: ActionNoise = "normal"
     """normal: as the paper samples. two_point: each dimension one deviation above or below its mean, which hits both modes where the data acts with either sign."""  # noqa: E501
-    verification: Literal["paper", "reserve", "off"] = "paper"
-    """paper: reject candidates forecast to overrun the budget. reserve: act by the means until no more is left than it takes to end the episode, then end it (docs/method.md). off: take the highest return proposed."""  # noqa: E501
+    verification: Literal["auto", "paper", "reserve", "off"] = "auto"
+    """auto: reserve, where there is one, else paper. paper: reject candidates forecast to overrun the budget. reserve: act by the means until no more is left than it takes to end the episode, then end it (docs/method.md). off: take the highest return proposed."""  # noqa: E501
     spread: float = 16.0
     """reserve: deviations by which actions of the second half of the candidates are spread, to end an episode with."""
     margin: float = 0.01
@@ -51,6 +51,12 @@ class ExecutionOptions:
             raise ValueError(f"temperature and spread must be at least 0, got {self.temperature} and {self.spread}")
         if not 0 <= self.margin < 1:
             raise ValueError(f"margin is a share of the limit, at least 0 and below 1, got {self.margin}")
+
+
+def resolved(options: ExecutionOptions, *, has_reserve: bool) -> ExecutionOptions:
+    """The same options with a verification that is named."""
+    named: Literal["paper", "reserve"] = "reserve" if has_reserve else "paper"
+    return replace(options, verification=named) if options.verification == "auto" else options
 
 
 @dataclass(frozen=True)

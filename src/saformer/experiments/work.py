@@ -225,7 +225,7 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
                 run.path,
                 limits=judging.limits,
                 episodes=how["num_episodes"],
-                execution=dict(judging.options),
+                execution=_acting(judging),
                 cost_discount=judging.cost_discount,
                 shield=judging.shield,
                 reference=judging.shield,
@@ -237,6 +237,12 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
         run.write_json(name, {**how, **facts, **found.evaluation.plain()})
     kept: Row = run.read_json(name)
     return kept
+
+
+def _acting(judging: Judging) -> dict[str, Any]:
+    """How its policy acts: SaFormer's tables are of the paper's rule unless they say otherwise."""
+    usual = {"verification": "paper"} if judging.training.agent == "saformer" else {}
+    return {**usual, **dict(judging.options)}
 
 
 def _in_numbers(judging: Judging, setting: Setting) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionSampler
 
 BATCH_SIZE, LEARNING_RATE = 1024, 2e-3
-UPDATES = (200, 3000)
+UPDATES = (50, 3000)
 """At least and at most; between them, so many that each step is seen thirty times."""
 STOPPING_STEPS = 50
 """An episode that can be ended is taken to end within so many steps."""
