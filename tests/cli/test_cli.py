@@ -65,13 +65,14 @@ def test_flags_are_frozen(capsys):
     assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--both", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json",
-        "--limits", "--offline", "--out", "--past-return", "--reference", "--report", "--rounds", "--seed", "--shield",
+        "--limits", "--margin", "--offline", "--out", "--past-return", "--reference", "--report", "--rounds", "--seed",
+        "--shield", "--spread",
         "--temperature", "--verification", "--workers",
     }
     assert flags(finetune.parse, capsys) == {
         "--action-noise", "--attenuation", "--candidates", "--ceiling", "--data", "--device", "--episodes",
         "--evaluate-every", "--evaluation-episodes", "--exploration-fallback", "--exploration-rounds", "--fallback",
-        "--floor", "--initial-temperature", "--lanes", "--learning-rate", "--limit", "--new-share", "--out",
+        "--floor", "--initial-temperature", "--lanes", "--learning-rate", "--limit", "--margin", "--new-share", "--out", "--spread",
         "--past-return", "--resume", "--rounds", "--seed", "--target-entropy", "--temperature", "--temperature-rate",
         "--tensorboard", "--updates", "--verification", "--warmup-updates", "--workers",
     }

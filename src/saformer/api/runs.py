@@ -98,6 +98,8 @@ def judge(
     parsed = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, parsed, listener)
     options = options_of(agent, execution or {})
+    if episodes < 1:  # before anything is prepared
+        raise ValueError(f"at least one episode is needed, got {episodes}")
     if isinstance(agent, SaFormerAgent):
         options = prepared(agent, run, options, data=data, listener=listener)
     policies = judged_policies(agent, options, found, shield=shield, both=both, reference=reference)
