@@ -63,7 +63,7 @@ MUTANTS = (
            "tests/paper/test_algorithm_1.py::test_discounted_budget_counts_from_the_start_of_the_episode"),
     Mutant("rounds not counted", EXECUTION, "index_add(0, lanes, torch.ones_like(lanes))", "clone()",
            "tests/paper/test_algorithm_1.py::test_resampling_is_bounded_and_reported"),
-    Mutant("candidate 0 sampled", PROPOSALS, "return_noise[:, 0], action_noise[:, 0] = 0, 0", "pass",
+    Mutant("candidate 0 sampled", PROPOSALS, "        action_noise[:, 0] = 0  #", "        pass  #",
            "tests/paper/test_algorithm_1.py::test_candidate_0_is_the_mean_and_temperature_spreads_the_rest"),
     Mutant("actions unbounded", "core/model.py", 'raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))', "raw",
            "tests/paper/test_algorithm_1.py::test_actions_stay_within_bounds_and_are_verified_as_executed"),
@@ -1033,4 +1033,8 @@ MUTANTS = (
            "tests/envs/test_behaviours.py::test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else"),
     Mutant("the pool's own words", "envs/behaviours.py", "except BrokenProcessPool:", "except ZeroDivisionError:",
            "tests/envs/test_behaviours.py::test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else"),
+    Mutant("reserve: acts by the mean of two points", "core/proposals.py", 'if options.verification != "reserve" or options.action_noise != "two_point":', "if True:",
+           "tests/reserve/test_reserve.py::test_of_two_points_the_first_is_one"),
+    Mutant("reserve: the horizon is an end", "training/reserve.py", ' & (store.lengths < store.environment.horizon)', "",
+           "tests/reserve/test_reserve.py::test_what_ends_at_its_time_was_not_stopped"),
 )  # fmt: skip
