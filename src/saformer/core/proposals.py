@@ -24,7 +24,7 @@ class ExecutionOptions:
     """How a trained model acts."""
 
     candidates: int = 128
-    """N: returns and actions proposed per round. The first is the mean of both heads (reserve with two_point: a point)."""
+    """N: returns and actions proposed per round. The first is the mean of both heads; of two points it is one, if executed as a rule (reserve)."""  # noqa: E501
     temperature: float = 1.0
     """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0 means only."""
     rounds: int = 4
@@ -96,7 +96,7 @@ def draw(lanes: int, actions: int, options: ExecutionOptions, generator: torch.G
     if options.action_noise == "two_point":
         action_noise = action_noise.sign()
     return_noise[:, 0] = 0
-    if options.verification != "reserve" or options.action_noise != "two_point":
+    if (options.verification, options.action_noise) != ("reserve", "two_point"):
         action_noise[:, 0] = 0  # else the first is executed as a rule, and nobody acts by the mean of two modes
     return_noise, action_noise = options.temperature * return_noise, options.temperature * action_noise
     if options.verification == "reserve":
