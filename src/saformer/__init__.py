@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from saformer.api import (
         Shield,
         build_data,
+        calibrate,
         demo,
         evaluate,
         evaluate_offline,
@@ -40,6 +41,7 @@ __all__ = [
     "Shield",
     "__version__",
     "build_data",
+    "calibrate",
     "demo",
     "evaluate",
     "evaluate_offline",

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from saformer.agents.registry import KINDS
-from saformer.cli import demo, evaluate, finetune, sweep, train
+from saformer.cli import calibrate, demo, evaluate, finetune, sweep, train
 from saformer.cli.main import VERBS, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -65,16 +65,20 @@ def test_flags_are_frozen(capsys):
     assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     assert flags(evaluate.parse, capsys) == {
         "--action-noise", "--both", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json",
-        "--limits", "--margin", "--offline", "--out", "--past-return", "--reference", "--report", "--rounds", "--seed",
-        "--shield", "--spread",
+        "--limits", "--margin", "--offline", "--out", "--past-return", "--rate", "--reference", "--report", "--rounds",
+        "--seed", "--shield", "--spread", "--temperature", "--verification", "--workers",
+    }
+    assert flags(calibrate.parse, capsys) == {
+        "--action-noise", "--candidates", "--confidence", "--data", "--device", "--episodes", "--fallback", "--json",
+        "--limits", "--margin", "--margins", "--out", "--past-return", "--rate", "--rounds", "--seed", "--spread",
         "--temperature", "--verification", "--workers",
     }
     assert flags(finetune.parse, capsys) == {
         "--action-noise", "--attenuation", "--candidates", "--ceiling", "--data", "--device", "--episodes",
         "--evaluate-every", "--evaluation-episodes", "--exploration-fallback", "--exploration-rounds", "--fallback",
-        "--floor", "--initial-temperature", "--lanes", "--learning-rate", "--limit", "--margin", "--new-share", "--out", "--spread",
-        "--past-return", "--resume", "--rounds", "--seed", "--target-entropy", "--temperature", "--temperature-rate",
-        "--tensorboard", "--updates", "--verification", "--warmup-updates", "--workers",
+        "--floor", "--initial-temperature", "--lanes", "--learning-rate", "--limit", "--margin", "--new-share", "--out",
+        "--past-return", "--resume", "--rounds", "--seed", "--spread", "--target-entropy", "--temperature",
+        "--temperature-rate", "--tensorboard", "--updates", "--verification", "--warmup-updates", "--workers",
     }
     assert flags(sweep.parse, capsys) == {
         "--data", "--device", "--episodes", "--json", "--limits", "--option", "--out", "--seed", "--values",

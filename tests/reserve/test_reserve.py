@@ -79,6 +79,16 @@ def test_half_of_the_proposals_are_wide():
     assert (returns[:, 200:] == 0).all()
 
 
+def test_of_two_points_the_first_is_one():
+    """Where data acts with either sign, the mean is what nobody did. Seen to fail when the first is the mean."""
+    options = ExecutionOptions(candidates=8, verification="reserve", action_noise="two_point", temperature=0.5)
+    returns, actions = draw(50, 2, options, torch.Generator().manual_seed(0))
+    assert (actions[:, 0].abs() == 0.5).all()
+    assert (returns[:, 0] == 0).all()
+    _, by_the_paper = draw(50, 2, replace(options, verification="paper"), torch.Generator().manual_seed(0))
+    assert (by_the_paper[:, 0] == 0).all()
+
+
 def episode(length: int, *, terminated: bool, seed: int) -> Trajectory:
     draw = np.random.default_rng(seed)
     return Trajectory.of(
@@ -103,6 +113,13 @@ def test_stopping_costs_what_last_steps_do():
     data = of_robots(terminated=10)
     last = [float(np.asarray(data.cost)[start + 50 : start + 100].sum()) for start in data.store.starts[:10]]
     assert stop_cost(data)[0] == pytest.approx(np.percentile(last, 90), rel=1e-5)
+
+
+def test_what_ends_at_its_time_was_not_stopped():
+    """Allowance always does. Seen to fail when every end counts."""
+    parts = [episode(200, terminated=True, seed=i) for i in range(20)]
+    store = TrajectoryStore.of(parts, EnvironmentSpec((-1.0,) * 2, (1.0,) * 2, horizon=200))
+    assert stop_cost(relabel(store, [torque])).tolist() == [np.inf]
 
 
 def test_learns_what_a_step_costs():

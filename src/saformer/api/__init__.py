@@ -1,5 +1,6 @@
 """The Python interface. The command line is a thin layer over these functions."""
 
+from saformer.api.calibrating import calibrate
 from saformer.api.datasets import build_data, export_data, import_data, inspect_data
 from saformer.api.demonstration import demo
 from saformer.api.exporting import export
@@ -18,6 +19,7 @@ __all__ = [
     "Listener",
     "Shield",
     "build_data",
+    "calibrate",
     "data_of",
     "demo",
     "evaluate",

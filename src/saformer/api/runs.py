@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from saformer.agents.agent import Agent
 from saformer.agents.registry import restore_agent
 from saformer.agents.saformer import SaFormerAgent
+from saformer.api.calibrated import kept_calibration, options_as_calibrated
 from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
 from saformer.api.reserving import prepared, with_reserve
@@ -35,6 +36,7 @@ from saformer.runs.run import Run, find_run
 from saformer.runs.spec import RunSpec
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
+    from saformer.evaluation.calibration import Calibration
     from saformer.evaluation.evaluate import Evaluation
 
 DEFAULT_LIMITS = ("p10", "p20", "p30", "p50")
@@ -73,12 +75,13 @@ def judge(
     shield: bool = False,
     both: bool = False,
     reference: bool = False,
+    calibration: Calibration | None = None,
     seed: int = 0,
     device: str = "auto",
     workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> Judged:
-    """As `evaluate`, but nothing is kept.
+    """As `evaluate`, but nothing is kept, and a calibration is given rather than found.
 
     `cost_discount` judges an agent that learns nothing from costs by costs that are counted in another way.
     """
@@ -97,9 +100,13 @@ def judge(
         raise ValueError(f"the data of {path} has no environment to roll out in: use evaluate_offline (--offline)")
     parsed = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, parsed, listener)
-    options = options_of(agent, execution or {})
     if episodes < 1:  # before anything is prepared
         raise ValueError(f"at least one episode is needed, got {episodes}")
+    if calibration is None:
+        options, margins = options_of(agent, execution or {}), None
+    else:
+        options = options_as_calibrated(agent, run, calibration, execution or {})
+        margins = [calibration.margin_for(limit) for limit in parsed]
     if isinstance(agent, SaFormerAgent):
         options = prepared(agent, run, options, data=data, listener=listener)
     policies = judged_policies(agent, options, found, shield=shield, both=both, reference=reference)
@@ -112,12 +119,14 @@ def judge(
             episodes=episodes,
             seed=seed,
             frontiers=[frontier_of(run.spec, found, limit) for limit in parsed],
+            margins=margins,
             progress=listener.evaluating,
             workers=workers,
         )
         for name, policy in policies.items()
     ]
-    return Judged(replace(first, beside=tuple(others)), options, found)
+    rate = None if calibration is None else calibration.rate
+    return Judged(replace(first, beside=tuple(others), rate=rate), options, found)
 
 
 def evaluate(
@@ -128,6 +137,7 @@ def evaluate(
     execution: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     out: str | Path | None = None,
+    rate: float | None = None,
     shield: bool = False,
     both: bool = False,
     reference: bool = False,
@@ -143,6 +153,7 @@ def evaluate(
     `limits` are by default the 10th, 20th, 30th and 50th percentile of the data's costs, or the one limit that the run
     was trained for. `execution` changes how the policy acts, by the names of its agent's options:
     {"candidates": 128, "verification": "off"} for saformer, {"target_return": 3600} for dt.
+    `rate` keeps as much of each limit back as `calibrate` found to be needed for this violation rate.
     `shield` makes actions cheaper where they would pass the limit, if costs are functions of the action alone; `both`
     judges the policy with and without it; `reference` adds the agent's mean action, blind to the limit, with it. They
     are in `beside` of what is returned.
@@ -150,6 +161,8 @@ def evaluate(
     per core where that pays; with 0 this one does. The findings are the same.
     """
     listener, kept = listener or Listener(), findings_of(path, out)
+    if rate is not None and (shield or both or reference):
+        raise ValueError("a shield lets no episode pass its limit, at any rate: leave either rate or the shield out")
     found = judge(
         path,
         limits=limits,
@@ -159,6 +172,7 @@ def evaluate(
         shield=shield,
         both=both,
         reference=reference,
+        calibration=None if rate is None else kept_calibration(path, rate, out=out),
         seed=seed,
         device=device,
         workers=workers,

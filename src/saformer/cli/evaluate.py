@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentError, ArgumentParser
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -12,6 +13,7 @@ import tyro
 from rich.console import Console
 
 from saformer.agents.registry import default_options
+from saformer.api.calibrated import kept_calibration
 from saformer.api.findings import findings_of
 from saformer.api.run_data import has_environment, run_of_store
 from saformer.api.runs import evaluate, evaluate_offline
@@ -45,6 +47,8 @@ class EvaluateCommand(Generic[Options]):
     """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate constraints (p20,350); by default p10 p20 p30 p50, or the one limit that the run was trained for."""  # noqa: E501
     episodes: int = 20
     """Episodes under each limit."""
+    rate: float | None = None
+    """Keep as much of each limit back as `saformer calibrate` found to be needed for this violation rate (0.05)."""
     shield: bool = False
     """Make actions cheaper where they would pass the limit: then no episode does, whatever was learnt. For costs of the action alone, such as torque."""  # noqa: E501
     both: bool = False
@@ -71,7 +75,7 @@ class EvaluateCommand(Generic[Options]):
 
 def parse(arguments: Sequence[str]) -> EvaluateCommand:
     """Parse flags."""
-    usual = usual_options(arguments)
+    usual = calibrated_options(arguments, usual_options(arguments))
     options = without_flags(type(usual), "seed")
     command = Annotated[EvaluateCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
     default = EvaluateCommand(tyro.MISSING, dressed(usual, options))
@@ -92,6 +96,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             execution={**options, **({"seed": command.seed} if "seed" in options else {})},
             data=command.data,
             out=command.out,
+            rate=command.rate,
             shield=command.shield,
             both=command.both,
             reference=command.reference,
@@ -119,13 +124,35 @@ def usual_options(arguments: Sequence[str]) -> Any:
     return ExecutionOptions()
 
 
+def calibrated_options(arguments: Sequence[str], usual: Any) -> Any:
+    """The usual options, or where a violation rate is asked for, those that it was calibrated with."""
+    try:
+        asked, _ = _rate_parser().parse_known_args(list(arguments))
+    except ArgumentError:  # the parser proper says what is wrong
+        return usual
+    if asked.rate is None:
+        return usual
+    for argument in arguments:
+        path = run_of(argument)
+        if Run(folder_of(path)).spec_path.exists():
+            return replace(usual, **kept_calibration(path, asked.rate, out=asked.out).options)
+    return usual
+
+
+def _rate_parser() -> ArgumentParser:
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--out")
+    return parser
+
+
 def run_of(path: str | Path) -> Path:
     """The run's folder; for a store, that of the latest run that was trained on it."""
     return run_of_store(path) if is_store(path) else Path(path)
 
 
 def _offline(command: EvaluateCommand, run: Path, console: Console) -> int:
-    asked = [f"--{name}" for name in ("shield", "both", "reference") if getattr(command, name)]
+    asked = [f"--{name}" for name in ("rate", "shield", "both", "reference") if getattr(command, name)]
     if asked:
         raise ValueError(
             f"{', '.join(asked)} {'needs' if len(asked) == 1 else 'need'} rollouts, but {run} is judged offline, on "

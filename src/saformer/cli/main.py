@@ -21,6 +21,7 @@ VERBS = {
     "agents": "the methods that can be trained, with one line each",
     "train": "learn a policy from a task's data: by default one for all limits",
     "evaluate": "roll a trained policy out under several limits",
+    "calibrate": "find what to keep back of limits so that they are passed at a stated rate at most",
     "export": "write what a run has learnt to a small folder, to be deployed",
     "finetune": "explore until a trained policy keeps limits that its data never showed",
     "sweep": "try an option of a trained policy at several values: which return to ask for",

@@ -24,7 +24,7 @@ class ExecutionOptions:
     """How a trained model acts."""
 
     candidates: int = 128
-    """N: returns and actions proposed per round. The first is always the mean of both heads."""
+    """N: returns and actions proposed per round. The first is the mean of both heads; of two points it is one, if executed as a rule (reserve)."""  # noqa: E501
     temperature: float = 1.0
     """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0 means only."""
     rounds: int = 4
@@ -95,7 +95,9 @@ def draw(lanes: int, actions: int, options: ExecutionOptions, generator: torch.G
     action_noise = torch.randn(*shape, actions, generator=generator, device=device)
     if options.action_noise == "two_point":
         action_noise = action_noise.sign()
-    return_noise[:, 0], action_noise[:, 0] = 0, 0
+    return_noise[:, 0] = 0
+    if (options.verification, options.action_noise) != ("reserve", "two_point"):
+        action_noise[:, 0] = 0  # else the first is executed as a rule, and nobody acts by the mean of two modes
     return_noise, action_noise = options.temperature * return_noise, options.temperature * action_noise
     if options.verification == "reserve":
         wide = slice(num_narrow(options.candidates), None)

@@ -9,6 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 CONFIDENCE = 0.95
+BOUND_PRECISION = 1e-10
 
 
 def upper_bound(values: Sequence[float], *, confidence: float = CONFIDENCE) -> float:
@@ -31,3 +32,28 @@ def holds(costs: Sequence[Sequence[float]], limit: Sequence[float]) -> bool:
     """Whether the mean cost of episodes [episodes][C] is surely within the limit [C], in every constraint."""
     by_constraint = zip(*costs, strict=True)
     return all(upper_bound(one) <= bound for one, bound in zip(by_constraint, limit, strict=True))
+
+
+def violation_bound(violations: int, episodes: int, *, confidence: float = CONFIDENCE) -> float:
+    """What the true violation rate lies below with this confidence: the one-sided bound of Clopper and Pearson.
+
+    It is the rate under which so few violations have a probability of 1 - confidence; found by bisection.
+    """
+    if not 0 <= violations <= episodes or episodes < 1:
+        raise ValueError(f"violations are a part of at least one episode, got {violations} of {episodes}")
+    if violations == episodes:
+        return 1.0
+    low, high = violations / episodes, 1.0
+    while high - low > BOUND_PRECISION:
+        middle = (low + high) / 2
+        is_likely = probability_of_at_most(violations, episodes, middle) > 1 - confidence
+        low, high = (middle, high) if is_likely else (low, middle)
+    return high
+
+
+def probability_of_at_most(successes: int, trials: int, share: float) -> float:
+    """That a binomial count does not pass `successes`, for a share strictly between 0 and 1."""
+    every, factorial = range(successes + 1), math.lgamma(trials + 1)
+    ways = [factorial - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in every]  # logarithms, as all here
+    logs = [ways[k] + k * math.log(share) + (trials - k) * math.log1p(-share) for k in every]
+    return math.fsum(map(math.exp, logs))

@@ -37,6 +37,10 @@ class Evaluation:
     """whose episodes these are"""
     beside: tuple[Evaluation, ...] = ()
     """others under the same limits, to be compared with it"""
+    margins: tuple[float, ...] = ()
+    """share of each limit that the policy was not told of; empty where it was told all"""
+    rate: float | None = None
+    """the violation rate that these margins were calibrated for"""
 
     @property
     def limits_met(self) -> int:
@@ -74,6 +78,8 @@ class Evaluation:
             "episodes": [row.plain() for row in self.rows],
             "name": self.name,
             "beside": [other.plain() for other in self.beside],
+            "margins": self.margins,
+            "rate": self.rate,
         }
         known: dict[str, Any] = without_nan(plain)
         return known
@@ -88,25 +94,30 @@ def evaluate(
     episodes: int = 20,
     seed: int = 0,
     frontiers: Sequence[Frontier] | None = None,
+    margins: Sequence[float] | None = None,
+    first_seed: int = FIRST_SEED,
     progress: Callable[[int, int], None] | None = None,
     workers: Workers = "auto",
 ) -> Evaluation:
     """Every limit and episode in one batched rollout. All limits face the same initial states.
 
     The environment and its costs come from `data`, and so does what counts as possible within each limit, unless
-    `frontiers` says it. `workers` processes step the environments (0: this one); the findings are the same.
+    `frontiers` says it. Of each limit the policy is told all but its share of `margins`, and judged by the whole.
+    `workers` processes step the environments (0: this one); the findings are the same.
     """
     if episodes < 1 or not limits:
         raise ValueError(f"at least one episode and one limit are needed, got {episodes} and {len(limits)}")
     environment = data.environment
     lane_limits = [limit for limit in limits for _ in range(episodes)]
-    seeds = [FIRST_SEED + 1000 * seed + i for _ in limits for i in range(episodes)]
+    kept_back = margins or [0.0] * len(limits)
+    told = [(1 - margin) * np.array(limit.values) for limit, margin in zip(limits, kept_back, strict=True)]
+    seeds = [first_seed + 1000 * seed + i for _ in limits for i in range(episodes)]
     trace = DecisionTrace(range(0, len(lane_limits), episodes))
     began = time.perf_counter()
     played = rollout(
         policy,
         Maker(environment, tuple(data.criteria)),
-        [np.array(limit.values) for limit in lane_limits],
+        [values for values in told for _ in range(episodes)],
         seeds,
         horizon=environment.horizon,
         watch=trace,
@@ -131,6 +142,7 @@ def evaluate(
         },
         criteria=tuple(criterion.name for criterion in data.criteria),
         name=name,
+        margins=tuple(margins or ()),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from saformer.data.limits import Frontier, Limit
+from saformer.evaluation.confidence import violation_bound
 
 TOLERANCE = 0.0
 """Added to a limit before costs are held against it; printed with every table."""
@@ -74,9 +75,19 @@ class Verdict:
         """The frontier share, or 0 where the limit is not met."""
         return self.frontier_share if self.met else 0.0
 
+    @property
+    def num_violations(self) -> int:
+        """How many episodes passed the limit."""
+        return round((1 - self.within) * self.num_episodes)
+
+    @property
+    def violation_bound(self) -> float:
+        """What the share of episodes that pass the limit lies below, with 95% confidence (Clopper and Pearson)."""
+        return violation_bound(self.num_violations, self.num_episodes)
+
     def plain(self) -> dict[str, Any]:
         """As JSON keeps it."""
-        return {**asdict(self), "safe_share": self.safe_share}
+        return {**asdict(self), "safe_share": self.safe_share, "violation_bound": self.violation_bound}
 
 
 def judge(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdict:

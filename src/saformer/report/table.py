@@ -15,6 +15,8 @@ SHIELD = "shield"
 """Named where there was one."""
 SHIELDED_HEADINGS = (*HEADINGS[:8], "shielded")
 """Of what is compared, how it was proposed matters less."""
+CALIBRATED_HEADINGS = (*HEADINGS[:4], "passed (95% below)", "asked", "kept back", *HEADINGS[5:8])
+"""Of what was calibrated for a violation rate."""
 MARKED = {"met", "cost"}
 """Columns that say whether the limit was met."""
 TERMINAL_STYLES = {"met": "green", "missed": "red", "": ""}
@@ -103,6 +105,8 @@ def _number(value: float | None, sign: str) -> str:
 def _columns(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Cell]]]:
     """Headings and rows: limit by limit, and under each all that were judged."""
     judged = [evaluation, *evaluation["beside"]]
+    if evaluation.get("rate") is not None:
+        return CALIBRATED_HEADINGS, [_calibrated_row(evaluation, place) for place in range(len(evaluation["verdicts"]))]
     if len(judged) == 1 and not has_shield(evaluation):
         return HEADINGS, [_row(verdict, evaluation["name"], headings=HEADINGS) for verdict in evaluation["verdicts"]]
     headings = SHIELDED_HEADINGS + (("policy",) if len(judged) > 1 else ())
@@ -115,6 +119,14 @@ def _columns(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Cel
 def _row(verdict: dict[str, Any], name: str, *, headings: Sequence[str]) -> list[Cell]:
     cells, mark = _cells(verdict, name), "met" if verdict["met"] else "missed"
     return [(cells[heading], mark if heading in MARKED else "") for heading in headings]
+
+
+def _calibrated_row(evaluation: dict[str, Any], place: int) -> list[Cell]:
+    verdict, rate = evaluation["verdicts"][place], evaluation["rate"]
+    cells, mark = _cells(verdict, evaluation["name"]), "met" if verdict["met"] else "missed"
+    cells["passed (95% below)"] = f"{1 - verdict['within']:.1%} ({verdict['violation_bound']:.1%})"
+    cells["asked"], cells["kept back"] = f"{100 * rate:.3g}%", f"{evaluation['margins'][place]:.0%}"
+    return [(cells[heading], mark if heading in MARKED else "") for heading in CALIBRATED_HEADINGS]
 
 
 def _cells(verdict: dict[str, Any], name: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ class Run:
     run.json                 what it is            metrics.jsonl      one row per report, as it trains
     checkpoint.safetensors   all of its state      done.json          written last, when training has finished
     evaluation.json, trace.json                    what `evaluate` found
+    calibration.json         what `calibrate` found to be kept back of limits, for each violation rate
     episodes.jsonl           of a run that was fine-tuned: one row per episode that it explored
     reserve.safetensors      what verification by reserve needs to know, once it was asked for
     export.json, weights.safetensors               of an export, in place of metrics and checkpoint

@@ -56,7 +56,7 @@ def stop_cost(data: RelabelledStore) -> NDArray[np.float64]:
     How long it takes to end an episode on purpose is not in the data; how much its last steps cost is.
     """
     store = data.store
-    ended = np.asarray(store.episodes["terminated"])
+    ended = np.asarray(store.episodes["terminated"]) & (store.lengths < store.environment.horizon)
     if ended.mean() < FEWEST_ENDS:
         return np.full(data.episode_cost.shape[1], np.inf)
     last = np.maximum(store.starts, store.starts + store.lengths - STOPPING_STEPS)[ended]

@@ -1,0 +1,75 @@
+"""Margins that a run was calibrated for: kept beside it, found again, and refused where they say nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from saformer.agents.agent import Agent
+from saformer.api.findings import findings_of
+from saformer.api.settings import options_of
+from saformer.evaluation.calibration import Calibration
+from saformer.runs.run import Run
+
+FILE = "calibration.json"
+UNSAID = ("seed",)
+"""Options that do not change which policy it is."""
+
+
+def kept_calibrations(kept: Run) -> list[Calibration]:
+    """All that are kept in this folder, one for each rate."""
+    if not (kept.path / FILE).exists():
+        return []
+    try:
+        return [Calibration.from_plain(one) for one in kept.read_json(FILE)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{kept.path / FILE} is damaged ({error!r}): calibrate again (saformer calibrate)") from None
+
+
+def kept_calibration(path: str | Path, rate: float, *, out: str | Path | None = None) -> Calibration:
+    """What the run was calibrated for at this rate."""
+    kept = findings_of(path, out)
+    known = {one.rate: one for one in kept_calibrations(kept)}
+    if rate not in known:
+        calibrated = f"only for {', '.join(f'{one:g}' for one in sorted(known))}" if known else "for none"
+        raise ValueError(
+            f"{kept.path} is not calibrated for a violation rate of {rate:g}, {calibrated}: run saformer calibrate "
+            f"{path} --rate {rate:g}"
+        )
+    return known[rate]
+
+
+def options_as_calibrated(agent: Agent, run: Run, calibration: Calibration, execution: Mapping[str, Any]) -> Any:
+    """How the policy acted when it was calibrated; what is asked for beside that must not make it another policy."""
+    if calibration.run != identity(agent, run):
+        raise ValueError(
+            f"the calibration is of another run, or of {run.path} before it learnt on: calibrate again "
+            f"(saformer calibrate {run.path} --rate {calibration.rate:g})"
+        )
+    options = options_of(agent, {**calibration.options, **execution})
+    asked = said_options(options)
+    others = [
+        f"{name} {asked[name]} for {value}" for name, value in calibration.options.items() if asked[name] != value
+    ]
+    if others:
+        raise ValueError(
+            f"the calibration is of a policy that acts otherwise ({', '.join(others)}): leave these options out, or "
+            "calibrate again with them"
+        )
+    return options
+
+
+def said_options(options: Any) -> dict[str, Any]:
+    """All options that make it this policy."""
+    return {name: value for name, value in asdict(options).items() if name not in UNSAID}
+
+
+def identity(agent: Agent, run: Run) -> str:
+    """Equal for the same run with the same weights."""
+    found = hashlib.sha256(run.spec.digest.encode())
+    for name, value in sorted(agent.model.state_dict().items()):
+        found.update(name.encode() + value.cpu().numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,201 @@
+"""A stated violation rate: the bound, the fixed sequence, whose episodes it is tested on, and whom it is of."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+import saformer
+from saformer.api.calibrated import kept_calibration, options_as_calibrated
+from saformer.cli.main import main
+from saformer.core.budget import Budget
+from saformer.data.limits import Limit
+from saformer.evaluation import calibration as calibrations
+from saformer.evaluation.calibration import CalibratedLimit, Calibration, calibrate, fewest_episodes, first_seed
+from saformer.evaluation.confidence import probability_of_at_most, violation_bound
+from saformer.evaluation.evaluate import FIRST_SEED
+from saformer.evaluation.verdict import Verdict
+from saformer.runs.run import Run
+from saformer.training.reserve import fit_reserve
+from tests.cli.test_cli import tiny_run
+
+ROLLING = ["--workers", "0", "--device", "cpu"]
+
+
+def test_the_bound_in_closed_form():
+    """Of no violation: 1 - 0.05^(1/n). Seen to fail when the bound is of both sides."""
+    assert violation_bound(0, 59) == pytest.approx(1 - 0.05 ** (1 / 59), abs=1e-9)
+    assert violation_bound(1, 2) == pytest.approx(0.95**0.5, abs=1e-9)  # 1 - p^2 = 0.05
+    assert violation_bound(9, 10) == pytest.approx(0.95**0.1, abs=1e-9)  # 1 - p^10 = 0.05
+    assert violation_bound(3, 3) == 1
+    assert violation_bound(10, 200, confidence=0.9) == pytest.approx(0.0759898, abs=1e-7)
+    assert probability_of_at_most(1, 3, 0.5) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="3 of 2"):
+        violation_bound(3, 2)
+
+
+def test_episodes_must_be_able_to_show_the_rate():
+    assert [fewest_episodes(rate, 0.95) for rate in (0.1, 0.05, 0.01)] == [29, 59, 299]
+    for rate in (0.1, 0.05, 0.01):
+        fewest = fewest_episodes(rate, 0.95)
+        assert violation_bound(0, fewest) <= rate < violation_bound(0, fewest - 1)
+
+
+def found(limit: Limit, violations: int, episodes: int = 100) -> Verdict:
+    """A verdict with so many violations; the rest does not matter."""
+    within = 1 - violations / episodes
+    return Verdict(limit, episodes, True, (1.0,), (1.0,), within, (0.0, 1.0), 5.0, 10.0, 0.5, 0.0, 0.0, 0.0)
+
+
+TIGHT, LOOSE = Limit("tight", (5.0,)), Limit("loose", (10.0,))
+MARGINS = (0.3, 0.2, 0.1, 0.0)
+
+
+def sequence(violations: dict[str, tuple[int, ...]]):
+    """What is kept, and what was asked for on the way."""
+    asked = []
+
+    def trial(limits, margin, seed):
+        asked.append(([limit.name for limit in limits], margin, seed))
+        return [found(limit, violations[limit.name][MARGINS.index(margin)]) for limit in limits]
+
+    return calibrate(trial, [TIGHT, LOOSE], rate=0.05, confidence=0.95, margins=MARGINS), asked
+
+
+def test_the_sequence_ends_at_its_first_failure():
+    """A later margin that happens to pass is not looked at. Seen to fail when the sequence goes on."""
+    (tight, loose), asked = sequence({"tight": (0, 2, 0, 0), "loose": (0, 1, 1, 0)})
+    assert violation_bound(1, 100) <= 0.05 < violation_bound(2, 100)
+    assert (tight.margin, [one.margin for one in tight.tested]) == (0.3, [0.3, 0.2])
+    assert (loose.margin, [one.margin for one in loose.tested]) == (0.0, list(MARGINS))
+    assert [names for names, _, _ in asked] == [["tight", "loose"], ["tight", "loose"], ["loose"], ["loose"]]
+    assert (loose.tested[1].rate, loose.kept.num_violations) == (0.01, 0)
+
+
+def test_a_rate_that_is_not_reached_is_none():
+    """By the bound, not by the observed share. Seen to fail when the observed share decides."""
+    (tight, _), asked = sequence({"tight": (4, 0, 0, 0), "loose": (50, 0, 0, 0)})
+    assert (tight.margin, tight.kept) == (None, None)
+    assert tight.tested[0].bound == pytest.approx(violation_bound(4, 100))
+    assert len(asked) == 1
+
+
+def test_every_margin_has_fresh_episodes():
+    """Seen to fail when all margins of a sequence start from the same seeds."""
+    _, asked = sequence({"tight": (0,) * 4, "loose": (0,) * 4})
+    seeds = [seed for _, _, seed in asked]
+    assert seeds == [first_seed(0, number) for number in range(4)]
+    assert min(b - a for a, b in pairwise(seeds)) >= 1_000_000
+    assert first_seed(1, 0) > first_seed(0, 50)
+
+
+def calibrated(*pairs: tuple[float, float | None]) -> Calibration:
+    limits = tuple(CalibratedLimit(Limit(f"{value:g}", (value,)), (), margin) for value, margin in pairs)
+    return Calibration(0.05, 0.95, 100, 0, "run", {}, limits)
+
+
+def test_between_two_limits_the_larger_margin_holds():
+    """Seen to fail when the smaller one does."""
+    known = calibrated((5.0, 0.02), (10.0, 0.1), (20.0, 0.04))
+    asked = (5.0, 7.0, 10.0, 12.0, 20.0)
+    assert [known.margin_for(Limit("", (value,))) for value in asked] == [0.02, 0.1, 0.1, 0.1, 0.04]
+    for outside in (4.9, 20.1):
+        with pytest.raises(
+            ValueError, match=r"nor does it lie between two limits that are \(5 = 5, 10 = 10, 20 = 20\)"
+        ):
+            known.margin_for(Limit("x", (outside,)))
+    with pytest.raises(ValueError, match="where no margin passed"):
+        calibrated((5.0, None), (10.0, 0.1)).margin_for(Limit("5", (5.0,)))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Trained for three updates: what it does under a limit of 30 costs at most 20."""
+    path = tmp_path_factory.mktemp("calibration") / "run"
+    tiny_run(path)
+    asked = {"rate": 0.1, "limits": ["30"], "episodes": 30, "margins": (0.2, 0.1), "device": "cpu", "workers": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=20))
+        with pytest.warns(UserWarning, match="outside the data"):
+            saformer.calibrate(path, **asked)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:limit 30 lies outside the data")
+def test_of_a_limit_the_policy_is_told_less(run, capsys, monkeypatch):
+    """And judged by all of it, acting as it was calibrated. Seen to fail when it is told all."""
+    told, renew = [], Budget.renew
+    monkeypatch.setattr(Budget, "renew", lambda *given: (told.append(given[1][:, 0].tolist()), renew(*given))[1])
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--rate", "0.1", "--limits", "30", "--episodes", "3", *ROLLING]) == 0
+    said = capsys.readouterr().out
+    assert all(part in said for part in ("passed (95% below)", "0.0% (63.2%)", "10%"))
+    assert told == [pytest.approx([27.0] * 3)]
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    assert (evaluation["rate"], evaluation["margins"]) == (0.1, [0.1])
+    assert evaluation["options"]["verification"] == "reserve"
+    assert evaluation["verdicts"][0]["limit"]["values"] == [30.0]
+
+
+@pytest.mark.filterwarnings("ignore:limit 30 lies outside the data")
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (["--rate", "0.05"], "not calibrated for a violation rate of 0.05, only for 0.1"),
+        (["--rate", "0.1", "--limits", "9"], "calibrate it"),
+        (["--rate", "0.1", "--limits", "30", "--shield"], "leave either rate or the shield out"),
+    ],
+)
+def test_what_is_not_known_is_refused(run, capsys, asked, answer):
+    assert main(["evaluate", str(run), *asked, *ROLLING]) == 1
+    assert answer in " ".join(capsys.readouterr().err.split())
+
+
+def test_calibration_and_evaluation_share_no_seed(run):
+    """Neither of states nor of proposals. Seen to fail when calibration begins where evaluation does."""
+    kept = json.loads((run / "calibration.json").read_text())[0]
+    starts = [one["first_seed"] for one in kept["limits"][0]["tested"]]
+    assert starts == [first_seed(0, 0), first_seed(0, 1)]
+    assert min(starts) - FIRST_SEED > 1000 * 1_000_000  # evaluations of a million seeds
+
+
+def test_another_way_to_act_is_refused(run):
+    """Seen to fail when options are not compared."""
+    with pytest.raises(ValueError, match="acts otherwise"):
+        saformer.evaluate(run, rate=0.1, limits=["p50"], execution={"temperature": 0.9}, device="cpu", workers=0)
+
+
+def test_another_run_is_refused(run, tmp_path):
+    """And so is the same one once it has learnt on. Seen to fail when weights are not compared."""
+    tiny_run(tmp_path / "other", "--seed", "1")
+    (tmp_path / "other" / "calibration.json").write_text((run / "calibration.json").read_text())
+    with pytest.raises(ValueError, match="another run"):
+        saformer.evaluate(tmp_path / "other", rate=0.1, limits=["p50"], device="cpu", workers=0)
+    agent, kept = saformer.load(run, device="cpu"), kept_calibration(run, 0.1)
+    assert options_as_calibrated(agent, Run(run), kept, {}).verification == "reserve"
+    next(agent.model.parameters()).data[0] += 1e-3
+    with pytest.raises(ValueError, match="before it learnt on"):
+        options_as_calibrated(agent, Run(run), kept, {})
+
+
+def test_what_cannot_be_calibrated_is_said(run, tmp_path, capsys):
+    assert main(["calibrate", str(run), "--rate", "0.05", "--episodes", "58", *ROLLING]) == 1
+    assert "give at least 59" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(ValueError, match="from the largest to the smallest"):
+        saformer.calibrate(run, rate=0.1, margins=(0.0, 0.1))
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        saformer.calibrate(run, rate=5)
+    tiny = "--agent bc_safe --limit p50 --updates 1 --batch-size 4 --width 16 --layers 1 --data-steps 2000"
+    main(["train", "allowance", *tiny.split(), "--evaluate-every", "0", "--out", str(tmp_path / "bc")])
+    capsys.readouterr()
+    assert main(["calibrate", str(tmp_path / "bc"), *ROLLING]) == 1
+    assert "hears of no limit" in " ".join(capsys.readouterr().err.split())
+
+
+def test_kept_as_json_and_found_again():
+    limits = calibrated((5.0, 0.02)).limits
+    tested = calibrations.Tested(0.02, 7, 100, 1, 0.04, 3.0, 0.9, (4.0,))
+    known = replace(calibrated(), limits=(replace(limits[0], tested=(tested,)),))
+    assert Calibration.from_plain(json.loads(json.dumps(known.plain()))) == known
