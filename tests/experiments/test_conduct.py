@@ -44,7 +44,7 @@ def test_experiments_share_their_runs():
         whole |= one
     models = [t for t in whole.trainings if t.agent == "saformer" and t.cost_discount == 1]
     assert models == [Training(dataset) for dataset in DATASETS]
-    assert len(whole.trainings) == 9 + 9 + 3 + 6 + 6  # SaFormer, DT, discounted SaFormer, BCQ-L, CPQ
+    assert len(whole.trainings) == 9 + 9 + 3 + 6 + 6 + 9  # SaFormer, DT, discounted SaFormer, BCQ-L, CPQ, CDT
     assert len(whole.trainings) < sum(len(one.trainings) for one in needs)
 
 

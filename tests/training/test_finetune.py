@@ -140,7 +140,7 @@ def test_exploration_proposes_once_and_judging_as_the_policy_does(source, whole)
     assert source.spec.agent_config.get("rounds", 4) > 1
     assert {row["resampled"] for row in rows(whole)} == {0.0}
     assert all(row["fell_back"] > 0 for row in rows(whole))
-    judged = api.evaluate(whole.path, episodes=2, device="cpu")
+    judged = api.evaluate(whole.path, episodes=2, execution={"verification": "paper"}, device="cpu")
     assert judged.verdicts[0].resampled > 0
 
 
