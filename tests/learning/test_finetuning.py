@@ -21,6 +21,8 @@ from saformer.training.presets import Preset
 LEAST = 10.0
 """What the cheapest stored episode costs at least."""
 LIMIT = 0.7 * LEAST
+PAPER = {"verification": "paper"}
+"""What is fine-tuned explores and is judged by the paper's rule."""
 AGENT = SaFormerConfig(window=10, candidates=32, temperature=0.5, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=800, batch_size=32, learning_rate=3e-3, warmup_updates=100)
 CONFIG = FinetuneConfig(episodes=100, updates=100, evaluate_every=1)
@@ -44,9 +46,9 @@ def found(tmp_path_factory):
     run = api.train(str(store), preset=Preset(AGENT, FIT), out=folder / "offline", device="cpu", listener=quiet)
     tuned = api.finetune(run.path, [LIMIT], config=CONFIG, out=folder / "tuned", device="cpu", listener=quiet)
     asked = [f"{LIMIT:g}", "p30", "p50"]
-    judged = api.evaluate(tuned.run.path, limits=asked, device="cpu", seed=3)
+    judged = api.evaluate(tuned.run.path, limits=asked, execution=PAPER, device="cpu", seed=3)
     with pytest.warns(UserWarning, match="outside the data"):
-        before = api.evaluate(run.path, limits=asked, device="cpu", seed=3)
+        before = api.evaluate(run.path, limits=asked, execution=PAPER, device="cpu", seed=3)
     return tuned.outcome, before.verdicts, judged.verdicts
 
 
