@@ -49,8 +49,8 @@ def stops_once(path: str) -> str:
 
 def saves_when_interrupted(path: str) -> str:
     """Sleeps until Ctrl-C, then saves, which takes a moment."""
-    Path(path).with_suffix(".started").touch()
     try:
+        Path(path).with_suffix(".started").touch()
         for _ in range(1200):  # one long sleep would not hear of it
             time.sleep(0.1)
     except KeyboardInterrupt:

@@ -257,13 +257,13 @@ def test_findings_do_not_mix(made, tmp_path, capsys):
 def test_code_that_an_export_names_is_not_run(tmp_path, monkeypatch, capsys):
     """It may come from elsewhere. It can be loaded, not judged. Seen to fail when its criteria are trusted."""
     monkeypatch.chdir(tmp_path)
-    Path("own_costs.py").write_text("def spent(step):\n    return abs(step.action).sum(-1)\n")
-    assert tiny_run("run", "--criteria", "own_costs:spent") == 0
+    Path("exported_costs.py").write_text("def spent(step):\n    return abs(step.action).sum(-1)\n")
+    assert tiny_run("run", "--criteria", "exported_costs:spent") == 0
     saformer.export("run", "export")
     saformer.load("export")
     for more in ([], ["--data", "allowance"]):
         said = refused(capsys, "evaluate", "export", *more)
-        assert "criterion 'own_costs:spent' would run Python code that a file from elsewhere names" in said
+        assert "criterion 'exported_costs:spent' would run Python code that a file from elsewhere names" in said
         assert "The run that it was made from can be judged" in said
 
 
