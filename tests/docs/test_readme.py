@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from saformer.agents.registry import KINDS, create_agent
-from saformer.cli import data, evaluate, experiment, export, finetune, sweep, train
+from saformer.cli import calibrate, data, evaluate, experiment, export, finetune, sweep, train
 from saformer.cli.main import main
 from saformer.core.batch import Dimensions
 from saformer.data.relabel import RelabelledStore, relabel
@@ -58,7 +58,7 @@ def test_commands_parse(tmp_path, monkeypatch):
     """Every `saformer` line of README and the pages beside the agents'. Seen to fail when a flag is gone."""
     monkeypatch.chdir(tmp_path)
     Path("mapping.toml").write_text(re.search(r"```toml\n(.*?)```", DATA, re.DOTALL)[1])
-    known = {"train": train.parse, "evaluate": evaluate.parse, "sweep": sweep.parse}
+    known = {"train": train.parse, "evaluate": evaluate.parse, "sweep": sweep.parse, "calibrate": calibrate.parse}
     known |= {"experiment": experiment.parse, "finetune": finetune.parse, "export": export.parse}
     lines = re.findall(COMMAND, README + DATA + EXPERIMENTS + FINETUNING + EXPORTING, re.MULTILINE)
     assert len(lines) >= 20
