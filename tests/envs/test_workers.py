@@ -95,7 +95,7 @@ def _no_workers_left():
     yield
     close_idle()
     assert children() == before
-    assert open_files() == files
+    assert open_files() <= files  # other tests' may be closed meanwhile
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -193,8 +193,12 @@ def test_a_second_ctrl_c_stops_at_once_and_can_be_resumed_too(source, whole, tmp
             signal.raise_signal(signal.SIGINT)  # sent to the process, two may count as one
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(InterruptedTrainingError, match=r"stopped at once after 6 of 7 episodes.*saved in"):
-        tune(source, tmp_path / "broken", said=say)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # which test workers ignore
+    try:
+        with pytest.raises(InterruptedTrainingError, match=r"stopped at once after 6 of 7 episodes.*saved in"):
+            tune(source, tmp_path / "broken", said=say)
+    finally:
+        signal.signal(signal.SIGINT, former)
     assert "episode 6 of" in heard[-1]
     broken = tune(source, tmp_path / "broken", resume=True).run
     ours, theirs = broken.load().groups["model"], whole.load().groups["model"]
