@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "saformer"
 # docs/architecture.md shows the same table.
 BELOW_API = {
     *("core", "accelerated", "criteria", "data", "engine", "envs", "runs", "agents", "evaluation", "training"),
-    *("report", "shield"),
+    *("report", "shield", "reserve"),
 }
 ALLOWED = {
     "criteria": set(),
@@ -23,9 +23,10 @@ ALLOWED = {
     "envs": {"core", "criteria", "data"},
     "accelerated": {"core"},
     "shield": {"core", "criteria"},
-    "agents": {"core", "data", "accelerated"},
+    "reserve": {"core"},
+    "agents": {"core", "data", "accelerated", "reserve"},
     "evaluation": {"core", "criteria", "data", "envs", "runs"},
-    "training": {"core", "data", "envs", "agents", "evaluation", "engine", "runs"},
+    "training": {"core", "data", "envs", "agents", "reserve", "evaluation", "engine", "runs"},
     "report": {"evaluation", "runs"},
     "api": BELOW_API,
     "experiments": BELOW_API | {"api"},
@@ -114,7 +115,7 @@ def test_agents_can_be_imported_without_triton():
 
 def test_core_is_readable_in_one_sitting():
     lines = {path.name: len(path.read_text().splitlines()) for path in (PACKAGE / "core").glob("*.py")}
-    assert sum(lines.values()) <= 1460, sum(lines.values())
+    assert sum(lines.values()) <= 1400, sum(lines.values())
     assert max(lines.values()) <= 250, lines
 
 

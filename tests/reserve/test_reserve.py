@@ -12,11 +12,11 @@ import saformer
 from saformer.agents.saformer import SaFormerAgent
 from saformer.cli.main import main
 from saformer.core.proposals import Candidates, ExecutionOptions, Verification, draw
-from saformer.core.reserve import hold_back
 from saformer.criteria import torque
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
+from saformer.reserve import hold_back
 from saformer.runs.run import Run
 from saformer.training.reserve import fit_reserve, stop_cost
 from tests.cli.test_cli import tiny_run

@@ -13,10 +13,10 @@ from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
 from saformer.core.proposals import ActionNoise, ExecutionOptions, PastReturn
-from saformer.core.reserve import Reserve
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
+from saformer.reserve import Reserve
 
 
 @dataclass(frozen=True)

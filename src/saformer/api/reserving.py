@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from saformer.agents.agent import Agent
@@ -10,7 +9,7 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.api.listener import Listener
 from saformer.api.run_data import data_of
 from saformer.core.proposals import ExecutionOptions, resolved
-from saformer.core.reserve import Reserve
+from saformer.reserve import Reserve
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.export import read_groups
 from saformer.runs.run import Run
@@ -67,12 +66,11 @@ def prepare_reserve(
         return
     if run.is_export:
         raise ValueError(
-            f"{run.path} was exported without a reserve: evaluate the run itself with verification by reserve "
-            "(--verification reserve), and export it again"
+            f"{run.path} was exported without a reserve, by an older version: export its run again, or name another "
+            "verification (--verification paper)"
         )
     listener = listener or Listener()
     listener.say("fitting what steps cost, for verification by reserve (once for each run)")
     agent.reserve = fit_reserve(agent.model, data_of(run, listener, data=data))
     weights = {name: value.cpu() for name, value in agent.reserve.state_dict().items()}
-    facts = {"spec": run.spec.digest, "dimensions": asdict(agent.dimensions)}
-    save_checkpoint(run.reserve_path, Checkpoint({GROUP: weights}, facts))
+    save_checkpoint(run.reserve_path, Checkpoint({GROUP: weights}, {"spec": run.spec.digest}))

@@ -12,9 +12,8 @@ from saformer.core.critic import Risk, expected_cost
 from saformer.core.history import History
 from saformer.core.model import Reading, SaFormer
 from saformer.core.policy import Decision, as_rows
-from saformer.core.proposals import ExecutionOptions, PastReturn, draw, propose, resolved, select, verify
+from saformer.core.proposals import ExecutionOptions, PastReturn, Selector, draw, propose, resolved, select, verify
 from saformer.core.recording import Recorder, over_tensors
-from saformer.core.reserve import Reserve
 
 
 class SaFormerPolicy:
@@ -31,7 +30,7 @@ class SaFormerPolicy:
         cost_discount: float = 1.0,
         options: ExecutionOptions | None = None,
         risk: Risk = expected_cost,
-        reserve: Reserve | None = None,
+        reserve: Selector | None = None,
     ) -> None:
         self.options = resolved(options or ExecutionOptions(), has_reserve=reserve is not None)
         if self.options.verification == "reserve" and reserve is None:

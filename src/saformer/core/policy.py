@@ -28,7 +28,7 @@ class Decision:
     num_rounds: Tensor | None = None
     """[L] rounds of proposals it took; more than 1 means that whole rounds were rejected."""
     fell_back: Tensor | None = None
-    """[L] bool: no round held a safe candidate, so the fallback chose."""
+    """[L] bool: no round held a safe candidate, so the fallback chose; by reserve, the limit was at stake."""
     candidates: Candidates | None = None
     """all that was proposed in the last round"""
     verification: Verification | None = None

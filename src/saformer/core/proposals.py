@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -86,6 +86,13 @@ class Verification:
     def safe(self) -> Tensor:
         """[L, N] bool: every constraint is forecast to hold."""
         return (self.cost <= self.remaining[:, None]).all(-1)
+
+
+class Selector(Protocol):
+    """Another way to take one of the candidates than `select`: what a reserve is to the policy."""
+
+    def select(self, model: SaFormer, reading: Reading, candidates: Candidates, verification: Verification) -> Decision:
+        """One of the candidates for each lane."""
 
 
 def draw(lanes: int, actions: int, options: ExecutionOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,8 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         '<p class="note">Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns '
         "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), at most 1.25. "
         "Redrawn: steps that took more than one round of proposals. Fallback: steps in which no round held a safe "
-        f"candidate. Both are 0 for agents that propose nothing.{_of_the_shield(evaluation)}</p>",
+        "candidate (by reserve: in which the limit was at stake). "
+        f"Both are 0 for agents that propose nothing.{_of_the_shield(evaluation)}</p>",
         section("Cost and return against the limit", rollouts.cost_and_return(evaluation)),
         section("Among the data", rollouts.among_the_data(evaluation, trace["data"])),
         section(

@@ -84,7 +84,7 @@ def cost_paths(trace: dict[str, Any]) -> str:
 
 
 def decision(moment: dict[str, Any], criteria: list[str]) -> str:
-    """The candidates of one decision: what they promise, what the critic forecasts, which were rejected."""
+    """The candidates of one decision: what they promise, what the critic forecasts, which was executed."""
     with matplotlib.rc_context(STYLE):
         figure, axes = canvas(len(criteria))
         for place, axis in enumerate(axes):
@@ -92,7 +92,7 @@ def decision(moment: dict[str, Any], criteria: list[str]) -> str:
             of = f" ({criteria[place]})" if len(criteria) > 1 else ""
             axis.set(xlabel=f"forecast cost of the rest of the episode{of}", ylabel="return asked for")
         safe = moment["safe"]
-        how = "the fallback decided" if moment["fell_back"] else f"{sum(safe)} of {len(safe)} accepted"
+        how = "the fallback decided" if moment["fell_back"] else f"{sum(safe)} of {len(safe)} forecast within"
         axes[0].set(title=f"{moment['limit_name']}, step {moment['step']}: {how}")
         axes[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return svg(figure)
@@ -101,8 +101,8 @@ def decision(moment: dict[str, Any], criteria: list[str]) -> str:
 def _candidates(axis: Axes, moment: dict[str, Any], place: int) -> None:
     forecast = np.array(moment["forecast_cost"])[:, place]
     asked, safe, chosen = np.array(moment["return_to_go"]), np.array(moment["safe"]), moment["chosen"]
-    axis.scatter(forecast[~safe], asked[~safe], s=22, c=REJECTED, marker="x", linewidths=1, label="rejected")
-    axis.scatter(forecast[safe], asked[safe], s=18, c=ACCEPTED, linewidths=0, label="accepted")
+    axis.scatter(forecast[~safe], asked[~safe], s=22, c=REJECTED, marker="x", linewidths=1, label="forecast beyond")
+    axis.scatter(forecast[safe], asked[safe], s=18, c=ACCEPTED, linewidths=0, label="forecast within")
     axis.scatter(
         forecast[chosen], asked[chosen], s=110, facecolors="none", edgecolors="k", linewidths=1.2, label="executed"
     )

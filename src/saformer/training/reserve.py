@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch.nn.functional import mse_loss
 
 from saformer.core.model import SaFormer
-from saformer.core.reserve import Reserve
 from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionSampler
+from saformer.reserve import Reserve
 
 BATCH_SIZE, LEARNING_RATE = 1024, 2e-3
 UPDATES = (50, 3000)
