@@ -68,7 +68,7 @@ def _decisions(trace: dict[str, Any]) -> list[str]:
     telling = max(trace["decisions"], key=lambda moment: moment["balance"])
     caption = (
         "Each point is a proposed return and action, at the cost that the critic forecasts for it. Candidates beyond "
-        "the remaining budget are rejected; of the rest, the one that asks for the highest return is executed. By reserve, the "
-        "expected one is, until the limit is at stake."
+        "the remaining budget are rejected; of the rest, the one that asks for the highest return is executed. "
+        "By reserve, the expected one is, until the limit is at stake."
     )
     return [section("One decision", rollouts.decision(telling, trace["data"]["criteria"]), caption)]
