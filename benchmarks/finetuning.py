@@ -4,7 +4,8 @@
 
 Every trajectory that cost less than the 10th percentile is removed; a policy is trained on the rest (or given with
 --run) and judged under nine limits: five at the paper's ratios below that percentile, four in the data. Then it is
-fine-tuned and judged again. The same call goes on where an earlier one was stopped.
+fine-tuned and judged again. Exploration and fine-tuning go by the paper's rule; the policies before and after are also
+judged by reserve, as users would run them. The same call goes on where an earlier one was stopped.
 
 To train on the cut data elsewhere, among other runs:
 
@@ -78,11 +79,10 @@ class Settings:
     tuning: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(lanes=20, updates=600))
     """On a GPU 20 lanes take hardly longer than 10, and half as many rounds need half as many evaluations."""
 
-    @property
-    def execution(self) -> dict[str, Any]:
-        """Options of the policy that were given; what is fine-tuned and judged is the paper's rule."""
+    def execution(self, verification: str = "paper") -> dict[str, Any]:
+        """Options of the policy that were given."""
         given = {name: getattr(self, name) for name in ("candidates", "temperature", "past_return")}
-        return {"verification": "paper", **{name: value for name, value in given.items() if value is not None}}
+        return {"verification": verification, **{name: value for name, value in given.items() if value is not None}}
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,15 @@ def main(settings: Settings) -> None:
     watch.took("data and training")
     before = judged_before(offline, question, settings, plain)
     watch.took("judging before")
+    reserved = [judged(offline, question, settings, plain, "reserve")]
+    watch.took("judging by reserve")
     place = settings.out / f"tuned-seed{settings.seed}"
     tuned = api.finetune(
         offline,
         list(question.limits),
         ceiling=settings.ceiling,
         config=settings.tuning,
-        execution=settings.execution,
+        execution=settings.execution(),
         data=settings.data,
         out=place,
         seed=settings.seed,
@@ -176,7 +178,10 @@ def main(settings: Settings) -> None:
     watch.took("setting up and saving")
     after = judged(tuned.run.path, question, settings, plain)
     watch.took("judging after")
+    reserved.append(judged(tuned.run.path, question, settings, plain, "reserve"))
+    watch.took("judging by reserve")
     found = findings(question, data, before, after, tuned.run)
+    found["by_reserve"] = compared(question, *reserved)
     found["settings"] = json.loads(json.dumps(asdict(settings), default=str))
     found["versions"] = {"saformer": saformer.__version__, "torch": torch.__version__}
     found["seconds"] = watch.seconds
@@ -209,7 +214,9 @@ def train(settings: Settings, listener: Listener) -> Path:
     ).path
 
 
-def judged(run: Path, question: Question, settings: Settings, listener: Listener) -> dict[str, Any]:
+def judged(
+    run: Path, question: Question, settings: Settings, listener: Listener, verification: str = "paper"
+) -> dict[str, Any]:
     """Under all limits, by other episodes than fine-tuning is steered by."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="limit .* lies outside the data")  # which is what this is about
@@ -217,7 +224,7 @@ def judged(run: Path, question: Question, settings: Settings, listener: Listener
             run,
             limits=list(question.limits),
             episodes=settings.judged_episodes,
-            execution=settings.execution,
+            execution=settings.execution(verification),
             data=settings.data if run == settings.run else None,
             seed=JUDGING_SEED,
             device=settings.device,
@@ -229,7 +236,7 @@ def judged(run: Path, question: Question, settings: Settings, listener: Listener
 def judged_before(run: Path, question: Question, settings: Settings, listener: Listener) -> dict[str, Any]:
     """What an earlier call found, if it asked the same of the same run; else what is found now."""
     path = settings.out / "before.json"
-    how = {"run": Run(run).spec.digest, "episodes": settings.judged_episodes, "execution": settings.execution}
+    how = {"run": Run(run).spec.digest, "episodes": settings.judged_episodes, "execution": settings.execution()}
     if path.exists() and (found := json.loads(path.read_text()))["how"] == how:
         return dict(found["found"])
     before = without_nan(judged(run, question, settings, listener))
@@ -238,9 +245,8 @@ def judged_before(run: Path, question: Question, settings: Settings, listener: L
     return dict(before)
 
 
-def findings(
-    question: Question, data: RelabelledStore, before: dict[str, Any], after: dict[str, Any], run: Run
-) -> dict[str, Any]:
+def compared(question: Question, before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """For each limit what was found before and after, and whether that is what is asked for."""
     rows = []
     for old, new in zip(before["verdicts"], after["verdicts"], strict=True):
         name, is_p10 = old["limit"]["name"], old["limit"]["name"] == list(question.limits)[len(question.below)]
@@ -257,7 +263,13 @@ def findings(
                 "earned": is_p10 or new["mean_return"] >= least,
             }
         )
-    explored = list(run.read_rows("episodes.jsonl"))
+    return rows
+
+
+def findings(
+    question: Question, data: RelabelledStore, before: dict[str, Any], after: dict[str, Any], run: Run
+) -> dict[str, Any]:
+    rows, explored = compared(question, before, after), list(run.read_rows("episodes.jsonl"))
     return {
         "task": run.spec.task_name,
         "percentiles": question.percentiles,

@@ -11,25 +11,34 @@ def table(found: dict[str, Any]) -> str:
     """The paper's Table 3, the returns that it leaves out, and what is asked of both."""
     rows = found["limits"]
     kinds = ["in sample" if row["in_sample"] else "below" for row in rows]
-    least = ["-" if row["least_return"] is None else f"{row['least_return']:.5g}" for row in rows]
     seconds = ", ".join(f"{what} {spent:.0f} s" for what, spent in found["seconds"].items())
     return "\n".join(
         [
             _line("", kinds),
             _line("cost limit", [f"{row['limit']:.5g}" for row in rows]),
-            _line("mean cost, offline", [_number(row, "before", "mean_cost") for row in rows]),
-            _line("mean cost, fine-tuned", [_number(row, "after", "mean_cost") for row in rows]),
-            _line("met", ["yes" if row["met"] else "NO" for row in rows]),
-            _line("mean return, offline", [_number(row, "before", "mean_return") for row in rows]),
-            _line("mean return, fine-tuned", [_number(row, "after", "mean_return") for row in rows]),
-            _line("return asked for", least),
-            _line("earned", ["yes" if row["earned"] else "NO" for row in rows]),
+            *_lines(rows),
+            "the same policies by reserve",
+            *_lines(found["by_reserve"]),
             f"{found['limits_met']} of {len(rows)} limits met ({found['limits_met_before']} before) after "
             f"{found['new_trajectories']} new trajectories, {found['broke_ceiling']:.0%} of which broke the ceiling; "
             f"weights of the evaluation after {found['done']['kept_after']}",
             f"time: {seconds}",
         ]
     )
+
+
+def _lines(rows: list[dict[str, Any]]) -> list[str]:
+    """What was found under each limit, before and after."""
+    least = ["-" if row["least_return"] is None else f"{row['least_return']:.5g}" for row in rows]
+    return [
+        _line("mean cost, offline", [_number(row, "before", "mean_cost") for row in rows]),
+        _line("mean cost, fine-tuned", [_number(row, "after", "mean_cost") for row in rows]),
+        _line("met", ["yes" if row["met"] else "NO" for row in rows]),
+        _line("mean return, offline", [_number(row, "before", "mean_return") for row in rows]),
+        _line("mean return, fine-tuned", [_number(row, "after", "mean_return") for row in rows]),
+        _line("return asked for", least),
+        _line("earned", ["yes" if row["earned"] else "NO" for row in rows]),
+    ]
 
 
 def figure(found: dict[str, Any]) -> str:

@@ -1055,4 +1055,8 @@ MUTANTS = (
            "tests/calibration/test_calibration.py::test_another_run_is_refused"),
     Mutant("calibration: all of the limit is told", "evaluation/evaluate.py", "(1 - margin) * np.array(limit.values)", "np.array(limit.values)",
            "tests/calibration/test_calibration.py::test_of_a_limit_the_policy_is_told_less"),
+    Mutant("a training's own cost passed over", "experiments/work.py", "training.criteria for training in job.trainings}", "() for training in job.trainings}",
+           "tests/experiments/test_conduct.py::test_a_run_learns_the_cost_and_for_as_long_as_its_training_says"),
+    Mutant("a training's own updates passed over", "experiments/work.py", "training.updates or preset.fit.updates", "preset.fit.updates",
+           "tests/experiments/test_conduct.py::test_a_run_learns_the_cost_and_for_as_long_as_its_training_says"),
 )  # fmt: skip

@@ -42,9 +42,10 @@ def test_experiments_share_their_runs():
     whole = Needs()
     for one in needs:
         whole |= one
-    models = [t for t in whole.trainings if t.agent == "saformer" and t.cost_discount == 1]
+    models = [t for t in whole.trainings if t.agent == "saformer" and t.cost_discount == 1 and not t.criteria]
     assert models == [Training(dataset) for dataset in DATASETS]
-    assert len(whole.trainings) == 9 + 9 + 3 + 6 + 6 + 9  # SaFormer, DT, discounted SaFormer, BCQ-L, CPQ, CDT
+    # SaFormer, DT, discounted SaFormer, BCQ-L, CPQ, CDT, SaFormer on speed
+    assert len(whole.trainings) == 9 + 9 + 3 + 6 + 6 + 9 + 3
     assert len(whole.trainings) < sum(len(one.trainings) for one in needs)
 
 
@@ -234,3 +235,13 @@ def test_rows_that_cannot_be_read_are_named(tmp_path, content):
     (tmp_path / "sensitivity.json").write_text(content)
     with pytest.raises(ValueError, match=r"sensitivity\.json .* make it again with `saformer experiment sensitivity`"):
         Result.read(tmp_path, "sensitivity")
+
+
+def test_a_run_learns_the_cost_and_for_as_long_as_its_training_says(tmp_path):
+    """Seen to fail when the criteria or the updates of a training are passed over."""
+    fast = Training(DATASET, criteria=("above(next_state[5], 2)",), updates=11)
+    (found,) = conducted([experiment(Judging(Training(DATASET)), Judging(fast))], tmp_path)
+    costs = {tuple(row["criteria"]): (row["updates"], row["limit"]) for row in found.rows["verdicts"]}
+    assert costs[()][0] == SETTING.scale.preset("saformer").fit.updates
+    assert costs[fast.criteria][0] == 11
+    assert costs[fast.criteria][1] != costs[()][1]

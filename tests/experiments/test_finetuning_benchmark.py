@@ -38,14 +38,15 @@ def test_the_table_has_a_column_per_limit_and_the_figure_both_lines():
          "least_return": None, "met": False, "earned": True},
     ]  # fmt: skip
     found = {
-        "task": "some-task", "limits": rows, "limits_met": 1, "limits_met_before": 1, "new_trajectories": 20,
-        "broke_ceiling": 0.25, "done": {"kept_after": 10}, "seconds": {"exploring": 30.0},
+        "task": "some-task", "limits": rows, "by_reserve": rows[::-1], "limits_met": 1, "limits_met_before": 1,
+        "new_trajectories": 20, "broke_ceiling": 0.25, "done": {"kept_after": 10}, "seconds": {"exploring": 30.0},
     }  # fmt: skip
     lines = table(found).splitlines()
     assert lines[1].split()[-2:] == ["90", "95"]
     assert lines[2].split()[-2:] == ["99", "94"]
     assert lines[3].split()[-2:] == ["88", "96.5"]
     assert lines[4].split() == ["met", "yes", "NO"]
+    assert lines[12].split() == ["met", "NO", "yes"], "the same policies by reserve"
     assert "25% of which broke the ceiling" in lines[-2]
     drawn = figure(found)
     assert "fine-tuned" in drawn

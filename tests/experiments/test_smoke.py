@@ -26,6 +26,7 @@ PARTS = {
     "sensitivity": ["Figure 5"],
     "finetuning": ["Table 3", "Figure 4"],
     "safety": ["past the paper", "Every limit"],
+    "speed": ["past the paper", "Every limit", "above(next_state[8], 4)"],
 }
 FIGURES = {"pair-plots": 1, "baselines": 2, "sensitivity": 1, "finetuning": 1}
 

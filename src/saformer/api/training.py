@@ -79,7 +79,7 @@ def train_together(
     agent: str | None = None,
     limit: str | float | Sequence[str | float] | None = None,
     preset: Literal["small", "paper"] | Preset = "small",
-    criteria: Sequence[str] = (),
+    criteria: Sequence[str] | Mapping[str, Sequence[str]] = (),
     held_out: float | None = None,
     data_steps: int | None = None,
     data_seed: int = 0,
@@ -93,10 +93,11 @@ def train_together(
     On a GPU, runs of one architecture are trained as one program; each is what it would be alone. Runs that have
     finished are not redone and interrupted ones go on, so that the same call can be made again. One that diverges is
     left behind, which is said (and its `is_done` is False), and the others go on. `watch` says under which limits each
-    task is looked at every `evaluate_every` updates, and leaves the tasks alone that it does not name.
+    task is looked at every `evaluate_every` updates, and leaves the tasks alone that it does not name. `criteria` may
+    be given by task too.
     """
     settings = _Settings(
-        *(preset_for(preset, agent), _several(limit), tuple(criteria), held_out, data_steps, data_seed),
+        *(preset_for(preset, agent), _several(limit), criteria, held_out, data_steps, data_seed),
         _heard(listener),
         watch,
     )
@@ -125,12 +126,16 @@ class _Settings:
 
     preset: Preset
     limits: tuple[str | float | None, ...]
-    criteria: tuple[str, ...]
+    criteria: Sequence[str] | Mapping[str, Sequence[str]]
     held_out: float | None
     data_steps: int | None
     data_seed: int
     listener: Listener
     watch: Mapping[str, Sequence[str]] | None = None
+
+    def costs(self, task: str) -> Sequence[str]:
+        """What a step of a task costs; as the data has it, if nothing is said."""
+        return self.criteria.get(task, ()) if isinstance(self.criteria, Mapping) else tuple(self.criteria)
 
     def watched(self, task: str) -> Sequence[str]:
         """The limits that a task is watched under, unless its runs are trained for one."""
@@ -253,7 +258,7 @@ def _source(task: str, settings: _Settings) -> _Source:
     if held_out is None:
         held_out = HELD_OUT_WITHOUT_SIMULATOR if store.environment.identifier is None else 0.0
     discount = settings.preset.agent.cost_discount
-    data = with_costs(training_part(store, held_out), settings.criteria, discount, settings.listener)
+    data = with_costs(training_part(store, held_out), settings.costs(task), discount, settings.listener)
     if settings.preset.fit.evaluate_every and store.environment.identifier is not None:
         from saformer.envs.costed import try_out
 

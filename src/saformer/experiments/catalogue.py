@@ -13,6 +13,7 @@ from saformer.experiments import (
     pair_plots,
     safety,
     sensitivity,
+    speed,
     thresholds,
 )
 from saformer.experiments.experiment import Experiment, Result
@@ -22,7 +23,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         *(thresholds, hyper_parameters, pair_plots, baselines, adaptation, finetuning, ablation, sensitivity),
-        safety,
+        *(safety, speed),
     )
 }
 

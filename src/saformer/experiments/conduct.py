@@ -178,4 +178,4 @@ def _concerns(failure: dict[str, str], needs: Needs) -> bool:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    return row["dataset"], row["agent"], row["seed"]
+    return row["dataset"], row["agent"], row["seed"], tuple(row["criteria"])

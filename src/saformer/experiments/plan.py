@@ -92,17 +92,22 @@ class Training:
     """of agents that are trained for one"""
     cost_discount: float = 1.0
     seed: int = 0
+    criteria: tuple[str, ...] = ()
+    """what a step costs, where that is not what the data came with"""
+    updates: int | None = None
+    """where they are not as many as the scale's"""
 
     @property
-    def pack(self) -> tuple[str, str | None, float]:
+    def pack(self) -> tuple[Any, ...]:
         """Equal for runs that can be trained in one call."""
-        return self.agent, self.limit, self.cost_discount
+        return self.agent, self.limit, self.cost_discount, bool(self.criteria), self.updates
 
     @property
     def name(self) -> str:
         """For a person to read."""
         limit = f" for {self.limit}" if self.limit else ""
-        return f"{self.agent}{limit} on {self.dataset}, cost discount {self.cost_discount:g}, seed {self.seed}"
+        cost = f"{' and '.join(self.criteria)}, " if self.criteria else ""
+        return f"{self.agent}{limit} on {self.dataset}, {cost}cost discount {self.cost_discount:g}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -189,11 +194,19 @@ class Setting:
             return {}
         return {self.task(dataset): (table_1_limit(self.source, dataset, cost_discount),)}
 
-    def each(self, *datasets: str, agent: str = "saformer", cost_discount: float = 1.0) -> Iterator[Training]:
+    def each(
+        self,
+        *datasets: str,
+        agent: str = "saformer",
+        cost_discount: float = 1.0,
+        criteria: tuple[str, ...] = (),
+        updates: int | None = None,
+    ) -> Iterator[Training]:
         """A run of every seed on each dataset, for Table 1's limit if the agent needs one."""
         for dataset in datasets:
             limit = table_1_limit(self.source, dataset, cost_discount) if KINDS[agent].has_one_limit else None
-            yield from (Training(dataset, agent, limit, cost_discount, seed) for seed in self.seeds)
+            for seed in self.seeds:
+                yield Training(dataset, agent, limit, cost_discount, seed, criteria, updates)
 
 
 def table_1_limit(source: str, dataset: str, cost_discount: float) -> str:

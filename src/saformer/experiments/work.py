@@ -25,6 +25,7 @@ from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Traini
 from saformer.runs.provenance import commit
 from saformer.runs.run import Run
 from saformer.training.fit import InterruptedTrainingError
+from saformer.training.presets import Preset
 
 SHOWN_TRAJECTORIES = 300
 Row = dict[str, Any]
@@ -156,16 +157,18 @@ def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
 def _trained(job: RunJob, found: Gathered, listener: Listener) -> Iterator[tuple[Training, Run]]:
     """The runs that finished."""
     first, setting, said = job.trainings[0], job.setting, list[str]()
-    preset = setting.scale.preset(first.agent)
+    preset = _preset(first, setting)
     datasets = list(dict.fromkeys(training.dataset for training in job.trainings))
     seeds = list(dict.fromkeys(training.seed for training in job.trainings))
-    watch = {k: v for dataset in datasets for k, v in setting.watched(dataset, first.cost_discount).items()}
+    watched = datasets if not first.criteria else []  # the paper's limits are of the paper's cost
+    watch = {k: v for dataset in watched for k, v in setting.watched(dataset, first.cost_discount).items()}
     try:
         runs = train_together(
             [setting.task(dataset) for dataset in datasets],
             seeds=seeds,
             limit=first.limit,
-            preset=replace(preset, agent=replace(preset.agent, cost_discount=first.cost_discount)),
+            preset=preset,
+            criteria={setting.task(training.dataset): training.criteria for training in job.trainings},
             out=job.runs,
             device=job.device,
             watch=watch,
@@ -173,14 +176,22 @@ def _trained(job: RunJob, found: Gathered, listener: Listener) -> Iterator[tuple
         )
     except InterruptedTrainingError as error:
         raise KeyboardInterrupt(str(error)) from None
+    wanted = {(training.dataset, training.seed): training for training in job.trainings}
     pairs = [(dataset, seed) for dataset in datasets for seed in seeds]
     for (dataset, seed), run in zip(pairs, runs, strict=True):
-        training = replace(first, dataset=dataset, seed=seed)
+        training = wanted[dataset, seed]
         if run.is_done:
             yield training, run
         else:
             why = [line for line in said if line.startswith(str(run.path))]
             found.failed.append(failure(training, why[-1] if why else "training did not finish"))
+
+
+def _preset(training: Training, setting: Setting) -> Preset:
+    """How a run is trained."""
+    preset = setting.scale.preset(training.agent)
+    updates = training.updates or preset.fit.updates
+    return Preset(replace(preset.agent, cost_discount=training.cost_discount), replace(preset.fit, updates=updates))
 
 
 def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> list[Row]:
@@ -190,7 +201,7 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
         run = _finetuned(run, limits, judging.training, job, listener)
     kept, done = _judgement(replace(judging, limits=limits), run, job, listener), run.read_json("done.json")
     about = {
-        **{key: value for key, value in asdict(judging.training).items() if key != "limit"},
+        **_about(judging.training),
         "cost_discount": judging.cost_discount,
         "run": run.path.name,
         "updates": done["updates"],
@@ -270,6 +281,15 @@ def _finetuned(run: Run, limits: Sequence[str], training: Training, job: RunJob,
     ).run
 
 
+def _about(training: Training) -> Row:
+    """What rows say of their run."""
+    said = asdict(training)
+    return {
+        **{name: said[name] for name in ("dataset", "agent", "cost_discount", "seed")},
+        "criteria": said["criteria"],
+    }
+
+
 def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:
     own = [row for row in episodes if row["limit_name"] == verdict["limit"]["name"]]
     copied = (
@@ -294,7 +314,7 @@ def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:
 
 
 def _curve(training: Training, run: Run) -> Iterator[Row]:
-    about = {key: value for key, value in asdict(training).items() if key != "limit"}
+    about = _about(training)
     for row in run.metrics():
         for name, seen in row.get("evaluation", {}).items():
             yield {
