@@ -24,8 +24,12 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
+from saformer.core.policy import Policy
 from saformer.core.proposals import ExecutionOptions
 from saformer.core.transformer import TrunkConfig
+from saformer.criteria import torque
+from saformer.reserve import Reserve
+from saformer.shield import Shield
 
 HOPPER = Dimensions(state=11, action=3, horizon=1000)
 TRUNK = TrunkConfig()
@@ -71,13 +75,13 @@ def model_of_paper_size(device: str, dimensions: Dimensions = HOPPER) -> SaForme
     return SaFormer(dimensions, TRUNK).to(device).eval()
 
 
-def policy_at_work(model: SaFormer, case: Case) -> SaFormerPolicy:
+def policy_at_work(model: SaFormer, case: Case, reserve: Reserve | None = None) -> SaFormerPolicy:
     """A policy in the middle of its episodes, so far over its limits that every round is rejected.
 
     It computes the model as it is given: `fastest(model)` is how an agent's policy does.
     """
     options = ExecutionOptions(candidates=case.candidates, rounds=case.rounds)
-    policy = SaFormerPolicy(model, window=case.window, options=options)
+    policy = SaFormerPolicy(model, window=case.window, options=options, reserve=reserve)
     policy.reset(torch.zeros(case.lanes, model.dimensions.state), torch.zeros(case.lanes, model.dimensions.constraints))
     policy.history.timestep.copy_(torch.arange(case.window - 1).expand(case.lanes, -1))
     policy.budget.num_steps.fill_(case.window - 1)
@@ -85,9 +89,9 @@ def policy_at_work(model: SaFormer, case: Case) -> SaFormerPolicy:
     return policy
 
 
-def decide(policy: SaFormerPolicy, lanes: int) -> Callable[[], None]:
+def decide(policy: Policy, lanes: int, states: int = HOPPER.state) -> Callable[[], None]:
     """One decision and its cost, as in a control loop."""
-    state = torch.zeros(lanes, policy.history.state.shape[-1])
+    state = torch.zeros(lanes, states)
     reward, cost = torch.zeros(lanes, 1), torch.zeros(lanes, 1)
 
     def step() -> None:
@@ -178,6 +182,30 @@ def row(model: SaFormer, case: Case, machine: Ceilings, options: argparse.Namesp
     return "| " + " | ".join([*cells, *(f"{1e3 * bound:.2f} ms" for bound in bounds)]) + " |"
 
 
+def ways_to_verify(model: SaFormer, case: Case, options: argparse.Namespace) -> Iterator[str]:
+    """One round of the paper's rule, verification by reserve, and that within a shield, by turns."""
+    computed, dimensions = fastest(model) if options.kernels else model, model.dimensions
+    reserve = Reserve(dimensions).to(options.device).eval().requires_grad_(False)
+    high = (1.0,) * dimensions.action
+    shielded = Shield(
+        policy_at_work(computed, case, reserve), [torque], action_low=[-1.0] * len(high), action_high=high
+    )
+    shielded.reset(torch.zeros(case.lanes, dimensions.state), torch.full((case.lanes, 1), 1e6))
+    policies: dict[str, Policy] = {
+        "the paper's rule, one round": policy_at_work(computed, case),
+        "by reserve": policy_at_work(computed, case, reserve),
+        "by reserve, in a shield": shielded,
+    }
+    taken: dict[str, list[float]] = {name: [] for name in policies}
+    for _ in range(5):
+        for name, policy in policies.items():
+            taken[name] += latencies(decide(policy, case.lanes), repeat=options.repeat // 5, device=options.device)
+    plain, *_ = (statistics.median(found) for found in taken.values())
+    for name, found in taken.items():
+        middle, last = statistics.median(found), sorted(found)[int(0.99 * len(found))]
+        yield f"| {name} | {1e3 * middle:.2f} ms | {1e3 * last:.2f} ms | {middle / plain:.2f} |"
+
+
 def resident() -> int:
     """Bytes of memory that this process holds (Linux)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -228,6 +256,9 @@ def main() -> None:
         f"{machine.bytes / 1e9:.0f} GB/s, which a large product and a large copy reach here in float32 "
         "(tensor cores: a third of what they do in tf32, whose three passes are float32)."
     )
+    print("\n| verification | median | p99 | against the paper's |\n|---|---|---|---|")
+    for line in ways_to_verify(model, Case(options.lanes), options):
+        print(line, flush=True)
     if options.memory_steps:
         print(memory_over(fastest(model), Case(options.lanes, candidates=16), options.memory_steps, options.device))
 
