@@ -1059,4 +1059,6 @@ MUTANTS = (
            "tests/experiments/test_conduct.py::test_a_run_learns_the_cost_and_for_as_long_as_its_training_says"),
     Mutant("a training's own updates passed over", "experiments/work.py", "training.updates or preset.fit.updates", "preset.fit.updates",
            "tests/experiments/test_conduct.py::test_a_run_learns_the_cost_and_for_as_long_as_its_training_says"),
+    Mutant("reserve: learns of what was held out", "api/run_data.py", "    training = training_part(store, spec.held_out)\n", "    training = store\n",
+           "tests/reserve/test_reserve.py::test_nothing_is_learnt_of_what_was_held_out"),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.reserve import hold_back
+from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
 from saformer.training.reserve import fit_reserve, stop_cost
 from tests.cli.test_cli import tiny_run
@@ -133,6 +134,23 @@ def test_learns_what_a_step_costs():
     found = reserve.step_cost(normalize("state", state), normalize("action", action))[:, 0]
     assert (found - action.abs().sum(1)).abs().mean().item() < 0.1  # of 0.9 on average
     assert reserve.get_buffer("stop_cost").isfinite().all()
+
+
+def test_nothing_is_learnt_of_what_was_held_out(tmp_path, monkeypatch):
+    """Neither what steps cost nor what stopping does. Seen to fail when a run's data is not split as it was."""
+    monkeypatch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=5))
+    store = of_robots(terminated=10).store.save(tmp_path / "logs")
+    brief = ["--held-out", "0.5", "--updates", "1", "--batch-size", "4", "--width", "16", "--layers", "1"]
+    assert main(["train", str(tmp_path / "logs"), *brief, "--out", str(tmp_path / "run")]) == 0
+    saformer.export(tmp_path / "run", tmp_path / "export")
+    kept = load_checkpoint(Run(tmp_path / "run").reserve_path, groups=("reserve",)).groups["reserve"]
+    model = saformer.load(tmp_path / "run", device="cpu").model
+    training, everything = (
+        fit_reserve(model, relabel(part, [torque]), updates=5).state_dict() for part in (store.split(0.5)[0], store)
+    )
+    for name, value in kept.items():
+        assert torch.equal(value, training[name]), name
+        assert not torch.equal(value, everything[name]), name
 
 
 def test_a_policy_keeps_its_margin(data):
