@@ -1061,4 +1061,12 @@ MUTANTS = (
            "tests/experiments/test_conduct.py::test_a_run_learns_the_cost_and_for_as_long_as_its_training_says"),
     Mutant("reserve: learns of what was held out", "api/run_data.py", "    training = training_part(store, spec.held_out)\n", "    training = store\n",
            "tests/reserve/test_reserve.py::test_nothing_is_learnt_of_what_was_held_out"),
+    Mutant("calibration: exports leave it behind", "api/exporting.py", "facts, findings)", "facts)",
+           "tests/calibration/test_exported.py::test_an_exact_export_is_calibrated_as_its_run_is"),
+    Mutant("calibration: carried by rounded weights", "api/exporting.py", "_Calibrations.of(run, model.state_dict(), widened(weights))", "_Calibrations.of(run, model.state_dict(), model.state_dict())",
+           "tests/calibration/test_exported.py::test_a_rounded_export_must_be_calibrated_again"),
+    Mutant("calibration: carried whatever was learnt since", "api/exporting.py", "carried=[one for one in kept if one.run == of_export]", "carried=kept",
+           "tests/calibration/test_exported.py::test_of_what_was_learnt_since_nothing_is_known"),
+    Mutant("calibration: looked for among findings alone", "api/calibrated.py", "for folder in (run, kept) for", "for folder in (kept,) for",
+           "tests/calibration/test_exported.py::test_what_came_with_an_export_is_found_wherever_findings_go"),
 )  # fmt: skip

@@ -8,13 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from saformer.agents.agent import Agent
 from saformer.api.findings import findings_of
 from saformer.api.settings import options_of
 from saformer.evaluation.calibration import Calibration
-from saformer.runs.run import Run
+from saformer.runs.export import read_facts
+from saformer.runs.run import Run, find_run
 
 FILE = "calibration.json"
+LEFT_BEHIND = "left_calibrations"
+"""Fact of an export: rates that its run was calibrated for, with weights that are rounded in the export."""
 UNSAID = ("seed",)
 """Options that do not change which policy it is."""
 
@@ -30,23 +35,34 @@ def kept_calibrations(kept: Run) -> list[Calibration]:
 
 
 def kept_calibration(path: str | Path, rate: float, *, out: str | Path | None = None) -> Calibration:
-    """What the run was calibrated for at this rate."""
-    kept = findings_of(path, out)
-    known = {one.rate: one for one in kept_calibrations(kept)}
+    """What the run was calibrated for at this rate, as found in `out`, or kept with the run or export itself."""
+    run, kept = find_run(path), findings_of(path, out)
+    known = {one.rate: one for folder in (run, kept) for one in kept_calibrations(folder)}
     if rate not in known:
         calibrated = f"only for {', '.join(f'{one:g}' for one in sorted(known))}" if known else "for none"
         raise ValueError(
-            f"{kept.path} is not calibrated for a violation rate of {rate:g}, {calibrated}: run saformer calibrate "
-            f"{path} --rate {rate:g}"
+            f"{kept.path} is not calibrated for a violation rate of {rate:g}, {calibrated}{_why_not(run, rate)}: run "
+            f"saformer calibrate {path} --rate {rate:g}"
         )
     return known[rate]
 
 
+def _why_not(run: Run, rate: float) -> str:
+    facts = read_facts(run) if run.is_export else {}
+    if rate not in facts.get(LEFT_BEHIND, ()):
+        return ""
+    return (
+        f". The run that it was exported from is, but with weights that are rounded to {facts.get('dtype')} here: "
+        "another policy, if only by a little. Export that run again with --dtype float32, or calibrate this one"
+    )
+
+
 def options_as_calibrated(agent: Agent, run: Run, calibration: Calibration, execution: Mapping[str, Any]) -> Any:
     """How the policy acted when it was calibrated; what is asked for beside that must not make it another policy."""
-    if calibration.run != identity(agent, run):
+    if calibration.run != identity(run, agent.model.state_dict()):
+        before = "its weights were rounded" if run.is_export else "it learnt on"
         raise ValueError(
-            f"the calibration is of another run, or of {run.path} before it learnt on: calibrate again "
+            f"the calibration is of another run, or of {run.path} before {before}: calibrate again "
             f"(saformer calibrate {run.path} --rate {calibration.rate:g})"
         )
     options = options_of(agent, {**calibration.options, **execution})
@@ -67,9 +83,9 @@ def said_options(options: Any) -> dict[str, Any]:
     return {name: value for name, value in asdict(options).items() if name not in UNSAID}
 
 
-def identity(agent: Agent, run: Run) -> str:
-    """Equal for the same run with the same weights."""
+def identity(run: Run, weights: Mapping[str, Tensor]) -> str:
+    """Equal for the same run with the same weights, be it exported or not."""
     found = hashlib.sha256(run.spec.digest.encode())
-    for name, value in sorted(agent.model.state_dict().items()):
+    for name, value in sorted(weights.items()):
         found.update(name.encode() + value.cpu().numpy().tobytes())
     return found.hexdigest()[:16]

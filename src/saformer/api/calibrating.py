@@ -82,7 +82,7 @@ def calibrate(
         confidence=confidence,
         episodes=episodes,
         seed=seed,
-        run=identity(agent, run),
+        run=identity(run, agent.model.state_dict()),
         options=said_options(options),
         limits=calibrate_margins(trial, parsed, rate=rate, confidence=confidence, seed=seed, margins=margins),
     )

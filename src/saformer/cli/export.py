@@ -21,7 +21,8 @@ class ExportCommand:
 
     `saformer.load(OUT)`, `saformer evaluate OUT` and `saformer sweep OUT` read it. It holds the weights, what the run
     is, and what each stored trajectory earned and cost, so that limits such as p10 need no data; it holds no states,
-    no actions, and nothing to train on with.
+    no actions, and nothing to train on with. In float32 it is calibrated as the run is; rounded, it must be calibrated
+    again (`saformer calibrate OUT`).
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]

@@ -2,6 +2,7 @@
 
 run.json              what the run is          done.json      how its training ended
 weights.safetensors   the model ("model"), and what each stored trajectory earned and cost ("totals")
+calibration.json      what the run was calibrated for, if that was with these very weights
 export.json           how it was trained, its environment, the precision and the checksum of the weights
 """
 
@@ -37,8 +38,22 @@ def narrowed(weights: Mapping[str, Tensor], parameters: Collection[str], dtype: 
     }
 
 
-def write_export(path: Path, run: Run, content: Mapping[str, dict[str, Tensor]], facts: dict[str, Any]) -> Run:
-    """A new folder that holds the run's spec, these groups of tensors and these facts; all of it or nothing."""
+def widened(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights as they are loaded: in float32, whatever they were kept in."""
+    return {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in weights.items()}
+
+
+def write_export(
+    path: Path,
+    run: Run,
+    content: Mapping[str, dict[str, Tensor]],
+    facts: dict[str, Any],
+    findings: Mapping[str, Any] | None = None,
+) -> Run:
+    """A new folder that holds the run's spec, these groups of tensors, these facts, and findings by their files' names.
+
+    All of it or nothing.
+    """
     unfinished = path.with_name(f".{path.name}{UNFINISHED}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -46,7 +61,9 @@ def write_export(path: Path, run: Run, content: Mapping[str, dict[str, Tensor]],
     copy_description(run, made)
     save_checkpoint(made.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
     shutil.copymode(made.spec_path, made.weights_path)  # safetensors would keep others from reading it
-    made.write_json(made.export_path.name, {**facts, "sha256": _digest(made.weights_path)})
+    described = {made.export_path.name: {**facts, "sha256": _digest(made.weights_path)}}
+    for name, found in {**described, **(findings or {})}.items():
+        made.write_json(name, found)
     os.rename(unfinished, path)
     return Run(path)
 
@@ -61,8 +78,7 @@ def copy_description(run: Run, to: Run) -> None:
 
 def read_model(run: Run) -> dict[str, Tensor]:
     """The weights of a run or an export, in float32 whatever they were kept in."""
-    kept = read_groups(run, "model") if run.is_export else run.load(groups=("model",)).groups["model"]
-    return {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in kept.items()}
+    return widened(read_groups(run, "model") if run.is_export else run.load(groups=("model",)).groups["model"])
 
 
 def read_groups(run: Run, group: str, *, optional: bool = False) -> dict[str, Tensor]:
