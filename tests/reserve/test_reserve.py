@@ -24,17 +24,18 @@ from tests.cli.test_cli import tiny_run
 from tests.conftest import tiny_config
 
 FORECAST = [60.0, 58.0, 60.0, 40.0]
-STEP_COST = [3.0, 3.0, 1.0, 9.0]
+STEP_COST = [3.0, 2.5, 1.0, 9.0]
 """Of four candidates, the last two of which are spread widely."""
 
 
-def chosen(remaining: float, stop: float, *, forecast=FORECAST, step_cost=STEP_COST):
+def chosen(remaining: float, stop: float, *, forecast=FORECAST, step_cost=STEP_COST, usual=2.0):
     """By one constraint."""
     cost = torch.tensor(forecast).reshape(1, -1, 1)
     proposed = Candidates(torch.zeros(1, 4), torch.arange(4.0).reshape(1, 4, 1), torch.zeros(1, 4))
     judged = Verification(cost, torch.tensor([[remaining]]), cost[..., 0] - remaining)
     own = torch.tensor(step_cost).reshape(1, -1, 1)
-    return hold_back(proposed, judged, own, torch.tensor([stop]), scale=torch.ones(1))
+    known = {"usual": torch.tensor([usual]), "stop_cost": torch.tensor([stop]), "scale": torch.ones(1)}
+    return hold_back(proposed, judged, own, **known)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +45,12 @@ def chosen(remaining: float, stop: float, *, forecast=FORECAST, step_cost=STEP_C
         (50.0, 20.0, 0),  # it will be overrun, but there is still more than stopping takes
         (20.0, 20.0, 2),  # 60 + 3 * 1 < 40 + 3 * 9
         (50.0, torch.inf, 1),  # nothing ends an episode: the cheaper of the usual ones
+        (-41.0, torch.inf, 2),  # which would take too long to save what is missing: 101 > 200 * (3 - 2.5)
     ],
 )
 def test_goes_on_until_stopping_takes_all_that_is_left(remaining, stop, expected):
-    """Seen to fail when wide proposals are taken where no episode can be ended, and when the reserve is passed over."""
+    """Seen to fail when wide proposals are taken where no episode can be ended, when they are never, and when the
+    reserve is passed over."""
     decision = chosen(remaining, stop)
     assert decision.chosen.tolist() == [expected]
     assert decision.fell_back.tolist() == [expected != 0]
@@ -59,14 +62,19 @@ def test_what_leads_to_an_end_is_taken_though_it_costs_more_now():
     assert chosen(20.0, 20.0, forecast=[60.0, 58.0, 60.0, 10.0]).chosen.tolist() == [3]
 
 
+def test_what_costs_no_more_than_usual_is_not_cut_short():
+    """A robot that stands need not brake. Seen to fail when wide proposals are taken whatever a step costs."""
+    assert chosen(-41.0, torch.inf, usual=3.0).chosen.tolist() == [1]
+
+
 def test_only_limits_at_stake_count():
     """Seen to fail when prices of all constraints are added up."""
     cost = torch.tensor([[[60.0, 5.0], [60.0, 0.0], [59.0, 9.0], [58.0, 9.0]]])
     remaining = torch.tensor([[10.0, 100.0]])
     judged = Verification(cost, remaining, torch.zeros(1, 4))
     proposed = Candidates(torch.zeros(1, 4), torch.zeros(1, 4, 1), torch.zeros(1, 4))
-    stop, scale = torch.tensor([20.0, 20.0]), torch.tensor([1.0, 0.01])
-    assert hold_back(proposed, judged, torch.zeros(1, 4, 2), stop, scale=scale).chosen.tolist() == [3]
+    known = {"usual": torch.zeros(2), "stop_cost": torch.tensor([20.0, 20.0]), "scale": torch.tensor([1.0, 0.01])}
+    assert hold_back(proposed, judged, torch.zeros(1, 4, 2), **known).chosen.tolist() == [3]
 
 
 def test_half_of_the_proposals_are_wide():
