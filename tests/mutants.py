@@ -1073,4 +1073,10 @@ MUTANTS = (
            "tests/calibration/test_exported.py::test_of_what_was_learnt_since_nothing_is_known"),
     Mutant("calibration: looked for among findings alone", "api/calibrated.py", "for folder in (run, kept) for", "for folder in (kept,) for",
            "tests/calibration/test_exported.py::test_what_came_with_an_export_is_found_wherever_findings_go"),
+    Mutant("method figures: a budget after its first step", "../../benchmarks/method_scene.py", "np.cumsum([0.0, *(discount * episode.cost[:, 0])])", "np.cumsum([*(discount * episode.cost[:, 0]), 0.0])",
+           "tests/experiments/test_method_figures.py::test_watches_what_evaluation_sees"),
+    Mutant("method figures: the first step's proposals", "../../benchmarks/method_scene.py", "forecast, action, chosen = made[step]", "forecast, action, chosen = made[0]",
+           "tests/experiments/test_method_figures.py::test_the_proposals_are_those_that_were_chosen_from"),
+    Mutant("method figures: the dearest episode", "../../benchmarks/method_scene.py", "[(len(costs) - 1) // 2]", "[-1]",
+           "tests/experiments/test_method_figures.py::test_the_episode_of_the_median_cost_is_shown"),
 )  # fmt: skip

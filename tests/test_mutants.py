@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package and its tests, to be spoilt."""
     root = tmp_path_factory.mktemp("mutants")
-    for name in ("src", "tests", "scripts", "docs"):
+    for name in ("src", "tests", "scripts", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, root / name)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, root)

@@ -1,0 +1,171 @@
+"""Figures and a table of what `benchmarks.method_scene` watched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from benchmarks.method_scene import NARROW, PAPER, RESERVE, Account, Proposals, Scene
+from saformer.core.proposals import num_narrow
+from saformer.report.figure import ACCEPTED, DATA, POINTS, REJECTED, STYLE, svg
+from saformer.reserve import EMPHASIS
+
+LEFT, FORECAST, SHADE = "#24558f", "#c8641b", "#f3e0dd"
+COLOURS = {PAPER: REJECTED, NARROW: POINTS, RESERVE: ACCEPTED}
+LINES = {PAPER: "--", NARROW: "-.", RESERVE: "-"}
+NOTE: Any = {"fontsize": 8.5}
+SIZE = (9.0, 3.9)
+"""In inches: 864 pixels, as wide as a page of documentation shows it."""
+
+
+def table(scene: Scene) -> str:
+    """What every way came to, and what there was to choose from in the step that is drawn."""
+    known = f"stop cost {scene.stop_cost:.1f}, margin {scene.margin:.1f}"
+    lines = [f"{scene.task} under {scene.limit_name} = {scene.limit:.1f}, {known}"]
+    for way, accounts in scene.accounts.items():
+        costs = ", ".join(f"{account.cost:.0f}" for account in accounts)
+        held = ", ".join(_share(account.held) for account in accounts)
+        wide = sum(account.num_wide for account in accounts)
+        earned = np.mean([account.earned for account in accounts])
+        lines.append(
+            f"{way}: {_within(accounts)}, costs {costs}, mean return {earned:.0f}; held {held} steps, {wide} wide"
+        )
+    found = scene.accounts[RESERVE][scene.shown].proposals
+    lines.append(f"shown: episode {scene.shown}" + (f", {_told(found)}" if found else ""))
+    return "\n".join(lines)
+
+
+def _told(found: Proposals) -> str:
+    parts = [f"step {found.step}, chosen number {found.chosen}"]
+    for name, some in _halves(found).items():
+        spans = [
+            f"{values[some].min():.2f} to {values[some].max():.2f}" for values in (found.forecast, found.step_cost)
+        ]
+        parts.append(f"{name}: forecast {spans[0]}, step cost {spans[1]}")
+    return "; ".join(parts)
+
+
+def budgets(scene: Scene) -> str:
+    """One episode by the paper's rule and by reserve: what is left of the limit, and what is forecast to be needed."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axes = figure.subplots(1, 2, sharex=True, sharey=True)
+        for axis, way in zip(axes, (PAPER, RESERVE), strict=True):
+            _budget(axis, scene.accounts[way][scene.shown], shaded={PAPER: "all rejected", RESERVE: "at stake"}[way])
+        by_paper, by_reserve = (scene.accounts[way][scene.shown].held for way in (PAPER, RESERVE))
+        axes[0].set(title=f"the paper's rule: all proposals rejected in {_share(by_paper)} steps", ylabel="cost")
+        axes[1].set_title(f"by reserve: the limit is at stake in {_share(by_reserve)} steps")
+        kept = scene.stop_cost + scene.margin
+        axes[1].axhline(kept, color="k", lw=0.9, ls=":")
+        axes[1].text(5, kept, f"{kept:.0f}: stop cost and margin", va="bottom", **NOTE)
+        return svg(figure)
+
+
+def _budget(axis: Axes, account: Account, *, shaded: str) -> None:
+    _shade(axis, account.held, shaded)
+    axis.plot(account.forecast, color=FORECAST, lw=1.3, ls="--", label="forecast after the mean proposal")
+    axis.plot(account.left, color=LEFT, lw=1.6, label="remains of the limit")
+    axis.axhline(0, color="k", lw=0.8)
+    axis.set_xlabel("step")
+    axis.legend(loc="upper right")
+    end, colour = (len(account.held), account.left[-1]), ACCEPTED if account.is_within else REJECTED
+    axis.plot(*end, "o", ms=6, color=colour)
+    reached = f"ends after {end[0]} steps\ncost {account.cost:.0f}, limit {account.left[0]:.0f}"
+    arrow = {"arrowstyle": "-", "lw": 0.6}
+    axis.annotate(reached, end, (0.98, 0.5), textcoords="axes fraction", ha="right", arrowprops=arrow, **NOTE)
+
+
+def stopping(scene: Scene) -> str:
+    """How episodes go on once no more is left than stopping costs, and what there is to choose from then."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axis, beside = figure.subplots(1, 2)
+        for way, accounts in scene.accounts.items():
+            _endings(axis, accounts, scene.stop_cost + scene.margin, way)
+        axis.axhline(0, color="k", lw=0.8)
+        axis.set(
+            title=f"{len(accounts)} episodes each way",
+            xlabel="steps since no more remained than stop cost and margin",
+            ylabel="remains of the limit (below 0: passed)",
+        )
+        axis.legend(loc="lower left")
+        _choice(beside, scene.accounts[RESERVE][scene.shown].proposals)
+        return svg(figure)
+
+
+def _endings(axis: Axes, accounts: list[Account], kept: float, way: str) -> None:
+    lasts = [account.left[account.left <= kept] for account in accounts]  # what remains only falls
+    for number, left in enumerate(lasts):
+        label = f"{way}: {_within(accounts)}" if number == 0 else None
+        axis.plot(left, color=COLOURS[way], ls=LINES[way], lw=1.3, label=label)
+        axis.plot(len(left[1:]), left[-1:], "o", ms=4.5, color=COLOURS[way])
+
+
+def course(scene: Scene) -> str:
+    """What the whole episode is forecast to cost, step by step, where it cannot be ended; and one choice."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axis, beside = figure.subplots(1, 2, width_ratios=(3, 2))
+        for way, accounts in scene.accounts.items():
+            account = accounts[scene.shown]
+            whole = np.append(account.forecast, 0.0) + scene.limit - account.left
+            axis.plot(whole, color=COLOURS[way], lw=1.2, label=f"{way}: cost {account.cost:.0f}")
+            axis.plot(len(account.held), whole[-1], "o", ms=5, color=COLOURS[way])
+        held = scene.accounts[RESERVE][scene.shown].held
+        _shade(axis, held, "at stake by reserve")
+        for level, style, words in (
+            (scene.limit, "--", "limit"),
+            (scene.limit - scene.margin, ":", "limit, less the margin"),
+        ):
+            axis.axhline(level, color="k", lw=0.9, ls=style)
+            axis.text(len(held), level, words, ha="right", va="bottom", **NOTE)
+        axis.set(
+            title=f"by reserve at stake in {_share(held)} steps",
+            xlabel="step",
+            ylabel="spent + forecast after the mean",
+        )
+        axis.legend(loc="upper right")
+        _choice(beside, scene.accounts[RESERVE][scene.shown].proposals)
+        return svg(figure)
+
+
+def _choice(axis: Axes, found: Proposals | None) -> None:
+    """What each proposal costs now and leads to; what lies below the line has a smaller price than the mean."""
+    if found is None:
+        axis.set_title("no limit was at stake")
+        return
+    for (name, some), colour in zip(_halves(found).items(), (LEFT, FORECAST), strict=True):
+        axis.scatter(found.step_cost[some], found.forecast[some], s=13, c=colour, linewidths=0, alpha=0.75, label=name)
+    mean, taken = ((found.step_cost[number], found.forecast[number]) for number in (0, found.chosen))
+    axis.plot(*mean, "k+", ms=9, mew=1.6, ls="", label="the mean")
+    axis.plot(*taken, "o", ms=10, mfc="none", mec="k", mew=1.4, ls="", label="the one taken")
+    price = f"as dear as the mean: forecast + {EMPHASIS:.0f} x step cost"
+    axis.axline(mean, slope=-EMPHASIS, color="k", lw=0.8, ls=":", label=price)
+    axis.set(title=f"the {len(found.forecast)} proposals of step {found.step}", xlabel="step cost", ylabel="forecast")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, high + 0.6 * (high - low))
+    axis.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
+
+
+def _halves(found: Proposals) -> dict[str, slice]:
+    middle = num_narrow(len(found.forecast))
+    return {"spread as usual": slice(middle), "spread widely": slice(middle, None)}
+
+
+def _shade(axis: Axes, flags: NDArray[np.bool_], label: str) -> None:
+    edges = np.flatnonzero(np.diff([False, *flags, False])).reshape(-1, 2)
+    for number, (start, end) in enumerate(edges):
+        axis.axvspan(start, end, fc=SHADE, ec=DATA, lw=0.4, zorder=0, label=label if number == 0 else None)
+
+
+def _share(flags: NDArray[np.bool_]) -> str:
+    return f"{flags.sum()} of {len(flags)}"
+
+
+def _within(accounts: list[Account]) -> str:
+    return f"{sum(account.is_within for account in accounts)} of {len(accounts)} within"

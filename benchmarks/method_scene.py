@@ -1,0 +1,165 @@
+"""What `benchmarks.method_figures` draws: episodes of one run under one limit, in several ways, and their budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import saformer
+from saformer.agents.saformer import SaFormerAgent
+from saformer.api.reserving import prepared
+from saformer.api.run_data import totals_of
+from saformer.core.policy import Decision
+from saformer.core.proposals import ExecutionOptions, num_narrow
+from saformer.data.limits import parse_limit
+from saformer.data.totals import Totals
+from saformer.envs.lanes import Maker
+from saformer.envs.rollout import Episode, rollout
+from saformer.evaluation.evaluate import FIRST_SEED
+from saformer.runs.run import find_run
+
+PAPER, NARROW, RESERVE = "the paper's rule", "by reserve, usual proposals alone", "by reserve"
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    PAPER: {"verification": "paper"},
+    NARROW: {"verification": "reserve", "spread": 1.0},
+    RESERVE: {"verification": "reserve"},
+}
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """What there was to choose from in one step."""
+
+    step: int
+    forecast: NDArray[np.float64]
+    """[N] what the episode costs from here on after each, by the critic"""
+    step_cost: NDArray[np.float64]
+    """[N] what each costs itself, as the reserve has learnt it"""
+    chosen: int
+
+
+@dataclass(frozen=True)
+class Account:
+    """One episode and its budget."""
+
+    left: NDArray[np.float64]
+    """[T + 1] of the limit, before each step and at the end"""
+    forecast: NDArray[np.float64]
+    """[T] for the mean proposal"""
+    held: NDArray[np.bool_]
+    """[T] by the paper's rule: no proposal was accepted; by reserve: the limit was at stake"""
+    earned: float
+    num_wide: int
+    """held steps that executed a proposal of the second half, which by reserve is spread widely"""
+    proposals: Proposals | None
+    """of the first of those, else of the middle one of all held steps; None where there was none"""
+
+    @property
+    def cost(self) -> float:
+        """Of the whole episode."""
+        return float(self.left[0] - self.left[-1])
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the limit was kept."""
+        return bool(self.left[-1] >= 0)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Episodes of one run under one limit."""
+
+    task: str
+    limit: float
+    limit_name: str
+    margin: float
+    """what verification by reserve keeps back, in units of cost"""
+    stop_cost: float
+    accounts: Mapping[str, list[Account]]
+    """by way; all ways begin in the same states"""
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether episodes of the data ended before their time."""
+        return bool(np.isfinite(self.stop_cost))
+
+    @property
+    def shown(self) -> int:
+        """The episode whose cost by the paper's rule is the median; of two, the cheaper."""
+        costs = [account.cost for account in self.accounts[PAPER]]
+        return int(np.argsort(costs, kind="stable")[(len(costs) - 1) // 2])
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Keeps every decision of a rollout, lane by lane: forecasts [N], actions [N, A] and which was chosen."""
+
+    kept: dict[int, list[tuple[Tensor, Tensor, int]]] = field(default_factory=dict)
+
+    def __call__(self, lanes: Tensor, decision: Decision) -> None:
+        """See a decision go by."""
+        assert decision.verification is not None
+        assert decision.candidates is not None
+        assert decision.chosen is not None
+        for row, lane in enumerate(lanes.tolist()):
+            made = (decision.verification.cost[row, :, 0], decision.candidates.action[row], int(decision.chosen[row]))
+            self.kept.setdefault(lane, []).append(made)
+
+
+def watch(path: str, *, limit: str, episodes: int, device: str = "auto") -> Scene:
+    """Roll a run out in every way that makes a difference to it."""
+    run, agent = find_run(path), saformer.load(path, device=device)
+    if not isinstance(agent, SaFormerAgent) or agent.dimensions.constraints != 1:
+        given = f"{agent.name} with {agent.dimensions.constraints} constraints"
+        raise ValueError(f"{path} is {given}; these figures are of one constraint: give a run of saformer that has one")
+    options = prepared(agent, run, replace(agent.default_options, verification="reserve"))
+    assert agent.reserve is not None
+    data, stop_cost = totals_of(run), float(agent.reserve.get_buffer("stop_cost")[0])
+    parsed = parse_limit(limit, data)
+    ways = [way for way in WAYS if way != NARROW or np.isfinite(stop_cost)]  # else wide proposals are never taken
+    accounts = {
+        way: roll_out(agent, replace(options, **WAYS[way]), data, parsed.values[0], episodes=episodes) for way in ways
+    }
+    margin = options.margin * parsed.values[0]
+    return Scene(run.spec.task_name, parsed.values[0], parsed.name, margin, stop_cost, accounts)
+
+
+def roll_out(
+    agent: SaFormerAgent, options: ExecutionOptions, data: Totals, limit: float, *, episodes: int
+) -> list[Account]:
+    """So many episodes in one way, from the initial states that `saformer evaluate --seed 0` begins with."""
+    seen, maker = Watch(), Maker(data.environment, tuple(data.criteria))
+    seeds, limits = [FIRST_SEED + number for number in range(episodes)], [np.array([limit])] * episodes
+    horizon = data.environment.horizon
+    played = rollout(agent.policy(options), maker, limits, seeds, horizon=horizon, watch=seen)
+    return [_account(agent, episode, seen.kept[lane]) for lane, episode in enumerate(played)]
+
+
+def _account(agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]]) -> Account:
+    discount = agent.config.cost_discount ** np.arange(len(episode.cost))
+    chosen, held = np.array([number for _, _, number in made]), np.flatnonzero(episode.fell_back)
+    wide = held[chosen[held] >= num_narrow(len(made[0][0]))]
+    telling = wide[:1] if len(wide) else held[len(held) // 2 :][:1]
+    return Account(
+        left=episode.limit[0] - np.cumsum([0.0, *(discount * episode.cost[:, 0])]),
+        forecast=np.array([float(forecast[0]) for forecast, _, _ in made]),
+        held=episode.fell_back,
+        earned=float(episode.trajectory.reward.sum(dtype=np.float64)),
+        num_wide=len(wide),
+        proposals=_proposals(agent, episode, made, int(telling[0])) if len(telling) else None,
+    )
+
+
+def _proposals(agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]], step: int) -> Proposals:
+    assert agent.reserve is not None
+    normalize = agent.model.normalizer.normalize
+    forecast, action, chosen = made[step]
+    state = torch.from_numpy(episode.trajectory.state[step]).to(action).expand(len(action), -1)  # [N, S]
+    cost = agent.reserve.step_cost(normalize("state", state), normalize("action", action))[:, 0]
+    return Proposals(step, forecast.double().cpu().numpy(), cost.double().cpu().numpy(), chosen)

@@ -1,0 +1,93 @@
+"""What `benchmarks.method_figures` watches is what happened, and it draws it."""
+
+from dataclasses import replace
+from functools import partial
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from benchmarks.method_figures import Settings, main
+from benchmarks.method_scene import NARROW, PAPER, RESERVE, Account, Scene, watch
+
+import saformer
+from saformer.cli.main import main as cli
+from saformer.core.proposals import num_narrow
+from saformer.training.reserve import fit_reserve
+from tests.runs.exported import telling_run
+
+MAX_BYTES = 100_000
+STOP_COST = 3.0
+
+
+@pytest.fixture(params=[np.inf, STOP_COST], ids=["goes on", "can stop"])
+def run(request, tmp_path, monkeypatch):
+    """Allowance, whose episodes cannot end before their time; or as if they could."""
+    monkeypatch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=20))
+    monkeypatch.setattr("saformer.training.reserve.stop_cost", lambda _: np.array([request.param]))
+    return telling_run(tmp_path / "run")
+
+
+def test_draws_what_a_run_can_do(run, tmp_path, capsys):
+    main(Settings(run=(str(run.path),), out=tmp_path / "figures", episodes=3))
+    drawn = {path.stem: path.read_text() for path in (tmp_path / "figures").iterdir()}
+    said = capsys.readouterr().out
+    of_run = {"reserve_budget_allowance", "reserve_stop_allowance"} if NARROW in said else {"reserve_course_allowance"}
+    assert set(drawn) == {"reserve_rule"} | of_run
+    for text in drawn.values():
+        assert ElementTree.fromstring(text).tag.endswith("svg")
+        assert len(text) < MAX_BYTES
+    assert f"{RESERVE}: " in said
+
+
+def test_watches_what_evaluation_sees(run):
+    """Seen to fail when a budget begins with the first step's cost."""
+    scene = watch(str(run.path), limit="p20", episodes=3)
+    for way, rule in ((PAPER, "paper"), (RESERVE, "reserve")):
+        judged = saformer.evaluate(run.path, limits=["p20"], episodes=3, execution={"verification": rule})
+        assert [one.cost for one in scene.accounts[way]] == pytest.approx(
+            [row.cost[0] for row in judged.rows], rel=1e-4
+        )
+        assert [one.held.mean() for one in scene.accounts[way]] == [row.fell_back for row in judged.rows]
+    for account in scene.accounts[RESERVE]:
+        remaining = account.left[:-1] - scene.margin
+        at_stake = (account.forecast > remaining) & (remaining <= scene.stop_cost)
+        assert account.held.tolist() == at_stake.tolist()
+
+
+def test_the_proposals_are_those_that_were_chosen_from(run):
+    """Seen to fail when they are another step's."""
+    scene = watch(str(run.path), limit="p20", episodes=3)
+    looked_into = [one for one in scene.accounts[RESERVE] if one.proposals is not None]
+    assert any(one.proposals.step for one in looked_into)
+    for account in looked_into:
+        found = account.proposals
+        assert account.held[found.step]
+        assert found.forecast[0] == pytest.approx(account.forecast[found.step])
+        price = found.forecast + 3 * found.step_cost
+        there = len(price) if scene.can_stop else num_narrow(len(price))
+        assert found.chosen == price[:there].argmin()
+
+
+def test_the_episode_of_the_median_cost_is_shown():
+    """Seen to fail when the dearest is."""
+
+    def account(cost: float) -> Account:
+        return Account(np.array([9.0, 9.0 - cost]), np.zeros(1), np.zeros(1, bool), 0.0, 0, None)
+
+    scene = Scene("x", 9.0, "p20", 0.0, np.inf, {PAPER: [account(cost) for cost in (5.0, 8.0, 2.0, 7.0, 9.5)]})
+    assert scene.shown == 3
+    assert not scene.accounts[PAPER][4].is_within
+    assert replace(scene, accounts={PAPER: scene.accounts[PAPER][:4]}).shown == 0
+
+
+def test_other_agents_are_refused(tmp_path):
+    brief = "--data-steps 2000 --updates 1 --batch-size 8 --evaluate-every 0 --width 16 --layers 1"
+    assert cli(["train", "allowance", "--agent", "dt", *brief.split(), "--out", str(tmp_path / "run")]) == 0
+    with pytest.raises(ValueError, match="dt with 1 constraints; these figures are of one constraint"):
+        watch(str(tmp_path / "run"), limit="p20", episodes=1)
+
+
+def test_figures_of_the_documentation_are_small(project):
+    kept = list((project / "docs" / "figures").glob("reserve_*.svg"))
+    assert len(kept) == 4
+    assert all(path.stat().st_size < MAX_BYTES for path in kept)
