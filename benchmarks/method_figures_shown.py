@@ -32,9 +32,8 @@ def table(scene: Scene) -> str:
         held = ", ".join(_share(account.held) for account in accounts)
         wide = sum(account.num_wide for account in accounts)
         earned = np.mean([account.earned for account in accounts])
-        lines.append(
-            f"{way}: {_within(accounts)}, costs {costs}, mean return {earned:.0f}; held {held} steps, {wide} wide"
-        )
+        lines.append(f"{way}: {_within(accounts)}, costs {costs}, mean return {earned:.0f}")
+        lines.append(f"    held {held} steps; {wide} took one of the second half")
     found = scene.accounts[RESERVE][scene.shown].proposals
     lines.append(f"shown: episode {scene.shown}" + (f", {_told(found)}" if found else ""))
     return "\n".join(lines)
@@ -94,7 +93,7 @@ def stopping(scene: Scene) -> str:
             ylabel="remains of the limit (below 0: passed)",
         )
         axis.legend(loc="lower left")
-        _choice(beside, scene.accounts[RESERVE][scene.shown].proposals)
+        _choice(beside, scene)
         return svg(figure)
 
 
@@ -103,7 +102,7 @@ def _endings(axis: Axes, accounts: list[Account], kept: float, way: str) -> None
     for number, left in enumerate(lasts):
         label = f"{way}: {_within(accounts)}" if number == 0 else None
         axis.plot(left, color=COLOURS[way], ls=LINES[way], lw=1.3, label=label)
-        axis.plot(len(left[1:]), left[-1:], "o", ms=4.5, color=COLOURS[way])
+        axis.plot(range(len(left))[-1:], left[-1:], "o", ms=4.5, color=COLOURS[way])
 
 
 def course(scene: Scene) -> str:
@@ -118,38 +117,43 @@ def course(scene: Scene) -> str:
             axis.plot(len(account.held), whole[-1], "o", ms=5, color=COLOURS[way])
         held = scene.accounts[RESERVE][scene.shown].held
         _shade(axis, held, "at stake by reserve")
-        for level, style, words in (
-            (scene.limit, "--", "limit"),
-            (scene.limit - scene.margin, ":", "limit, less the margin"),
-        ):
-            axis.axhline(level, color="k", lw=0.9, ls=style)
-            axis.text(len(held), level, words, ha="right", va="bottom", **NOTE)
+        axis.axhline(scene.limit, color="k", lw=0.9, ls="--", label=f"limit {scene.limit:.0f}")
+        axis.axhline(scene.limit - scene.margin, color="k", lw=0.9, ls=":", label="limit, less the margin")
         axis.set(
             title=f"by reserve at stake in {_share(held)} steps",
             xlabel="step",
             ylabel="spent + forecast after the mean",
         )
-        axis.legend(loc="upper right")
-        _choice(beside, scene.accounts[RESERVE][scene.shown].proposals)
+        _legend_above(axis)
+        _choice(beside, scene)
         return svg(figure)
 
 
-def _choice(axis: Axes, found: Proposals | None) -> None:
+def _choice(axis: Axes, scene: Scene) -> None:
     """What each proposal costs now and leads to; what lies below the line has a smaller price than the mean."""
+    found = scene.accounts[RESERVE][scene.shown].proposals
     if found is None:
-        axis.set_title("no limit was at stake")
+        axis.set_title("the limit was never at stake")
         return
-    for (name, some), colour in zip(_halves(found).items(), (LEFT, FORECAST), strict=True):
-        axis.scatter(found.step_cost[some], found.forecast[some], s=13, c=colour, linewidths=0, alpha=0.75, label=name)
-    mean, taken = ((found.step_cost[number], found.forecast[number]) for number in (0, found.chosen))
+    remarks = ("", "" if scene.can_stop else " (not taken here)")
+    for (name, some), colour, remark in zip(_halves(found).items(), (LEFT, FORECAST), remarks, strict=True):
+        style: Any = {"s": 13, "c": colour, "linewidths": 0, "alpha": 0.75, "label": name + remark}
+        axis.scatter(found.step_cost[some], found.forecast[some], **style)
+    mean, taken = (np.array([found.step_cost[number], found.forecast[number]]) for number in (0, found.chosen))
     axis.plot(*mean, "k+", ms=9, mew=1.6, ls="", label="the mean")
     axis.plot(*taken, "o", ms=10, mfc="none", mec="k", mew=1.4, ls="", label="the one taken")
+    above_and_below = np.array([found.forecast.max(), found.forecast.min()]) - mean[1]
     price = f"as dear as the mean: forecast + {EMPHASIS:.0f} x step cost"
-    axis.axline(mean, slope=-EMPHASIS, color="k", lw=0.8, ls=":", label=price)
+    axis.plot(mean[0] - above_and_below / EMPHASIS, mean[1] + above_and_below, "k:", lw=0.9, label=price)
     axis.set(title=f"the {len(found.forecast)} proposals of step {found.step}", xlabel="step cost", ylabel="forecast")
+    _legend_above(axis)
+
+
+def _legend_above(axis: Axes) -> None:
+    """What the marks mean, in room made for it above them."""
     low, high = axis.get_ylim()
     axis.set_ylim(low, high + 0.6 * (high - low))
-    axis.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
+    axis.legend(loc="upper right")
 
 
 def _halves(found: Proposals) -> dict[str, slice]:
