@@ -80,8 +80,8 @@ def _reserve(axis: Axes, y: float) -> None:
     _across(axis, late, cheapest, "yes")
     for question in (overrun, late):
         _down(axis, question, mean, "no")
-    remark = "if no episode ends early:\nstop cost infinite, and of\nthe first half alone"
-    _lines(axis, cheapest.x, y - 0.68, remark)
+    remark = "if no episode ends early:\nstop cost infinite; of the\nfirst half alone, unless\nit saves too slowly"
+    _lines(axis, cheapest.x, y - 0.74, remark)
 
 
 def _title(axis: Axes, y: float, words: str) -> None:

@@ -135,7 +135,7 @@ def _choice(axis: Axes, scene: Scene) -> None:
     if found is None:
         axis.set_title("the limit was never at stake")
         return
-    remarks = ("", "" if scene.can_stop else " (not taken here)")
+    remarks = ("", "" if found.had_wide else " (not taken here)")
     for (name, some), colour, remark in zip(_halves(found).items(), (LEFT, FORECAST), remarks, strict=True):
         style: Any = {"s": 13, "c": colour, "linewidths": 0, "alpha": 0.75, "label": name + remark}
         axis.scatter(found.step_cost[some], found.forecast[some], **style)

@@ -22,6 +22,7 @@ from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
 from saformer.evaluation.evaluate import FIRST_SEED
+from saformer.reserve import EMPHASIS
 from saformer.runs.run import find_run
 
 PAPER, NARROW, RESERVE = "the paper's rule", "by reserve, usual proposals alone", "by reserve"
@@ -43,6 +44,11 @@ class Proposals:
     """[N] what each costs itself, as the reserve has learnt it"""
     chosen: int
 
+    @property
+    def had_wide(self) -> bool:
+        """Whether all were to be had: of all of them, the chosen one has the smallest price."""
+        return self.chosen == int((self.forecast + EMPHASIS * self.step_cost).argmin())
+
 
 @dataclass(frozen=True)
 class Account:
@@ -58,7 +64,7 @@ class Account:
     num_wide: int
     """held steps that executed a proposal of the second half, which by reserve is spread widely"""
     proposals: Proposals | None
-    """of the first of those, else of the middle one of all held steps; None where there was none"""
+    """of a held step: where episodes can end, the first of those, else the middle one of the others; or None"""
 
     @property
     def cost(self) -> float:
@@ -122,7 +128,7 @@ def watch(path: str, *, limit: str, episodes: int, device: str = "auto") -> Scen
     assert agent.reserve is not None
     data, stop_cost = totals_of(run), float(agent.reserve.get_buffer("stop_cost")[0])
     parsed = parse_limit(limit, data)
-    ways = [way for way in WAYS if way != NARROW or np.isfinite(stop_cost)]  # else wide proposals are never taken
+    ways = [way for way in WAYS if way != NARROW or np.isfinite(stop_cost)]  # else few are wide
     accounts = {
         way: roll_out(agent, replace(options, **WAYS[way]), data, parsed.values[0], episodes=episodes) for way in ways
     }
@@ -138,14 +144,18 @@ def roll_out(
     seeds, limits = [FIRST_SEED + number for number in range(episodes)], [np.array([limit])] * episodes
     horizon = data.environment.horizon
     played = rollout(agent.policy(options), maker, limits, seeds, horizon=horizon, watch=seen)
-    return [_account(agent, episode, seen.kept[lane]) for lane, episode in enumerate(played)]
+    can_stop = bool(agent.reserve is not None and agent.reserve.get_buffer("stop_cost").isfinite().all())
+    return [_account(agent, episode, seen.kept[lane], can_stop=can_stop) for lane, episode in enumerate(played)]
 
 
-def _account(agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]]) -> Account:
+def _account(
+    agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]], *, can_stop: bool
+) -> Account:
     discount = agent.config.cost_discount ** np.arange(len(episode.cost))
     chosen, held = np.array([number for _, _, number in made]), np.flatnonzero(episode.fell_back)
     wide = held[chosen[held] >= num_narrow(len(made[0][0]))]
-    telling = wide[:1] if len(wide) else held[len(held) // 2 :][:1]
+    usual = np.setdiff1d(held, wide)
+    telling = wide[:1] if len(wide) and can_stop else usual[len(usual) // 2 :][:1]
     return Account(
         left=episode.limit[0] - np.cumsum([0.0, *(discount * episode.cost[:, 0])]),
         forecast=np.array([float(forecast[0]) for forecast, _, _ in made]),
