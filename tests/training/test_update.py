@@ -18,8 +18,9 @@ from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.training.config import FitConfig
 from saformer.training.fit import _until_next_event
+from saformer.training.optimizers import optimizer_of
 from saformer.training.pack import PackedAgent
-from saformer.training.trainer import Member, PackTrainer, Trainer, optimizer_of
+from saformer.training.trainer import Member, PackTrainer, Trainer
 from saformer.training.update import Update
 from tests.conftest import randomise, tiny_config
 
@@ -151,7 +152,7 @@ def test_after_a_bad_update_nothing_changes():
         return replace(batch, state=batch.state + next(drawn))
 
     generator = torch.Generator().manual_seed(0)
-    updates = Update(agent, trainer.optimizers, spoilt, [generator], gradient_clip=0.25, compile="off")
+    updates = Update(agent, trainer.optimizers, spoilt, [generator], compile="off")
     found = updates.run([1e-3] * 3)
     assert found.num_updates == 0
     assert "actor/action" in found.bad[0]
@@ -168,9 +169,9 @@ def test_what_is_watched_is_no_part_of_the_loss():
 
     phase = Phase("one", tuple(model.parameters()), terms)
     learner = SimpleNamespace(phases=(phase,), averages=(), model=model, num_models=1)
-    optimizers = {"one": optimizer_of(phase, CONFIG, CPU)}
+    optimizers = {"one": optimizer_of(phase, replace(CONFIG, gradient_clip=100.0), CPU)}
     draw = lambda: sampler(HOPPER).windows(torch.arange(4))  # noqa: E731
-    updates = Update(learner, optimizers, draw, [torch.Generator()], gradient_clip=100.0, compile="off")
+    updates = Update(learner, optimizers, draw, [torch.Generator()], compile="off")
     weight = model.weight.item()
     found = updates.run([1e-3]).means
     assert model.weight.grad.item() == 1.0

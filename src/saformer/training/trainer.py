@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -10,13 +9,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from saformer.agents.agent import Agent, Phase, Sampler
+from saformer.agents.agent import Agent, Sampler
 from saformer.data.sampling import PackedSampler, WindowSampler
 from saformer.data.transitions import PackedTransitions, TransitionSampler
 from saformer.engine.distributed import Ranks
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
+from saformer.training.optimizers import have_triton, optimizer_of
 from saformer.training.pack import PackedAgent, Slot, can_be_fused
 from saformer.training.precision import set_training_dtype, training_dtype
 from saformer.training.stack import StackedAgent
@@ -87,7 +87,11 @@ class PackTrainer:
     def _prepare(self) -> None:
         """Build what trains from the agents as they are; on a GPU, updates are recorded when the first one is due."""
         self.learner = _learner_of(self.members, self.config, self.device, self.ranks)
-        self.optimizers = {phase.name: optimizer_of(phase, self.config, self.device) for phase in self.learner.phases}
+        num_models = self.learner.num_models
+        self.optimizers = {
+            phase.name: optimizer_of(phase, self.config, self.device, num_models=num_models)
+            for phase in self.learner.phases
+        }
         self._updates_: Update | None = None
 
     @property
@@ -99,7 +103,6 @@ class PackTrainer:
                 self.optimizers,
                 self._batches(),
                 self.generators,
-                gradient_clip=self.config.gradient_clip,
                 compile=self.config.compile,
                 ranks=self.ranks,
             )
@@ -212,13 +215,13 @@ class PackTrainer:
         for index, slot, _ in self._slots(phase, number):
             for key in [key for key in tensors if key.startswith(f"{index}.")]:
                 value, name = tensors[key].to(self.device), key.split(".", 1)[1]
-                if value.ndim == 0:
-                    on_gpu = self.device.type == "cuda"
-                    state[slot.parameter][name] = value.clone() if on_gpu else value.cpu().clone()
-                    continue
                 if name not in state[slot.parameter]:
-                    state[slot.parameter][name] = torch.zeros_like(slot.parameter)
-                slot.write(state[slot.parameter][name], value)
+                    like = slot.parameter if value.ndim else value
+                    state[slot.parameter][name] = torch.zeros_like(like, requires_grad=False)
+                if value.ndim == 0:
+                    state[slot.parameter][name].copy_(value)
+                else:
+                    slot.write(state[slot.parameter][name], value)
 
     def _slots(self, phase: str, number: int) -> Iterator[tuple[int, Slot, torch.Size]]:
         """Where a member's parameters of a phase are kept, in the order of its own phase."""
@@ -266,7 +269,7 @@ def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.devi
     """What is trained: the agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
-    fused = _have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))
+    fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))
     if len(agents) == 1 and not (fused and config.compile != "off"):
         set_training_dtype(agents[0].model, dtype)
         return agents[0]
@@ -276,20 +279,3 @@ def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.devi
     pack = PackedAgent(agents, seeds=seeds, fused=fused and config.compile != "off")
     set_training_dtype(pack.model, dtype)
     return pack
-
-
-def _have_triton(device: torch.device) -> bool:
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
-
-
-def optimizer_of(phase: Phase, config: FitConfig, device: torch.device) -> torch.optim.AdamW:
-    """AdamW; on a GPU in one kernel, with a learning rate that a recorded update can read."""
-    on_gpu, rate = device.type == "cuda", phase.learning_rate or config.learning_rate
-    return torch.optim.AdamW(
-        phase.parameters,
-        lr=torch.tensor(rate, device=device) if on_gpu else rate,
-        weight_decay=config.weight_decay if phase.weight_decay is None else phase.weight_decay,
-        betas=(0.9, 0.999),
-        fused=on_gpu,
-        capturable=on_gpu,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.engine.distributed import Ranks
 from saformer.training.losses import losses_of, over_ranks, shares_of
+from saformer.training.optimizers import Optimizer
 
 Batches = Callable[[], Any]
 WARMUP_UPDATES = 3
@@ -65,17 +66,16 @@ class Update:
     def __init__(
         self,
         learner: Learner,
-        optimizers: dict[str, torch.optim.AdamW],
+        optimizers: Mapping[str, Optimizer],
         batches: Batches,
         generators: Sequence[torch.Generator],
         *,
-        gradient_clip: float,
         compile: Literal["auto", "record", "off"],
         ranks: Ranks | None = None,
     ) -> None:
         self._ranks = ranks or Ranks()
         self._learner, self._phases, self._optimizers = learner, learner.phases, optimizers
-        self._batches, self._generators, self._clip = batches, tuple(generators), gradient_clip
+        self._batches, self._generators = batches, tuple(generators)
         self._device = self._generators[0].device
         self._on_gpu = self._device.type == "cuda"
         self._streams = [torch.cuda.Stream(self._device) for _ in self._phases[1:]] if self._on_gpu else []
@@ -88,7 +88,7 @@ class Update:
         self._replay: Callable[[], None] = self._once
         if self._on_gpu:
             for optimizer in optimizers.values():
-                optimizer.found_inf = self._bad  # type: ignore[attr-defined]
+                optimizer.found_inf = self._bad
             if compile != "off":
                 # every phase of every agent is the same function to the compiler, which would give up at the ninth
                 with torch._dynamo.config.patch(recompile_limit=MOST_PHASES):
@@ -134,7 +134,7 @@ class Update:
             torch.cuda.current_stream().wait_stream(stream)
 
     def _differentiate(self, phase: Phase, batch: Any) -> dict[str, Tensor]:
-        """Leave the clipped gradient on the phase's parameters; losses and the norm before clipping, each [M]."""
+        """Give the phase's optimiser its gradients; losses and the norm before clipping, each [M]."""
         losses, watched, counts = self._losses[phase.name](type(batch), dict(vars(batch)))
         if self._ranks.are_several:
             shares = shares_of(counts, self._ranks)
@@ -142,9 +142,7 @@ class Update:
         gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), phase.parameters)
         if self._ranks.are_several:
             losses, watched, gradients = over_ranks(losses, watched, gradients, self._ranks)
-        for parameter, gradient in zip(phase.parameters, gradients, strict=True):
-            parameter.grad = gradient.contiguous()  # fused optimisers want the parameter's layout
-        norm = clip_gradients(phase.parameters, self._clip, num_models=self._learner.num_models)
+        norm = self._optimizers[phase.name].take(gradients)
         found = {**losses, **watched, "gradient_norm": norm}
         return {name: value.detach() for name, value in found.items()}
 
@@ -174,6 +172,8 @@ class Update:
             graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
             self._once()
+        for optimizer in self._optimizers.values():
+            optimizer.settle()
         before.restore()
         self._forget()
         return graph.replay
@@ -207,7 +207,7 @@ class _Snapshot:
     def __init__(
         self,
         learner: Learner,
-        optimizers: dict[str, torch.optim.AdamW],
+        optimizers: Mapping[str, Optimizer],
         generators: Sequence[torch.Generator],
     ) -> None:
         self._learner, self._optimizers, self._generators = learner, optimizers, generators
@@ -231,18 +231,6 @@ class _Snapshot:
         torch.cuda.set_rng_state(self._dropout, self._generators[0].device)
 
 
-def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_models: int) -> Tensor:
-    """Scale each model's gradient down to a norm of `bound`, and answer what the norms were: [M]."""
-    if num_models == 1:
-        return torch.nn.utils.clip_grad_norm_(parameters, bound)[None]
-    rows = [parameter.grad.reshape(num_models, -1) for parameter in parameters if parameter.grad is not None]
-    together = torch.cat(rows, 1)  # there and back is four kernels, where a norm and a product for each are hundreds
-    norm = together.norm(dim=1)
-    together *= (bound / (norm + 1e-6)).clamp(max=1.0)[:, None]  # as clip_grad_norm_ does it
-    torch.split_with_sizes_copy(together, [row.shape[1] for row in rows], 1, out=rows)
-    return norm
-
-
 def _not_finite(names: Sequence[str], rows: list[list[float]]) -> dict[int, tuple[str, ...]]:
     """For each model that has any, the names of its values that are not finite."""
     found: dict[int, tuple[str, ...]] = {}
@@ -259,7 +247,7 @@ def _reason(error: Exception) -> str:
     return next((line for line in reversed(lines) if "Error" in line), next(iter(lines), "no reason given"))
 
 
-def _set_learning_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
+def _set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -274,6 +262,6 @@ def _follow(average: MovingAverage, *, unless: Tensor) -> None:
         mine.lerp_(other, rate)
 
 
-def _copied(optimizer: torch.optim.AdamW) -> dict[Any, dict[str, Tensor]]:
+def _copied(optimizer: Optimizer) -> dict[Any, dict[str, Tensor]]:
     states = optimizer.state.items()
     return {parameter: {key: value.clone() for key, value in state.items()} for parameter, state in states}
