@@ -709,7 +709,7 @@ MUTANTS = (
            'tests/data/test_sampling.py::test_transitions_lead_to_the_next_state_and_end_where_their_trajectory_does'),
     Mutant('ends everywhere', 'data/transitions.py', 'terminated=is_last & self._terminated[trajectory]', 'terminated=self._terminated[trajectory]',
            'tests/data/test_sampling.py::test_transitions_lead_to_the_next_state_and_end_where_their_trajectory_does'),
-    Mutant('first states of the whole store', 'data/transitions.py', 'initial_state=self._pairs.windows(self._start[begun]).state[:, 0]', 'initial_state=self._pairs.table.state[self._start[begun]]',
+    Mutant('first states of the whole store', 'data/sampling.py', 'self.state[(self.start + self.shift)[trajectory]]', 'self.state[self.start[trajectory]]',
            'tests/data/test_sampling.py::test_transitions_of_a_view_are_those_of_its_trajectories'),
     Mutant('watched terms count', 'training/losses.py', 'if term.watched}', 'if not name}',
            'tests/training/test_update.py::test_what_is_watched_is_no_part_of_the_loss'),
@@ -1079,4 +1079,6 @@ MUTANTS = (
            "tests/experiments/test_method_figures.py::test_the_proposals_are_those_that_were_chosen_from"),
     Mutant("method figures: the dearest episode", "../../benchmarks/method_scene.py", "[(len(costs) - 1) // 2]", "[-1]",
            "tests/experiments/test_method_figures.py::test_the_episode_of_the_median_cost_is_shown"),
+    Mutant("averages jump", "training/update.py", "        torch._foreach_mul_(gaps, rate)\n", "",
+           "tests/training/test_update.py::test_averages_follow_by_their_rate"),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from saformer.training.fit import _until_next_event
 from saformer.training.optimizers import optimizer_of
 from saformer.training.pack import PackedAgent
 from saformer.training.trainer import Member, PackTrainer, Trainer
-from saformer.training.update import Update
+from saformer.training.update import Update, _follow
 from tests.conftest import randomise, tiny_config
 
 CONFIG = FitConfig(updates=20, batch_size=6, warmup_updates=2)
@@ -176,6 +176,17 @@ def test_what_is_watched_is_no_part_of_the_loss():
     found = updates.run([1e-3]).means
     assert model.weight.grad.item() == 1.0
     assert found["one/seen"] == pytest.approx([9 * weight])
+
+
+@pytest.mark.parametrize("rate", [0.25, torch.tensor(0.25)])
+def test_averages_follow_by_their_rate(rate):
+    """On a CPU and as a GPU does it. Seen to fail when a GPU's averages jump to what they follow."""
+    average, followed = [torch.zeros(2), torch.full((3,), 8.0)], [torch.full((2,), 4.0), torch.zeros(3)]
+    _follow(average, followed, rate)
+    assert [part.tolist() for part in average] == [[1.0] * 2, [6.0] * 3]
+    assert [part.tolist() for part in followed] == [[4.0] * 2, [0.0] * 3]
+    _follow(average, followed, torch.tensor(0.0))
+    assert [part.tolist() for part in average] == [[1.0] * 2, [6.0] * 3]
 
 
 def test_a_phase_that_cannot_be_compiled_is_left_as_it_is(monkeypatch):

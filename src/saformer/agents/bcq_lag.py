@@ -206,7 +206,7 @@ class BCQLagAgent:
         return {
             "reward_error": model.reward.error(model.reward(batch.state, batch.action), reward_target),
             "cost_error": model.cost.error(model.cost(timed, batch.action), cost_target),
-            "reward_value": watched(reward_target[:, 0], reward_target[:, 0]),
+            "reward_value": watched(reward_target[:, 0]),
         }
 
     def perturbation_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
@@ -228,7 +228,7 @@ class BCQLagAgent:
         loss = model.multiplier.loss((cost - limit) / model.cost.scale)
         figures = {"value": model.multiplier(), "expected_cost": raw}
         return {"excess": of_each(loss)} | {
-            f"{name}_{i}": watched(values[..., i], loss) for name, values in figures.items() for i in range(len(limit))
+            f"{name}_{i}": watched(values[..., i]) for name, values in figures.items() for i in range(len(limit))
         }
 
     def policy(self, options: BCQLagOptions | None = None) -> MarkovPolicy:

@@ -185,7 +185,7 @@ class COptiDICEAgent:
         return {
             "begun": of_each(model.begun(model.value, batch)[:, 0]),
             "conjugate": of_each(self.config.caution * conjugate(advantage)),
-            "correction": watched(correction(advantage), advantage),
+            "correction": watched(correction(advantage)),
         }
 
     def bound_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
@@ -194,7 +194,7 @@ class COptiDICEAgent:
         temperature = model.temperature()
         shown = self._shown_cost(batch) / temperature
         highest = temperature * (shown.logsumexp(0) - math.log(len(shown)) + self.config.cost_bound)  # [C]
-        return {"highest": of_each(highest.sum().expand(len(shown)))}
+        return {"highest": of_each(highest.sum()[None])}
 
     def multiplier_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """Raise the price while whole episodes would cost more than the limit."""
@@ -210,9 +210,7 @@ class COptiDICEAgent:
         loss = model.multiplier.loss(loss_of)
         figures = {"value": model.multiplier(), "expected_cost": raw}
         return {"excess": of_each(loss)} | {
-            f"{name}_{i}": watched(values[..., i], loss)
-            for name, values in figures.items()
-            for i in range(cost.shape[1])
+            f"{name}_{i}": watched(values[..., i]) for name, values in figures.items() for i in range(cost.shape[1])
         }
 
     def actor_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:

@@ -196,7 +196,7 @@ class CPQAgent:
         return {
             "error": model.cost.error(familiar, target),
             "penalty": of_each(self.config.penalty * penalty),
-            "unfamiliar": watched(strange.float().mean(), penalty),
+            "unfamiliar": watched(strange.float().mean()),
         }
 
     def actor_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
@@ -210,7 +210,7 @@ class CPQAgent:
         return {
             "reward": of_each(torch.where(safe, -reward, 0.0)),
             "overrun": of_each(overrun),
-            "safe": watched(safe.float(), overrun),
+            "safe": watched(safe.float()),
         } | self._begun(batch)
 
     def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:
@@ -240,4 +240,4 @@ class CPQAgent:
         """What whole episodes are expected to cost, in raw units, to be watched."""
         _, cost, _ = self.model.expected_cost(batch.initial_state, torch.zeros_like(batch.timestep))
         raw = self.model.units.raw_cost(cost)
-        return {f"expected_cost_{i}": watched(raw[:, i], raw[:, i]) for i in range(raw.shape[1])}
+        return {f"expected_cost_{i}": watched(raw[:, i]) for i in range(raw.shape[1])}

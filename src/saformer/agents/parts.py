@@ -139,9 +139,9 @@ def of_each(values: Tensor) -> PerSample:
     return PerSample(values, 1)
 
 
-def watched(values: Tensor, like: Tensor) -> PerSample:
+def watched(values: Tensor) -> PerSample:
     """A figure to be shown beside the losses: [] for the whole batch, or [B]."""
-    return PerSample(values.detach().expand(len(like)), 1, watched=True)
+    return PerSample(values.detach().reshape(-1), 1, watched=True)
 
 
 def target_of(network: Network) -> Network:

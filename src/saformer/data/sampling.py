@@ -93,6 +93,10 @@ class WindowTable:
             valid=steps <= last,
         )
 
+    def first_states(self, trajectory: Tensor) -> Tensor:
+        """[B, S] how these trajectories [B] began."""
+        return self.state[(self.start + self.shift)[trajectory]]
+
 
 class WindowSampler:
     """Draws windows of K steps that begin at any step with equal chance and are padded at their end.

@@ -97,7 +97,7 @@ class TransitionSampler:
             terminated=is_last & self._terminated[trajectory],
             truncated=is_last & self._truncated[trajectory],
             timestep=pairs.timestep[:, 0],
-            initial_state=self._pairs.windows(self._start[begun]).state[:, 0],
+            initial_state=self._pairs.table.first_states(begun),
         )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.engine.distributed import Ranks
 from saformer.training.losses import losses_of, over_ranks, shares_of
-from saformer.training.optimizers import Optimizer
+from saformer.training.optimizers import Optimizer, have_triton
 
 Batches = Callable[[], Any]
 WARMUP_UPDATES = 3
@@ -77,7 +77,7 @@ class Update:
         self._learner, self._phases, self._optimizers = learner, learner.phases, optimizers
         self._batches, self._generators = batches, tuple(generators)
         self._device = self._generators[0].device
-        self._on_gpu = self._device.type == "cuda"
+        self._on_gpu, self._has_kernels = self._device.type == "cuda", have_triton(self._device)
         self._streams = [torch.cuda.Stream(self._device) for _ in self._phases[1:]] if self._on_gpu else []
         self._losses = {
             phase.name: losses_of(phase, learner.num_models, counted=self._ranks.are_several) for phase in self._phases
@@ -119,8 +119,8 @@ class Update:
             for phase, stream in self._side_by_side():
                 with stream:
                     self._optimizers[phase.name].step()
-            for average in self._learner.averages:
-                _follow(average, unless=self._bad)
+            for rate, averages in _by_rate(self._learner.averages).items():
+                _follow(*averages, rate * (1 - self._bad) if self._on_gpu else rate)
 
     def _side_by_side(self) -> Iterator[tuple[Phase, AbstractContextManager[Any]]]:
         """Phases and where to run them: on a GPU each but the first has a stream of its own, and all begin together."""
@@ -151,6 +151,11 @@ class Update:
         values = torch.stack(list(metrics.values()))  # [metrics, M]
         if not self._names:
             self._names, self._sums, self._odd = list(metrics), torch.zeros_like(values), torch.zeros_like(values)
+        if self._has_kernels:
+            from saformer.training.fused.books import book  # one launch where there are seventeen below
+
+            book(values, self._sums, self._odd, self._num_good, self._bad)
+            return
         was_bad = self._bad.clone()
         self._bad.copy_(torch.maximum(was_bad, (~torch.isfinite(values)).any().float()))
         self._sums.add_(torch.where(self._bad > 0, 0.0, values))
@@ -255,11 +260,24 @@ def _set_learning_rate(optimizer: Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
+def _by_rate(averages: Sequence[MovingAverage]) -> dict[float, tuple[list[Tensor], list[Tensor]]]:
+    """All averages of a rate, and what they follow."""
+    found: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
+    for part in averages:
+        mine, followed = found.setdefault(part.rate, ([], []))
+        mine += part.average
+        followed += part.followed
+    return found
+
+
 @torch.no_grad()
-def _follow(average: MovingAverage, *, unless: Tensor) -> None:
-    rate = average.rate * (1 - unless)
-    for mine, other in zip(average.average, average.followed, strict=True):
-        mine.lerp_(other, rate)
+def _follow(average: list[Tensor], followed: list[Tensor], rate: float | Tensor) -> None:
+    if isinstance(rate, Tensor):  # which has no such function, on a GPU
+        gaps = torch._foreach_sub(followed, average)
+        torch._foreach_mul_(gaps, rate)
+        torch._foreach_add_(average, gaps)
+    else:
+        torch._foreach_lerp_(average, followed, rate)
 
 
 def _copied(optimizer: Optimizer) -> dict[Any, dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""How far our AdamW's kernels are from torch's: a program, because Triton is interpreted or not.
+"""How far the kernels that clip, step and add up are from torch's own: a program, since Triton is interpreted or not.
 
 Prints a JSON object. On a GPU the kernels are compiled, elsewhere interpreted (TRITON_INTERPRET=1) and slow.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ from saformer.training.config import FitConfig
 from saformer.training.fused.adamw import FusedAdamW
 from saformer.training.optimizers import Optimizer, PlainAdamW, optimizer_of
 from saformer.training.trainer import Member, PackTrainer
+from saformer.training.update import Update
 from tests.training.test_update import CHEETAH, CONFIG, HOPPER, agents, sampler
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -59,6 +61,21 @@ def steps(num_models: int) -> float:
     return furthest
 
 
+def booked() -> float:
+    """Sums, the last values, good updates and whether one was bad: three good ones, an infinite one, another."""
+    generator, books = torch.Generator().manual_seed(0), []
+    values = torch.randn(5, 3, 4, generator=generator).to(DEVICE)
+    values[3, 1, 2] = torch.inf
+    for kernels in (False, True):
+        kept = SimpleNamespace(_names=[], _has_kernels=kernels)
+        kept._num_good, kept._bad = torch.zeros(2, device=DEVICE).unbind()
+        for rows in values:
+            Update._book(kept, {str(number): row for number, row in enumerate(rows)})  # type: ignore[arg-type]
+        books.append(torch.cat([kept._sums.flatten(), kept._odd.flatten(), kept._num_good[None], kept._bad[None]]))
+    assert torch.equal(books[0].isfinite(), books[1].isfinite())
+    return (books[0] - books[1])[books[0].isfinite()].abs().max().item()
+
+
 def handed_on(first: Callable[..., Optimizer], rest: Callable[..., Optimizer]) -> float:
     """Losses of two packed runs, saved half-way by one kind of optimiser and gone on with by another."""
     whole, begun = _pack(optimizer_of), _pack(first)
@@ -88,5 +105,5 @@ def _with(make: Callable[..., Optimizer]) -> Any:
 
 if __name__ == "__main__":
     found = {f"models: {number}": steps(number) for number in (1, 3)}
-    found |= {"saved": handed_on(fused, optimizer_of), "restored": handed_on(optimizer_of, fused)}
+    found |= {"booked": booked(), "saved": handed_on(fused, optimizer_of), "restored": handed_on(optimizer_of, fused)}
     print(json.dumps(found))
