@@ -154,4 +154,4 @@ def test_coptidice_prices_cost_against_reward():
     batch = agent.model.units.transitions(batch)
     assert batch.reward[:, 0].tolist() == [1.0, 1.0]
     assert batch.cost[:, 0].tolist() == pytest.approx([0.0, 5**0.5])  # the root mean square of a step is 2 / sqrt(5)
-    assert agent.model.advantage(batch).tolist() == pytest.approx([2.0, 2.0 - 0.5 * 5**0.5])
+    assert agent.model.advantage(batch)[0].tolist() == pytest.approx([2.0, 2.0 - 0.5 * 5**0.5])

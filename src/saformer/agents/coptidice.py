@@ -117,27 +117,31 @@ class COptiDICE(nn.Module):
         )
         self.register_buffer("episode_mass", torch.ones(()))
 
-    def gains(self, network: nn.Module, gain: Tensor, batch: TransitionBatch) -> Tensor:
-        """[B, k] how much better a step was than its state led to expect, for gains [B, k]."""
-        here = network(self.timed(batch.state, batch.timestep))
-        following = network(self.timed(batch.next_state, batch.timestep + 1))
-        discount = self.config.cost_discount
-        return td_target(gain, following, batch, discount=discount, horizon=self.horizon) - here
+    def gains(
+        self, network: nn.Module, gain: Tensor, batch: TransitionBatch, *, beginnings: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """[B, k] how much better a step was than its state led to expect, for gains [B, k].
 
-    def begun(self, network: nn.Module, batch: TransitionBatch) -> Tensor:
-        """[B, k] what a network says of first states, for each step that follows them."""
-        start = self.timed(batch.initial_state, torch.zeros_like(batch.timestep))
-        return network(start) / self.get_buffer("episode_mass")
+        And [B or 0, k] what the network says of first states, for each step that follows them. All in one pass.
+        """
+        states, timesteps = [batch.state, batch.next_state], [batch.timestep, batch.timestep + 1]
+        if beginnings:
+            states, timesteps = [*states, batch.initial_state], [*timesteps, torch.zeros_like(batch.timestep)]
+        said = network(self.timed(torch.cat(states), torch.cat(timesteps)))
+        size, discount = len(batch.state), self.config.cost_discount
+        expected = td_target(gain, said[size : 2 * size], batch, discount=discount, horizon=self.horizon)
+        return expected - said[:size], said[2 * size :] / self.get_buffer("episode_mass")
 
-    def advantage(self, batch: TransitionBatch) -> Tensor:
-        """[B] of reward less priced cost, in units of the caution."""
+    def advantage(self, batch: TransitionBatch, *, beginnings: bool = False) -> tuple[Tensor, Tensor]:
+        """[B] of reward less priced cost, in units of the caution; and [B or 0] the value of first states."""
         priced = batch.reward - (batch.cost @ self.multiplier())[:, None]
-        return self.gains(self.value, priced, batch)[:, 0] / self.config.caution
+        gains, begun = self.gains(self.value, priced, batch, beginnings=beginnings)
+        return gains[:, 0] / self.config.caution, begun[:, 0]
 
     @torch.no_grad()
     def weights(self, batch: TransitionBatch) -> Tensor:
         """[B] the correction of each step, a constant to whoever asks."""
-        return correction(self.advantage(batch))
+        return correction(self.advantage(batch)[0])
 
 
 class COptiDICEAgent:
@@ -181,9 +185,9 @@ class COptiDICEAgent:
     def value_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """The dual of the most reward, less priced cost and divergence, that a flow of steps can have."""
         model, batch = self.model, self.model.units.transitions(batch)
-        advantage = model.advantage(batch)
+        advantage, begun = model.advantage(batch, beginnings=True)
         return {
-            "begun": of_each(model.begun(model.value, batch)[:, 0]),
+            "begun": of_each(begun),
             "conjugate": of_each(self.config.caution * conjugate(advantage)),
             "correction": watched(correction(advantage)),
         }
@@ -192,7 +196,7 @@ class COptiDICEAgent:
         """The dual of the highest cost that a slightly reweighed sample of the data would show."""
         model, batch = self.model, self.model.units.transitions(batch)
         temperature = model.temperature()
-        shown = self._shown_cost(batch) / temperature
+        shown = self._shown_cost(batch, model.weights(batch)) / temperature
         highest = temperature * (shown.logsumexp(0) - math.log(len(shown)) + self.config.cost_bound)  # [C]
         return {"highest": of_each(highest.sum()[None])}
 
@@ -200,9 +204,10 @@ class COptiDICEAgent:
         """Raise the price while whole episodes would cost more than the limit."""
         model, batch = self.model, self.model.units.transitions(batch)
         with torch.no_grad():
-            cost = model.weights(batch)[:, None] * batch.cost  # [B, C]
+            weight = model.weights(batch)
+            cost = weight[:, None] * batch.cost  # [B, C]
             if self.config.cost_bound > 0:
-                shown = self._shown_cost(batch) / model.temperature()
+                shown = self._shown_cost(batch, weight) / model.temperature()
                 cost = cost * shown.softmax(0) * len(cost)
             mass = model.get_buffer("episode_mass")
             loss_of = cost - model.units.get_buffer("limit") / mass
@@ -244,11 +249,13 @@ class COptiDICEAgent:
         """How to act unless told otherwise."""
         return COptiDICEOptions(sample=self.config.sample)
 
-    def _shown_cost(self, batch: TransitionBatch) -> Tensor:
-        """[B, C] what each sample says of the policy's cost per step, beside what it says of the flow of steps."""
-        model = self.model
-        flow = model.gains(model.excess, batch.cost, batch)
-        return model.begun(model.excess, batch) + model.weights(batch)[:, None] * flow
+    def _shown_cost(self, batch: TransitionBatch, weight: Tensor) -> Tensor:
+        """[B, C] what each sample says of the policy's cost per step, beside what it says of the flow of steps.
+
+        Their weights [B] are the corrections.
+        """
+        flow, begun = self.model.gains(self.model.excess, batch.cost, batch, beginnings=True)
+        return begun + weight[:, None] * flow
 
 
 def episode_mass(data: RelabelledStore, discount: float) -> float:
