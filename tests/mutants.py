@@ -1081,4 +1081,8 @@ MUTANTS = (
            "tests/experiments/test_method_figures.py::test_the_episode_of_the_median_cost_is_shown"),
     Mutant("averages jump", "training/update.py", "        torch._foreach_mul_(gaps, rate)\n", "",
            "tests/training/test_update.py::test_averages_follow_by_their_rate"),
+    Mutant("learning rates passed over", "training/update.py", "if self._rates.get(name) == rate:", "if name in self._rates:",
+           "tests/training/test_update.py::test_every_update_learns_from_what_was_drawn_at_its_own_rate"),
+    Mutant("one generator for all windows", "data/sampling.py", "torch.stack([sampler.starts(batch_size, generator) for", "torch.stack([sampler.starts(batch_size, generators[0]) for",
+           "tests/data/test_sampling.py::test_packed_windows_can_be_drawn_before_they_are_gathered"),
 )  # fmt: skip

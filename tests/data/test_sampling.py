@@ -9,7 +9,7 @@ import torch
 from saformer.core.normalizer import Normalizer, centre_and_half_range, mean_and_deviation
 from saformer.criteria import torque
 from saformer.data.relabel import relabel
-from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
+from saformer.data.sampling import PackedSampler, WindowSampler, dimensions_of, statistics_of
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.data.transitions import TransitionSampler
@@ -46,6 +46,17 @@ def test_every_step_is_drawn_and_a_seed_repeats(data):
     counts = torch.bincount(drawn, minlength=20)
     assert counts.min() > 800, "1,000 expected for each of 20 steps"
     assert counts.max() < 1200
+
+
+def test_packed_windows_can_be_drawn_before_they_are_gathered(data):
+    """As a recorded update has it. Seen to fail when every model draws by the first one's generator."""
+    packed = PackedSampler([WindowSampler(data, window=4)] * 2, dimensions_of(data))
+    alone, others = ([torch.Generator().manual_seed(seed) for seed in (0, 1)] for _ in range(2))
+    expected = [WindowSampler(data, window=4).sample(8, generator) for generator in alone]
+    found = packed.gathered(packed.drawn(8, others))
+    assert packed.draws_apart
+    for name, value in vars(found).items():
+        assert torch.equal(value, torch.cat([getattr(part, name) for part in expected])), name
 
 
 def test_statistics_standardise_every_kind(data):

@@ -21,7 +21,7 @@ from saformer.training.fit import _until_next_event
 from saformer.training.optimizers import optimizer_of
 from saformer.training.pack import PackedAgent
 from saformer.training.trainer import Member, PackTrainer, Trainer
-from saformer.training.update import Update, _follow
+from saformer.training.update import Batches, Update, _follow
 from tests.conftest import randomise, tiny_config
 
 CONFIG = FitConfig(updates=20, batch_size=6, warmup_updates=2)
@@ -152,7 +152,7 @@ def test_after_a_bad_update_nothing_changes():
         return replace(batch, state=batch.state + next(drawn))
 
     generator = torch.Generator().manual_seed(0)
-    updates = Update(agent, trainer.optimizers, spoilt, [generator], compile="off")
+    updates = Update(agent, trainer.optimizers, Batches(spoilt), [generator], compile="off")
     found = updates.run([1e-3] * 3)
     assert found.num_updates == 0
     assert "actor/action" in found.bad[0]
@@ -171,11 +171,29 @@ def test_what_is_watched_is_no_part_of_the_loss():
     learner = SimpleNamespace(phases=(phase,), averages=(), model=model, num_models=1)
     optimizers = {"one": optimizer_of(phase, replace(CONFIG, gradient_clip=100.0), CPU)}
     draw = lambda: sampler(HOPPER).windows(torch.arange(4))  # noqa: E731
-    updates = Update(learner, optimizers, draw, [torch.Generator()], compile="off")
+    updates = Update(learner, optimizers, Batches(draw), [torch.Generator()], compile="off")
     weight = model.weight.item()
     found = updates.run([1e-3]).means
     assert model.weight.grad.item() == 1.0
     assert found["one/seen"] == pytest.approx([9 * weight])
+
+
+def test_every_update_learns_from_what_was_drawn_at_its_own_rate():
+    """One draw for each, handed to `gather`. Seen to fail when a new learning rate is passed over."""
+    model, seen = torch.nn.Linear(1, 1, bias=False), []
+    phase = Phase("one", tuple(model.parameters()), lambda _: {"loss": PerSample(model.weight[0].expand(4), 1)})
+    learner = SimpleNamespace(phases=(phase,), averages=(), model=model, num_models=1)
+    drawn, batch = iter(range(9)), sampler(HOPPER).windows(torch.arange(4))
+    batches = Batches(lambda number: seen.append(number.item()) or batch, lambda: (torch.tensor(next(drawn)),))
+    optimizers = {"one": optimizer_of(phase, CONFIG, CPU)}
+    updates = Update(learner, optimizers, batches, [torch.Generator()], compile="off")
+    weights = [model.weight.item()]
+    for rates in ([1e-3, 1e-3], [2e-3]):
+        updates.run(rates)
+        weights.append(model.weight.item())
+    assert seen == [0, 1, 2]
+    assert weights[0] - weights[1] == pytest.approx(2e-3, rel=0.01)
+    assert weights[1] - weights[2] == pytest.approx(2e-3, rel=0.01)
 
 
 @pytest.mark.parametrize("rate", [0.25, torch.tensor(0.25)])

@@ -179,13 +179,27 @@ class PackedSampler:
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> WindowBatch:
         """A batch of `batch_size` windows per model."""
+        if self.draws_apart:
+            return self.gathered(self.drawn(batch_size, generators))
         pairs = zip(self._samplers, generators, strict=True)
-        if self._table is None:
-            return _side_by_side(
-                [sampler.sample(batch_size, generator) for sampler, generator in pairs], self._dimensions
-            )
-        starts = torch.stack([sampler.starts(batch_size, generator) for sampler, generator in pairs])
-        return self._table.windows((starts + self._first).flatten())
+        return _side_by_side([sampler.sample(batch_size, generator) for sampler, generator in pairs], self._dimensions)
+
+    @property
+    def draws_apart(self) -> bool:
+        """Whether where windows begin can be drawn before they are gathered."""
+        return all(isinstance(sampler, WindowSampler) for sampler in self._samplers)
+
+    def drawn(self, batch_size: int, generators: Sequence[torch.Generator]) -> Tensor:
+        """[M, B] where the windows of a batch begin, each model's counted over its own data."""
+        pairs = zip(self._samplers, generators, strict=True)
+        return torch.stack([sampler.starts(batch_size, generator) for sampler, generator in pairs])
+
+    def gathered(self, starts: Tensor) -> WindowBatch:
+        """The windows that begin there."""
+        if self._table is not None:
+            return self._table.windows((starts + self._first).flatten())
+        pairs = zip(self._samplers, starts, strict=True)
+        return _side_by_side([sampler.windows(own) for sampler, own in pairs], self._dimensions)
 
 
 def joined(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:

@@ -120,14 +120,20 @@ class PackedTransitions:
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> TransitionBatch:
         """A batch of `batch_size` steps per model."""
-        drawn = [
-            sampler.drawn(batch_size, generator) for sampler, generator in zip(self._samplers, generators, strict=True)
-        ]
+        return self.gathered(*self.drawn(batch_size, generators))
+
+    def drawn(self, batch_size: int, generators: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
+        """[M, B] the steps of a batch, and the trajectories whose beginnings go with them, counted by each model."""
+        pairs = zip(self._samplers, generators, strict=True)
+        steps, begun = zip(*(sampler.drawn(batch_size, generator) for sampler, generator in pairs), strict=True)
+        return torch.stack(steps), torch.stack(begun)
+
+    def gathered(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
+        """These steps and beginnings."""
         if self._table is None:
-            parts = [sampler.transitions(*own) for sampler, own in zip(self._samplers, drawn, strict=True)]
+            parts = [sampler.transitions(*own) for sampler, *own in zip(self._samplers, steps, begun, strict=True)]
             names = vars(parts[0])
             return TransitionBatch(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
-        steps, begun = (torch.stack(side) for side in zip(*drawn, strict=True))
         return self._table.transitions((steps + self._first_step).flatten(), (begun + self._first_trajectory).flatten())
 
 

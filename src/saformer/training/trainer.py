@@ -20,7 +20,7 @@ from saformer.training.optimizers import have_triton, optimizer_of
 from saformer.training.pack import PackedAgent, Slot, can_be_fused
 from saformer.training.precision import set_training_dtype, training_dtype
 from saformer.training.stack import StackedAgent
-from saformer.training.update import Learner, Update
+from saformer.training.update import Batches, Learner, Update
 
 Metrics = dict[str, float]
 AHEAD = 50
@@ -108,22 +108,22 @@ class PackTrainer:
             )
         return self._updates_
 
-    def _batches(self) -> Callable[[], Any]:
+    def _batches(self) -> Batches:
         learner, size = self.learner, self.config.batch_size
         samplers = [member.sampler for member in self.members]
         if isinstance(learner, StackedAgent):
             steps = PackedTransitions(cast(list[TransitionSampler], samplers), learner.dimensions)
-            return lambda: steps.sample(size, self.generators)
+            return Batches(steps.gathered, lambda: steps.drawn(size, self.generators))
         if not isinstance(learner, PackedAgent):
-            return lambda: samplers[0].sample(size, self.generators[0])
+            return _batches_of(samplers[0], size, self.generators[0])
         learner.model.get_buffer("updates").fill_(self.update)
         windows = PackedSampler(cast(list[WindowSampler], samplers), learner.dimensions)
 
-        def draw() -> Any:
+        def gather(*drawn: Tensor) -> Any:
             learner.begin_update()
-            return windows.sample(size, self.generators)
+            return windows.gathered(*drawn) if drawn else windows.sample(size, self.generators)
 
-        return draw
+        return Batches(gather, lambda: (windows.drawn(size, self.generators),) if windows.draws_apart else ())
 
     def advance(self, most: int) -> tuple[int, list[Metrics]]:
         """Some updates, at most `most`: how many there were, and for each member the means of what they measured.
@@ -258,6 +258,15 @@ def _shared(members: Sequence[Member], config: FitConfig, ranks: Ranks) -> tuple
             )
     parts = {member.sampler: cast(WindowSampler, member.sampler).sharing(ranks.share) for member in members}
     return tuple(replace(member, sampler=parts[member.sampler]) for member in members), replace(config, compile="off")
+
+
+def _batches_of(sampler: Sampler, size: int, generator: torch.Generator) -> Batches:
+    """Those of one run."""
+    if isinstance(sampler, TransitionSampler):
+        return Batches(sampler.transitions, lambda: sampler.drawn(size, generator))
+    if isinstance(sampler, WindowSampler):
+        return Batches(sampler.windows, lambda: (sampler.starts(size, generator),))
+    return Batches(lambda: sampler.sample(size, generator))
 
 
 def _of_rank(name: str, rank: int) -> str:

@@ -16,8 +16,8 @@ from saformer.agents.agent import MovingAverage, Phase
 from saformer.engine.distributed import Ranks
 from saformer.training.losses import losses_of, over_ranks, shares_of
 from saformer.training.optimizers import Optimizer, have_triton
+from saformer.training.snapshot import Snapshot
 
-Batches = Callable[[], Any]
 WARMUP_UPDATES = 3
 MOST_PHASES = 200
 """Compiled by one process; the compiler's own limit is 8 for any one function."""
@@ -41,6 +41,16 @@ class Learner(Protocol):
     @property
     def num_models(self) -> int:
         """M: windows of all models lie in one batch, parameters of several have a leading axis M."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What updates learn from, in two steps."""
+
+    gather: Callable[..., Any]
+    """the batch of what was drawn"""
+    draw: Callable[[], tuple[Tensor, ...]] = tuple
+    """which samples: on a GPU beside the update before, and no part of what is recorded; nothing if `gather` draws"""
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,8 @@ class Update:
         self._losses = {
             phase.name: losses_of(phase, learner.num_models, counted=self._ranks.are_several) for phase in self._phases
         }
+        self._held: tuple[Tensor, ...] = ()  # where a recorded update looks for what was drawn
+        self._rates: dict[str, float] = {}
         self._names: list[str] = []
         self._sums, self._odd = torch.zeros(0, device=self._device), torch.zeros(0, device=self._device)
         self._num_good, self._bad = (torch.zeros((), device=self._device) for _ in range(2))
@@ -98,7 +110,7 @@ class Update:
         """One update for each learning rate."""
         for rate in learning_rates:
             for phase in self._phases:
-                _set_learning_rate(self._optimizers[phase.name], phase.learning_rate or rate)
+                self._set_learning_rate(phase.name, phase.learning_rate or rate)
             self._replay()
         found = torch.stack([self._sums, self._odd]).tolist()  # the only time that the host waits for a GPU
         count, bad = round(self._num_good.item()), self._bad.item() > 0
@@ -108,8 +120,18 @@ class Update:
         self._forget()
         return Findings(count, means, _not_finite(self._names, found[1]) if bad else {})
 
+    def _set_learning_rate(self, name: str, rate: float) -> None:
+        if self._rates.get(name) == rate:
+            return
+        self._rates[name] = rate
+        for group in self._optimizers[name].param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
     def _once(self) -> None:
-        batch = self._batches()
+        batch = self._batches.gather(*(self._held or self._batches.draw()))
         metrics: dict[str, Tensor] = {}
         for phase, stream in self._side_by_side():
             with stream:
@@ -168,20 +190,38 @@ class Update:
 
     def _captured(self, *, compiled: bool) -> Callable[[], None]:
         """Compile the losses, if asked to, and record the whole update; training goes on from where it was."""
-        before = _Snapshot(self._learner, self._optimizers, self._generators)
+        before = Snapshot(self._learner.model, self._optimizers, self._generators)
+        self._held = tuple(part.clone() for part in self._batches.draw())
         if compiled:
-            self._compile(self._batches())
+            self._compile(self._batches.gather(*self._held))
         self._warm_up()
         graph = torch.cuda.CUDAGraph()
-        for generator in self._generators:
-            graph.register_generator_state(generator)
+        if not self._held:  # a generator that is used within is set before every replay, one launch after the other
+            for generator in self._generators:
+                graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
             self._once()
         for optimizer in self._optimizers.values():
             optimizer.settle()
         before.restore()
         self._forget()
-        return graph.replay
+        aside = torch.cuda.Stream(self._device)
+
+        def replay() -> None:
+            self._deal(aside)
+            graph.replay()
+
+        return replay
+
+    def _deal(self, aside: torch.cuda.Stream) -> None:
+        """Draw for the next update while the one before it is computed, and put it where a recorded one looks."""
+        with torch.cuda.stream(aside):
+            drawn = self._batches.draw()
+        now = torch.cuda.current_stream()
+        now.wait_stream(aside)
+        for place, part in zip(self._held, drawn, strict=True):
+            place.copy_(part)
+            part.record_stream(now)
 
     def _compile(self, batch: Any) -> None:
         """Compile the losses of every phase that can be: some versions of the compiler fail on some of them."""
@@ -206,36 +246,6 @@ class Update:
         torch.cuda.current_stream().wait_stream(aside)
 
 
-class _Snapshot:
-    """All that warming up changes."""
-
-    def __init__(
-        self,
-        learner: Learner,
-        optimizers: Mapping[str, Optimizer],
-        generators: Sequence[torch.Generator],
-    ) -> None:
-        self._learner, self._optimizers, self._generators = learner, optimizers, generators
-        self._weights = {name: value.clone() for name, value in learner.model.state_dict().items()}
-        self._states = {name: _copied(optimizer) for name, optimizer in optimizers.items()}
-        self._random = [generator.get_state() for generator in generators]
-        self._dropout = torch.cuda.get_rng_state(generators[0].device)
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """In place: a graph remembers where everything lies."""
-        for name, value in self._learner.model.state_dict().items():
-            value.copy_(self._weights[name])
-        for name, optimizer in self._optimizers.items():
-            for owner, state in optimizer.state.items():
-                for key, value in state.items():
-                    known = self._states[name].get(owner, {}).get(key)
-                    value.zero_() if known is None else value.copy_(known)
-        for generator, random in zip(self._generators, self._random, strict=True):
-            generator.set_state(random)
-        torch.cuda.set_rng_state(self._dropout, self._generators[0].device)
-
-
 def _not_finite(names: Sequence[str], rows: list[list[float]]) -> dict[int, tuple[str, ...]]:
     """For each model that has any, the names of its values that are not finite."""
     found: dict[int, tuple[str, ...]] = {}
@@ -250,14 +260,6 @@ def _reason(error: Exception) -> str:
     """The line of a compiler's report that says most: the last one that names an error, or else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in reversed(lines) if "Error" in line), next(iter(lines), "no reason given"))
-
-
-def _set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
 
 
 def _by_rate(averages: Sequence[MovingAverage]) -> dict[float, tuple[list[Tensor], list[Tensor]]]:
@@ -278,8 +280,3 @@ def _follow(average: list[Tensor], followed: list[Tensor], rate: float | Tensor)
         torch._foreach_add_(average, gaps)
     else:
         torch._foreach_lerp_(average, followed, rate)
-
-
-def _copied(optimizer: Optimizer) -> dict[Any, dict[str, Tensor]]:
-    states = optimizer.state.items()
-    return {parameter: {key: value.clone() for key, value in state.items()} for parameter, state in states}
