@@ -110,9 +110,9 @@ class BCQLag(nn.Module):
         self.perturbation_target = target_of(self.perturbation)
         self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
 
-    def perturbed(self, network: nn.Module, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
-        """Actions [..., A] moved by at most Phi."""
-        move = torch.tanh(network(torch.cat([self.timed(state, timestep), action], dim=-1)))
+    def perturbed(self, network: nn.Module, timed: Tensor, action: Tensor) -> Tensor:
+        """Actions [..., A] moved by at most Phi, in states with their time beside them."""
+        move = torch.tanh(network(torch.cat([timed, action], dim=-1)))
         return (action + self.config.perturbation * move).clamp(-1, 1)
 
     def like_the_data(self, state: Tensor, noise: Tensor) -> Tensor:
@@ -127,9 +127,9 @@ class BCQLag(nn.Module):
         [B, A] itself, [B, 1] its reward and [B, C] its costs to come, by the target networks.
         """
         state, timestep = state[:, None].expand(-1, noise.shape[1], -1), timestep[:, None].expand(-1, noise.shape[1])
-        action = self.like_the_data(state, noise)
-        action = self.perturbed(self.perturbation_target, state, timestep, action)
-        reward, cost = self.reward_target(state, action), self.cost_target(self.timed(state, timestep), action)
+        timed = self.timed(state, timestep)
+        action = self.perturbed(self.perturbation_target, timed, self.like_the_data(state, noise))
+        reward, cost = self.reward_target(state, action), self.cost_target(timed, action)
         reward = pessimistic(reward.amin(0), reward.amax(0), self.config.pessimism)  # [B, N, 1]
         cost = pessimistic(cost.amax(0), cost.amin(0), self.config.pessimism).clamp(min=0)  # [B, N, C]
         priced = reward[..., 0] / self.reward.scale - (cost / self.cost.scale) @ self.multiplier()
@@ -212,10 +212,11 @@ class BCQLagAgent:
     def perturbation_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """Move the data's actions to more reward and less priced cost, by the first of each pair of critics."""
         model, batch = self.model, self.model.units.transitions(batch)
+        timed = model.timed(batch.state, batch.timestep)
         action = model.like_the_data(batch.state, self._noise(batch.state, 1)[:, 0])
-        action = model.perturbed(model.perturbation, batch.state, batch.timestep, action)
+        action = model.perturbed(model.perturbation, timed, action)
         reward = model.reward(batch.state, action)[0] / model.reward.scale
-        cost = model.cost(model.timed(batch.state, batch.timestep), action)[0] / model.cost.scale
+        cost = model.cost(timed, action)[0] / model.cost.scale
         return {"reward": of_each(-reward[:, 0]), "cost": of_each(cost @ model.multiplier())}
 
     def multiplier_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:

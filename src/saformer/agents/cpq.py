@@ -89,9 +89,9 @@ class CPQ(nn.Module):
         limit = self.units.get_buffer("limit")
         return limit_at(limit, timestep, discount=self.config.cost_discount, horizon=self.horizon)
 
-    def drawn(self, state: Tensor, timestep: Tensor) -> Tensor:
-        """Actions [..., A] of the present policy."""
-        return self.actor(self.timed(state, timestep)).drawn()
+    def drawn(self, timed: Tensor) -> Tensor:
+        """Actions [..., A] of the present policy, in states with their time beside them."""
+        return self.actor(timed).drawn()
 
     @torch.no_grad()
     def expected_cost(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,8 +99,9 @@ class CPQ(nn.Module):
 
         By the target network: the mean of two costs, and the higher of them for safety.
         """
-        action = self.drawn(state, timestep)
-        cost = self.cost_target(self.timed(state, timestep), action)
+        timed = self.timed(state, timestep)
+        action = self.drawn(timed)
+        cost = self.cost_target(timed, action)
         safe = (cost.amax(0) <= self.allowed(timestep)).all(-1, keepdim=True)
         return action, cost.mean(0).clamp(min=0), safe
 
@@ -111,13 +112,12 @@ class CPQ(nn.Module):
         return self.reward_target(state, action).amin(0), cost, safe
 
     @torch.no_grad()
-    def examined(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
+    def examined(self, batch: TransitionBatch, timed: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [B, 1 + N, A], the data's own first; which [B, N] of the others are stranger than its strangest."""
         half = self.config.candidates // 2
-        state = batch.state[:, None].expand(-1, 1 + 2 * half, -1)
-        timestep = batch.timestep[:, None].expand(-1, half)
+        state, timed = batch.state[:, None].expand(-1, 1 + 2 * half, -1), timed[:, None].expand(-1, half, -1)
         evenly = 2 * torch.rand_like(batch.action[:, None].expand(-1, half, -1)) - 1
-        action = torch.cat([batch.action[:, None], self.drawn(state[:, :half], timestep), evenly], dim=1)
+        action = torch.cat([batch.action[:, None], self.drawn(timed), evenly], dim=1)
         strangeness = self.vae.strangeness(state, action, self.config.kl_weight)
         num_strange = max(1, round((1 - self.config.familiar) * len(strangeness)))
         threshold = strangeness[:, 0].topk(num_strange).values[-1]
@@ -186,7 +186,7 @@ class CPQAgent:
         discount, horizon = self.config.cost_discount, self.dimensions.horizon
         target = td_target(batch.cost, cost, batch, discount=discount, horizon=horizon)
         timed, allowed = model.timed(batch.state, batch.timestep), model.allowed(batch.timestep)
-        action, strange = model.examined(batch)
+        action, strange = model.examined(batch, timed)
         said = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, 1 + N, C]
         familiar, looks = said[:, :, 0], said[:, :, 1:]
         floor = torch.maximum(allowed, familiar.detach().mean(0))
@@ -202,8 +202,9 @@ class CPQAgent:
     def actor_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """The most reward where the action is safe; where it is not, back to safety."""
         model, batch = self.model, self.model.units.transitions(batch)
-        action = model.drawn(batch.state, batch.timestep)
-        cost = model.cost(model.timed(batch.state, batch.timestep), action).amax(0)  # [B, C]
+        timed = model.timed(batch.state, batch.timestep)
+        action = model.drawn(timed)
+        cost = model.cost(timed, action).amax(0)  # [B, C]
         overrun = (cost - model.allowed(batch.timestep)).clamp(min=0).sum(-1) / model.cost.scale
         reward = model.reward(batch.state, action).amin(0)[:, 0] / model.reward.scale
         safe = overrun.detach() == 0

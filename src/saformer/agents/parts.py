@@ -83,7 +83,7 @@ class TwinCritic(nn.Module):
 
 def pessimistic(lower: Tensor, higher: Tensor, weight: float) -> Tensor:
     """Between two estimates: `weight` for the worse one, which comes first."""
-    return weight * lower + (1 - weight) * higher
+    return torch.lerp(higher, lower, weight)
 
 
 class ConditionalVAE(nn.Module):
