@@ -58,8 +58,8 @@ def agents(dtype: torch.dtype = torch.float32) -> list[SaFormerAgent]:
     return made
 
 
-def sampler(data: RelabelledStore) -> WindowSampler:
-    return WindowSampler(data, window=4)
+def sampler(data: RelabelledStore, device: torch.device = CPU) -> WindowSampler:
+    return WindowSampler(data, window=4, device=device)
 
 
 def train_alone(members: list[SaFormerAgent]) -> list[list[dict[str, float]]]:

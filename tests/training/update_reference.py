@@ -91,8 +91,11 @@ def handed_on(first: Callable[..., Optimizer], rest: Callable[..., Optimizer]) -
 
 def _pack(make: Callable[..., Optimizer]) -> PackTrainer:
     with _with(make):
-        runs = zip(agents(), (HOPPER, CHEETAH), strict=True)
-        return PackTrainer([Member(agent, sampler(data), seed) for seed, (agent, data) in enumerate(runs)], CONFIG)
+        members = []
+        for seed, (agent, data) in enumerate(zip(agents(), (HOPPER, CHEETAH), strict=True)):
+            agent.model.to(DEVICE)
+            members.append(Member(agent, sampler(data, DEVICE), seed))
+        return PackTrainer(members, CONFIG)
 
 
 def _losses(pack: PackTrainer) -> list[list[float]]:
