@@ -15,7 +15,8 @@ from saformer.runs.export import read_groups
 from saformer.runs.run import Run
 from saformer.training.reserve import fit_reserve
 
-GROUP = "reserve"
+GROUP, VERSION = "reserve", 2
+"""Of what is kept; a run's older reserve is made anew, an export's does without what it lacks."""
 
 
 def with_reserve(agent: Agent, run: Run) -> Agent:
@@ -31,13 +32,14 @@ def kept_reserve(agent: SaFormerAgent, run: Run) -> Reserve | None:
         weights = read_groups(run, GROUP, optional=True)
     elif run.reserve_path.exists():
         kept = load_checkpoint(run.reserve_path, groups=(GROUP,))
-        weights = kept.groups[GROUP] if kept.facts.get("spec") == run.spec.digest else {}
+        is_this = (kept.facts.get("spec"), kept.facts.get("version")) == (run.spec.digest, VERSION)
+        weights = kept.groups[GROUP] if is_this else {}
     else:
         weights = {}
     if not weights:
         return None
     reserve = Reserve(agent.dimensions)
-    reserve.load_state_dict(weights)
+    reserve.load_state_dict(weights, strict=not run.is_export)
     return reserve.to(agent.model.normalizer.scale("state").device).eval().requires_grad_(False)
 
 
@@ -71,6 +73,6 @@ def prepare_reserve(
         )
     listener = listener or Listener()
     listener.say("fitting what steps cost, for verification by reserve (once for each run)")
-    agent.reserve = fit_reserve(agent.model, data_of(run, listener, data=data))
+    agent.reserve = fit_reserve(agent.model, data_of(run, listener, data=data), window=agent.config.window)
     weights = {name: value.cpu() for name, value in agent.reserve.state_dict().items()}
-    save_checkpoint(run.reserve_path, Checkpoint({GROUP: weights}, {"spec": run.spec.digest}))
+    save_checkpoint(run.reserve_path, Checkpoint({GROUP: weights}, {"spec": run.spec.digest, "version": VERSION}))

@@ -100,18 +100,18 @@ class SaFormerPolicy:
         return draw(num_lanes, self._model.dimensions.action, self.options, self._generator)
 
     def _read_past(self, history: History, state: Tensor, lanes: Tensor) -> Reading:
-        reading = self._model.read(history.prompt(state, self.budget, lanes))
-        if self.options.verification != "reserve":
-            return reading
-        return replace(reading, remaining=reading.remaining - self.options.margin * self.budget.limit[lanes])
+        prompt = history.prompt(state, self.budget, lanes)
+        if self._reserve is None or self.options.verification != "reserve":
+            return self._model.read(prompt)
+        remaining = prompt.cost_to_go - self.options.margin * prompt.past.limit
+        return replace(self._model.read(self._reserve.tell(prompt, remaining)), remaining=remaining)
 
     def _first_round(self, reading: Reading, *noise: Tensor) -> Decision:
         candidates = propose(self._model, reading, *noise)
         if self.options.verification == "off":
             return select(candidates, None, self.options.fallback)
         verification = verify(self._model, reading, candidates, reading.remaining, self._risk)
-        if self.options.verification == "reserve":
-            assert self._reserve is not None
+        if self._reserve is not None and self.options.verification == "reserve":
             return self._reserve.select(self._model, reading, candidates, verification)
         return select(candidates, verification, self.options.fallback)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from saformer.core.critic import CostForecast, Risk, expected_cost
+from saformer.core.history import Prompt
 from saformer.core.model import Reading, SaFormer
 from saformer.core.policy import Decision
 
@@ -90,6 +91,9 @@ class Verification:
 
 class Selector(Protocol):
     """Another way to take one of the candidates than `select`: what a reserve is to the policy."""
+
+    def tell(self, prompt: Prompt, remaining: Tensor) -> Prompt:
+        """What the networks are to read, of what is known and what remains: [L, C]."""
 
     def select(self, model: SaFormer, reading: Reading, candidates: Candidates, verification: Verification) -> Decision:
         """One of the candidates for each lane."""
