@@ -25,13 +25,8 @@ class Dimensions:
 
     def of(self, kind: str) -> int:
         """Width of one token of this kind, before embedding."""
-        return {
-            "limit": self.constraints,
-            "cost_to_go": self.constraints,
-            "return_to_go": 1,
-            "state": self.state,
-            "action": self.action,
-        }[kind]
+        of_costs = dict.fromkeys(("limit", "cost_to_go"), self.constraints)
+        return (of_costs | {"return_to_go": 1, "state": self.state, "action": self.action})[kind]
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,5 @@ class WindowBatch:
 
     def tokens(self, kinds: tuple[str, ...]) -> dict[str, Tensor]:
         """The values of these token kinds, each [B, K, _]; the limit is repeated at every step."""
-        return {kind: self._limit_at_each_step() if kind == "limit" else getattr(self, kind) for kind in kinds}
-
-    def _limit_at_each_step(self) -> Tensor:
-        return self.limit[:, None].expand(-1, self.valid.shape[1], -1)
+        limit = self.limit[:, None].expand(-1, self.valid.shape[1], -1)
+        return {kind: limit if kind == "limit" else getattr(self, kind) for kind in kinds}

@@ -35,10 +35,11 @@ class Budget:
         return self.limit - self.spent
 
     def spend(self, cost: Tensor, lanes: Tensor) -> None:
-        """Book one step's cost [l, C] on these lanes."""
-        weight = self.cost_discount ** self.num_steps[lanes].to(self.limit.dtype)
-        self.spent[lanes] += weight[:, None] * cost
-        self.num_steps[lanes] += 1
+        """Book one step's cost [l, C] on these lanes, each of which is named once."""
+        if self.cost_discount != 1:
+            cost = cost * self.cost_discount ** self.num_steps[lanes, None].to(cost.dtype)
+        self.spent.index_add_(0, lanes, cost.expand(len(lanes), -1))
+        self.num_steps.index_add_(0, lanes, torch.ones_like(lanes))
 
     def renew(self, limit: Tensor, lanes: Tensor) -> None:
         """Open new accounts on these lanes."""

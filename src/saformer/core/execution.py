@@ -67,13 +67,13 @@ class SaFormerPolicy:
 
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
         """Choose one action per lane for states [L, S]."""
-        lanes = self._lanes(lanes)
+        index = self._lanes(lanes)
         state = as_rows(state, self._model.dimensions.state, self._device)
-        if len(state) != len(lanes):
-            raise ValueError(f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one state a lane")
-        decision: Decision = over_tensors(torch.clone, self._decide(state, lanes))  # the caller's own
+        if len(state) != len(index):
+            raise ValueError(f"got {len(state)} states for {len(index)} lanes; call reset first, with one state a lane")
+        decision: Decision = over_tensors(torch.clone, self._decide(state, index))  # the caller's own
         asked = _remembered_return(decision, self.options.past_return)
-        self.history.append(state, decision.action, asked[:, None], self.budget, lanes)
+        self.history.append(state, decision.action, asked, self.budget, slice(None) if lanes is None else index)
         return decision
 
     def observe(self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None) -> None:
@@ -123,11 +123,11 @@ class SaFormerPolicy:
 
 
 def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
-    """The return-to-go that stands for this step in the past: [L]."""
-    assert decision.candidates is not None
-    assert decision.return_to_go is not None
-    proposed = decision.candidates.return_to_go
-    return {"selected": decision.return_to_go, "expected": proposed[:, 0], "highest": proposed.amax(1)}[past_return]
+    """The return-to-go that stands for this step in the past: [L, 1]."""
+    if past_return == "selected":
+        return decision.return_to_go[:, None]  # type: ignore[index]
+    proposed = decision.candidates.return_to_go  # type: ignore[union-attr]
+    return proposed.amax(1, keepdim=True) if past_return == "highest" else proposed[:, :1]
 
 
 def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:

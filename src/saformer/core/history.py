@@ -10,6 +10,7 @@ from torch import Tensor
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.budget import Budget
 
+Lanes = Tensor | slice  # indices [l], or slice(None): all of them, where they lie
 NEVER = -1
 """The time of a step that was not taken: padding."""
 
@@ -56,7 +57,7 @@ class History:
         )
         return Prompt(past, limit - budget.spent[lanes], state, budget.num_steps[lanes])
 
-    def append(self, state: Tensor, action: Tensor, return_to_go: Tensor, budget: Budget, lanes: Tensor) -> None:
+    def append(self, state: Tensor, action: Tensor, return_to_go: Tensor, budget: Budget, lanes: Lanes) -> None:
         """Remember one whole step on these lanes, before its cost is booked."""
         present = torch.cat([budget.spent[lanes], return_to_go, state, action], dim=1)
         for column, value in ((self._steps, present), (self.timestep, budget.num_steps[lanes])):

@@ -55,11 +55,8 @@ class SaFormer(nn.Module):
         """Read each lane's past once, for both networks."""
         past = self.normalizer.window(prompt.past)
         state = self.normalizer.normalize("state", prompt.state)
-        present = {
-            "limit": past.limit,
-            "cost_to_go": self.normalizer.normalize("cost_to_go", prompt.cost_to_go),
-            "state": state,
-        }
+        cost_to_go = self.normalizer.normalize("cost_to_go", prompt.cost_to_go)
+        present = {"limit": past.limit, "cost_to_go": cost_to_go, "state": state}
 
         def prefix(network: Actor | CostCritic, until: tuple[str, ...]) -> tuple[Tensor, Tensor]:
             embed, kinds = network.embedding.embed, network.embedding.layout.kinds
