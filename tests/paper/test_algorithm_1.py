@@ -128,8 +128,9 @@ def test_candidate_0_is_the_mean_and_temperature_spreads_the_rest(agent):
     policy.reset(torch.zeros(1, 2), [[4.0]])
     reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
     generator = torch.Generator().manual_seed(0)
-    wide = propose(agent.model, reading, *draw(1, 1, ExecutionOptions(candidates=6), generator))
-    cold = propose(agent.model, reading, *draw(1, 1, ExecutionOptions(candidates=6, temperature=0.0), generator))
+    warm, still = ExecutionOptions(candidates=6), ExecutionOptions(candidates=6, temperature=0.0)
+    wide = propose(agent.model, reading, warm, *draw(1, 1, warm, generator))
+    cold = propose(agent.model, reading, still, *draw(1, 1, still, generator))
     expected = agent.model.normalizer.restore("return_to_go", reading.return_to_go.mean)[:, 0]
     assert torch.allclose(wide.return_to_go[:, 0], expected)
     assert torch.allclose(cold.return_to_go, expected.expand(1, 6))
@@ -147,12 +148,12 @@ def test_two_point_noise_lies_one_deviation_from_the_mean(agent):
     agent.model.get_buffer("action_low").fill_(-99.0)
     agent.model.get_buffer("action_high").fill_(99.0)
     options = ExecutionOptions(candidates=9, action_noise="two_point", temperature=0.5)
-    action = propose(agent.model, reading, *draw(1, 1, options, torch.Generator().manual_seed(0))).action[0, :, 0]
+    drawn = draw(1, 1, options, torch.Generator().manual_seed(0))
+    action = propose(agent.model, reading, options, *drawn).action[0, :, 0]
     distance = (action[1:] - action[0]).abs()
     assert torch.allclose(distance, distance[0].expand(8), rtol=1e-4)
     assert len(set((action[1:] > action[0]).tolist())) == 2
-    noise = draw(1, 1, replace(options, temperature=1.0), torch.Generator().manual_seed(0))
-    wide = propose(agent.model, reading, *noise).action[0]
+    wide = propose(agent.model, reading, replace(options, temperature=1.0), *drawn).action[0]
     assert torch.allclose((wide[1:, 0] - wide[0]).abs(), 2 * distance, rtol=1e-4)
 
 
@@ -187,8 +188,8 @@ def test_risk_reads_the_forecast(agent):
     policy = agent.policy()
     policy.reset(torch.zeros(1, 2), [[4.0]])
     reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
-    noise = draw(1, 1, ExecutionOptions(candidates=3), torch.Generator().manual_seed(0))
-    proposed = propose(agent.model, reading, *noise)
+    options = ExecutionOptions(candidates=3)
+    proposed = propose(agent.model, reading, options, *draw(1, 1, options, torch.Generator().manual_seed(0)))
     plain = verify(agent.model, reading, proposed, torch.tensor([[4.0]]))
     wary = verify(agent.model, reading, proposed, torch.tensor([[4.0]]), risk=lambda f: f.mean + 1.0)
     assert torch.allclose(wary.cost, plain.cost + 1.0)

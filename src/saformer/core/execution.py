@@ -35,10 +35,9 @@ class SaFormerPolicy:
         self.options = resolved(options or ExecutionOptions(), has_reserve=reserve is not None)
         if self.options.verification == "reserve" and reserve is None:
             raise ValueError("verification by reserve needs to know what steps cost: give the policy a reserve")
-        self._reserve = reserve
+        self._reserve = reserve if self.options.verification == "reserve" else None
         self._model = model.eval()
-        self._window, self._cost_discount = window, cost_discount
-        self._risk = risk
+        self._window, self._cost_discount, self._risk = window, cost_discount, risk
         self._device = model.normalizer.centre("state").device
         self._generator = torch.Generator(self._device).manual_seed(self.options.seed)
         self._begin(num_lanes=0)
@@ -51,7 +50,8 @@ class SaFormerPolicy:
         self.history = History(num_lanes, self._window - 1, dimensions, device)
         recorder = Recorder(num_lanes, device)
         self._read = recorder.recorded(self._read_past, trimmed=False)
-        self._first, self._next = recorder.recorded(self._first_round), recorder.recorded(self._next_round)
+        self._first = recorder.recorded(self._round)
+        self._next = recorder.recorded(lambda reading, some, *drawn: self._round(reading.of_lanes(some), *drawn))
 
     def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
         """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
@@ -101,22 +101,19 @@ class SaFormerPolicy:
 
     def _read_past(self, history: History, state: Tensor, lanes: Tensor) -> Reading:
         prompt = history.prompt(state, self.budget, lanes)
-        if self._reserve is None or self.options.verification != "reserve":
+        if self._reserve is None:
             return self._model.read(prompt)
         remaining = prompt.cost_to_go - self.options.margin * prompt.past.limit
         return replace(self._model.read(self._reserve.tell(prompt, remaining)), remaining=remaining)
 
-    def _first_round(self, reading: Reading, *noise: Tensor) -> Decision:
-        candidates = propose(self._model, reading, *noise)
+    def _round(self, reading: Reading, *drawn: Tensor) -> Decision:
+        candidates = propose(self._model, reading, self.options, *drawn)
         if self.options.verification == "off":
             return select(candidates, None, self.options.fallback)
         verification = verify(self._model, reading, candidates, reading.remaining, self._risk)
-        if self._reserve is not None and self.options.verification == "reserve":
+        if self._reserve is not None:
             return self._reserve.select(self._model, reading, candidates, verification)
         return select(candidates, verification, self.options.fallback)
-
-    def _next_round(self, reading: Reading, rejected: Tensor, *noise: Tensor) -> Decision:
-        return self._first_round(reading.of_lanes(rejected), *noise)
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
         return self._every_lane if lanes is None else lanes.to(self._device)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from saformer.core.critic import CostForecast, Risk, expected_cost
+from saformer.core.critic import Risk, expected_cost
 from saformer.core.history import Prompt
 from saformer.core.model import Reading, SaFormer
 from saformer.core.policy import Decision
@@ -100,20 +100,24 @@ class Selector(Protocol):
 
 
 def draw(lanes: int, actions: int, options: ExecutionOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What a round leaves to chance, in deviations: returns-to-go [L, N] and actions [L, N, A] from their means."""
-    shape, device = (lanes, options.candidates), generator.device
-    return_noise = torch.randn(*shape, generator=generator, device=device)
-    action_noise = torch.randn(*shape, actions, generator=generator, device=device)
+    """What a round leaves to chance, standard normal: for returns-to-go [L, N] and actions [L, N, A]."""
+    shapes = (lanes, options.candidates), (lanes, options.candidates, actions)
+    for_returns, for_actions = (torch.randn(shape, generator=generator, device=generator.device) for shape in shapes)
+    return for_returns, for_actions
+
+
+def deviations(options: ExecutionOptions, for_returns: Tensor, for_actions: Tensor) -> tuple[Tensor, Tensor]:
+    """How far from their means what was drawn puts returns-to-go [L, N] and actions [L, N, A], in deviations."""
     if options.action_noise == "two_point":
-        action_noise = action_noise.sign()
-    return_noise[:, 0] = 0
+        for_actions = for_actions.sign()
+    return_noise, action_noise = options.temperature * for_returns, options.temperature * for_actions
+    return_noise[:, 0].zero_()
     if (options.verification, options.action_noise) != ("reserve", "two_point"):
-        action_noise[:, 0] = 0  # else the first is executed as a rule, and nobody acts by the mean of two modes
-    return_noise, action_noise = options.temperature * return_noise, options.temperature * action_noise
+        action_noise[:, 0].zero_()  # else the first is executed as a rule, and nobody acts by the mean of two modes
     if options.verification == "reserve":
         wide = slice(num_narrow(options.candidates), None)
-        return_noise[:, wide] = 0
-        action_noise[:, wide] *= options.spread
+        return_noise[:, wide].zero_()
+        action_noise[:, wide].mul_(options.spread)
     return return_noise, action_noise
 
 
@@ -122,8 +126,9 @@ def num_narrow(candidates: int) -> int:
     return -(-candidates // 2)
 
 
-def propose(model: SaFormer, reading: Reading, return_noise: Tensor, action_noise: Tensor) -> Candidates:
-    """N returns-to-go, and an action for each, so far from their means (Algorithm 1, lines 5 to 8)."""
+def propose(model: SaFormer, reading: Reading, options: ExecutionOptions, *drawn: Tensor) -> Candidates:
+    """N returns-to-go, and an action for each, by what was drawn for both (Algorithm 1, lines 5 to 8)."""
+    return_noise, action_noise = deviations(options, *drawn)
     return_to_go, return_density = model.returns_to_go(reading, return_noise)
     action, action_density = model.actions(reading, return_to_go, action_noise)
     return Candidates(return_to_go[..., 0], action, return_density + action_density)
@@ -133,8 +138,7 @@ def verify(
     model: SaFormer, reading: Reading, candidates: Candidates, remaining: Tensor, risk: Risk = expected_cost
 ) -> Verification:
     """Forecast what each candidate leads to, and hold it against the budget (lines 10 and 11)."""
-    forecast: CostForecast = model.forecast(reading, candidates.action)
-    cost = risk(forecast)
+    cost = risk(model.forecast(reading, candidates.action))
     overrun = ((cost - remaining[:, None]) / model.normalizer.scale("cost_to_go")).amax(-1)
     return Verification(cost, remaining, overrun)
 

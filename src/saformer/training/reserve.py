@@ -80,7 +80,8 @@ def idle_cost(model: SaFormer, reserve: Reserve, data: RelabelledStore, *, windo
     prompt = _asked_at_the_end(drawn, cheapest)
     reading = model.read(prompt)
     options = ExecutionOptions(candidates=IDLE_CANDIDATES, verification="off")
-    action = propose(model, reading, *draw(IDLE_WINDOWS, model.dimensions.action, options, generator)).action
+    chance = draw(IDLE_WINDOWS, model.dimensions.action, options, generator)
+    action = propose(model, reading, options, *chance).action
     state = reading.state[:, None].expand(-1, IDLE_CANDIDATES, -1)
     found = reserve.step_cost(state, model.normalizer.normalize("action", action)).amin(1)
     found = found[drawn.valid[:, -1]].clamp(min=0)  # no step costs less, wherever the regression was not taught
