@@ -38,11 +38,11 @@ class Recorder:
             if key not in recordings:
                 inputs = tuple(row.new_zeros(key[1], *row.shape[1:]) for row in rows)
                 recordings[key] = inputs, self._record(lambda: function(place, *inputs))
-            inputs, replay = recordings[key]
+            (inputs, replay), whole = recordings[key], len(rows[0]) == key[1]
             for kept, row in zip(inputs, rows, strict=True):
-                kept[: len(row)].copy_(row)
+                (kept if whole else kept[: len(row)]).copy_(row)
             results = replay()
-            return over_tensors(lambda kept: kept[: len(rows[0])], results) if trimmed else results
+            return results if whole or not trimmed else over_tensors(lambda kept: kept[: len(rows[0])], results)
 
         return call
 
