@@ -13,7 +13,7 @@ from saformer.core.history import History
 from saformer.core.model import Reading, SaFormer
 from saformer.core.policy import Decision, as_rows
 from saformer.core.proposals import ExecutionOptions, PastReturn, Selector, draw, propose, resolved, select, verify
-from saformer.core.recording import Recorder, over_tensors
+from saformer.core.recording import Recorder, moved, over_tensors
 
 
 class SaFormerPolicy:
@@ -87,11 +87,11 @@ class SaFormerPolicy:
     def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
         reading = self._read(self.history, state, lanes)
         decision: Decision = self._first(reading, *self._draw(len(lanes)))
-        for _ in range(1, 1 if self.options.verification == "reserve" else self.options.rounds):
-            assert decision.fell_back is not None
-            rejected = decision.fell_back.cpu().nonzero()[:, 0].to(self._device)  # all that the host waits for
+        for _ in range(1, self.options.rounds if self.options.verification == "paper" else 1):
+            rejected = decision.fell_back.cpu().nonzero()[:, 0]  # type: ignore[union-attr] # all that the host waits for
             if len(rejected) == 0:
                 break
+            rejected = moved(rejected, self._device)
             again = self._next(reading, rejected, *self._draw(len(rejected)))
             decision = _with_another_round(decision, again, rejected)
         return decision
@@ -116,7 +116,7 @@ class SaFormerPolicy:
         return select(candidates, verification, self.options.fallback)
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return self._every_lane if lanes is None else lanes.to(self._device)
+        return self._every_lane if lanes is None else moved(lanes, self._device)
 
 
 def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:

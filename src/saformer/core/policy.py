@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+from saformer.core.recording import moved
 
 if TYPE_CHECKING:
     from saformer.core.budget import Budget
@@ -57,17 +60,16 @@ class Policy(Protocol):
 
 
 def as_rows(value: object, width: int, device: torch.device, *, least: float = -torch.inf) -> Tensor:
-    """Numbers, lists, arrays or tensors as float [rows, width]; a single row may come without its first axis.
-
-    They are checked where they are, so that nobody waits for a GPU.
-    """
+    """Numbers, lists, arrays or tensors as float [rows, width], checked where they are; one row may lack an axis."""
     tensor = torch.as_tensor(value, dtype=torch.float32)
     if tensor.ndim < 2:
         tensor = tensor.reshape(-1, width) if tensor.numel() % width == 0 else tensor.reshape(1, -1)
     if tensor.shape[1] != width:
         raise ValueError(f"expected {width} values per lane, got an array of shape {tuple(tensor.shape)}")
-    if not torch.isfinite(tensor).all():
-        raise ValueError("got NaN or infinite values; a decision needs finite states, rewards, costs and limits")
-    if (tensor < least).any():
-        raise ValueError(f"costs and limits must be at least {least:g}, got {tensor.min().item():g}")
-    return tensor.to(device)
+    if tensor.numel():
+        low, high = (edge.item() for edge in tensor.aminmax())  # NaN if anything is
+        if not math.isfinite(high - low):
+            raise ValueError("got NaN or infinite values; a decision needs finite states, rewards, costs and limits")
+        if low < least:
+            raise ValueError(f"costs and limits must be at least {least:g}, got {low:g}")
+    return moved(tensor, device)

@@ -70,6 +70,9 @@ class Recorder:
         return replay
 
 
+_second_stream = cache(torch.cuda.Stream)
+
+
 @contextmanager
 def beside(device: torch.device) -> Iterator[Callable[[], None]]:
     """What happens within may, on a GPU, happen beside what comes after it, until the yielded function is called."""
@@ -82,9 +85,10 @@ def beside(device: torch.device) -> Iterator[Callable[[], None]]:
         yield lambda: main.wait_stream(stream)
 
 
-@cache
-def _second_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same there. Nobody waits for a GPU: on its way is a copy, which a caller's next state cannot overwrite."""
+    goes = device.type == "cuda" and not (tensor.is_cuda or tensor.is_pinned())
+    return tensor.pin_memory().to(device, non_blocking=True) if goes else tensor.to(device)
 
 
 def over_tensors(function: Callable[..., Tensor], *parts: Any) -> Any:

@@ -1,0 +1,191 @@
+"""What a decision asks of the host: little, and nothing that another decision could disturb."""
+
+import copy
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from saformer.core import execution
+from saformer.core.budget import Budget
+from saformer.core.execution import SaFormerPolicy
+from saformer.core.policy import as_rows
+from saformer.core.proposals import ExecutionOptions, deviations, draw
+from saformer.core.recording import Recorder, moved
+from saformer.reserve import Reserve
+from tests.contracts.test_recording import LANES, Plain, Rehearsed, episodes, policy_of
+
+CPU = torch.device("cpu")
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+WAYS_TO_DECIDE = [
+    ExecutionOptions(candidates=8),
+    ExecutionOptions(candidates=8, action_noise="two_point", past_return="highest"),
+    ExecutionOptions(candidates=8, verification="off", past_return="expected"),
+    ExecutionOptions(candidates=8, verification="reserve", action_noise="two_point"),
+]
+
+
+class Operations(TorchDispatchMode):
+    """Counts what torch is asked to do, but for what a recording replays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts, self.replaying = Counter(), False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.counts[function._schema.name] += not self.replaying
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def operations(monkeypatch) -> Operations:
+    counted = Operations()
+
+    class Counted(Rehearsed):
+        def _record(self, play):
+            replay = super()._record(play)
+
+            def silently():
+                counted.replaying = True
+                results = replay()
+                counted.replaying = False
+                return results
+
+            return silently
+
+    monkeypatch.setattr(execution, "Recorder", Counted)
+    return counted
+
+
+def step(policy: SaFormerPolicy, lanes=None) -> None:
+    policy.act(torch.zeros(LANES, 2), lanes)
+    policy.observe(torch.zeros(LANES, 1), torch.zeros(LANES, 1), lanes)
+
+
+def test_a_decision_asks_little_of_the_host(agent, operations):
+    """42 operations with views, once 87; a few more in another torch. Seen to fail when whole results are cut."""
+    policy = policy_of(agent.model, rounds=1)
+    policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 9.0))
+    for lanes in (None, torch.arange(LANES)):
+        step(policy, lanes)
+        operations.counts.clear()
+        with operations:
+            step(policy, lanes)
+        assert operations.counts["aten::clone"] == 12
+        assert operations.counts.total() <= 48, operations.counts
+
+
+@pytest.mark.parametrize("verification", ["off", "reserve"])
+def test_nobody_asks_for_rejections_where_nothing_is_rejected(agent, operations, verification):
+    """Seen to fail when the host waits for what every lane decided."""
+    options = ExecutionOptions(candidates=4, rounds=4, verification=verification)
+    reserve = Reserve(agent.model.dimensions, width=8) if verification == "reserve" else None
+    policy = SaFormerPolicy(agent.model, window=4, options=options, reserve=reserve)
+    policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 9.0))
+    with operations:
+        step(policy)
+    assert "aten::nonzero" not in operations.counts
+
+
+def test_naming_all_lanes_changes_nothing(agent):
+    """And naming some changes these alone. Seen to fail when every lane remembers what some did."""
+    unnamed, named = (policy_of(agent.model) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    for policy in (unnamed, named):
+        policy.reset(torch.zeros(LANES, 2), torch.tensor([[0.5], [7.9], [8.2], [9.0], [30.0]]))
+    for _ in range(6):
+        state, cost = torch.randn(LANES, 2, generator=generator), torch.rand(LANES, 1, generator=generator)
+        for policy, lanes in ((unnamed, None), (named, torch.arange(LANES))):
+            policy.act(state, lanes)
+            policy.observe(torch.zeros(LANES, 1), cost, lanes)
+        assert torch.equal(unnamed.history._steps, named.history._steps)
+        assert torch.equal(unnamed.history.timestep, named.history.timestep)
+    before, some = named.history._steps.clone(), torch.tensor([3, 1])
+    named.act(torch.zeros(2, 2), some)
+    changed = (named.history._steps != before).flatten(1).any(1)
+    assert changed.nonzero()[:, 0].tolist() == [1, 3]
+
+
+def test_one_cost_is_booked_on_every_lane():
+    """Seen to fail when a cost that is the same for all is not spread over them."""
+    budget = Budget(torch.full((3, 2), 9.0), cost_discount=0.5)
+    for _ in range(2):
+        budget.spend(torch.tensor([[4.0, 2.0]]), torch.tensor([2, 0]))
+    assert budget.spent.tolist() == [[6.0, 3.0], [0.0, 0.0], [6.0, 3.0]]
+    assert budget.num_steps.tolist() == [2, 0, 2]
+    plain = Budget(torch.full((2, 1), 9.0))
+    plain.spend(torch.tensor([[4.0]]), torch.arange(2))
+    assert plain.spent.tolist() == [[4.0], [4.0]]
+
+
+@pytest.mark.parametrize("verification", ["paper", "reserve"])
+@pytest.mark.parametrize("action_noise", ["normal", "two_point"])
+def test_what_was_drawn_stays_as_it_was(verification, action_noise):
+    """A recording reads it in its place. Seen to fail when it is scaled there."""
+    options = ExecutionOptions(6, 0.5, verification=verification, action_noise=action_noise)
+    drawn = draw(2, 3, options, torch.Generator().manual_seed(0))
+    kept = [part.clone() for part in drawn]
+    once, twice = deviations(options, *drawn), deviations(options, *drawn)
+    assert all(torch.equal(part, before) for part, before in zip(drawn, kept, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(once, twice, strict=True))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
+@pytest.mark.parametrize("options", WAYS_TO_DECIDE, ids=lambda one: f"{one.verification}-{one.action_noise}")
+@pytest.mark.parametrize("cost_discount", [1.0, 0.9])
+def test_replayed_and_plain_policies_go_the_same_way(agent, monkeypatch, device, options, cost_discount):
+    """Steps of all lanes, of fewer in any order, of one begun anew. Seen to fail when a row is not handed over."""
+    model = copy.deepcopy(agent.model).to(device)
+    reserve = Reserve(model.dimensions, width=8).to(device).eval().requires_grad_(False)
+    ways = []
+    for recorder in (Recorder if device == "cuda" else Rehearsed, Plain):
+        monkeypatch.setattr(execution, "Recorder", recorder)
+        chosen_by = reserve if options.verification == "reserve" else None
+        policy = SaFormerPolicy(model, window=4, cost_discount=cost_discount, options=options, reserve=chosen_by)
+        decisions = list(episodes(policy))
+        ways.append((decisions, policy))
+    (ours, replayed), (theirs, plain) = ways
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one.chosen, other.chosen)
+        assert torch.allclose(one.action, other.action, atol=1e-5)
+    assert torch.allclose(replayed.history._steps, plain.history._steps, atol=1e-4)
+    assert torch.equal(replayed.history.timestep, plain.history.timestep)
+    assert torch.equal(replayed.budget.spent, plain.budget.spent)
+    assert torch.equal(replayed.budget.num_steps, plain.budget.num_steps)
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 704])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_bad_number_is_found_wherever_it_stands(size, bad):
+    """Seen to fail when only the least number is looked at."""
+    for place in {0, size // 2, size - 1}:
+        values = 3e38 * (-1.0) ** torch.arange(size)
+        assert torch.equal(as_rows(values, size, CPU)[0], values)
+        values[place] = bad
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            as_rows(values, size, CPU)
+
+
+def test_no_rows_are_fine_and_too_little_is_not():
+    """Seen to fail when what is too little passes."""
+    assert as_rows(torch.zeros(0, 3), 3, CPU, least=0.0).shape == (0, 3)
+    with pytest.raises(ValueError, match=r"at least 0, got -0\.5"):
+        as_rows([[1.0, -0.5, 2.0]], 3, CPU, least=0.0)
+
+
+@needs_a_gpu
+@pytest.mark.parametrize("pinned", [False, True])
+def test_what_is_on_its_way_cannot_be_overwritten(pinned):
+    """The stream is kept busy, so that the copy comes after the caller's next values."""
+    device = torch.device("cuda")
+    values = torch.ones(64, 11, pin_memory=pinned)
+    busy = torch.randn(4096, 4096, device=device)
+    for number in range(20):
+        values.fill_(float(number))
+        busy = busy @ busy / 4096
+        there = moved(values, device)
+        values.fill_(-1.0)
+        assert there.is_cuda
+        assert (there == number).all()
