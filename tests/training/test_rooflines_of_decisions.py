@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from benchmarks import rooflines
+from benchmarks import decision_parts, rooflines
 from benchmarks.decisions import TRUNK, Case, model_of_paper_size, naive_decision, policy_at_work
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -29,3 +29,10 @@ def test_arithmetic_is_what_torch_counts():
     both = reading + rooflines.one_round(TRUNK, candidates=CASE.candidates, **sizes)
     assert both.operations == pytest.approx(counted(lambda: policy.act(torch.zeros(2, 11))), rel=0.02)
     assert both == CASE.work
+
+
+def test_parts_of_a_decision_are_timed():
+    """A smoke test: what they take is for a quiet machine to say."""
+    found = decision_parts.parts(policy_at_work(model_of_paper_size("cpu"), CASE), CASE, 2, "cpu")
+    assert len(found) == 6
+    assert min(found.values()) > 0
