@@ -24,6 +24,8 @@ EMPHASIS = 3.0
 """So often a step's own cost counts beside the forecast of all that follows, which hardly depends on the action."""
 PATIENCE = 200.0
 """So many steps the usual proposals are given to save what is forecast to be missing."""
+GAIN = 0.2
+"""So much more must be earned for the actor to be told another limit, unless a shield keeps the limit anyway."""
 NUM_LEVELS = 41
 """Limits over the data's range for which it is known what the actor is best told."""
 
@@ -44,7 +46,7 @@ class Reserve(nn.Module):
         known = {"centre": 0.0, "scale": 1.0, "stop_cost": torch.inf, "idle_cost": torch.inf, "cheapest": 0.0}
         for name, value in known.items():
             self.register_buffer(name, torch.full(each, value))
-        for name in ("levels", "told"):
+        for name in ("levels", "told", "gain"):
             self.register_buffer(name, torch.zeros(NUM_LEVELS, *each))
 
     def step_cost(self, state: Tensor, action: Tensor) -> Tensor:
@@ -58,24 +60,33 @@ class Reserve(nn.Module):
         # an infinite cost of no steps is unknown rather than nothing
         return torch.minimum(self.get_buffer("stop_cost"), idling.nan_to_num(nan=torch.inf))
 
-    def tell(self, prompt: Prompt, remaining: Tensor) -> Prompt:
-        """The prompt with the limit that earns most; once what remains [L, C] is for idling, with the cheapest."""
+    def tell(self, prompt: Prompt, remaining: Tensor | None) -> Prompt:
+        """The prompt with the limit that earns most; once what remains [L, C] is for idling, with the cheapest.
+
+        Without what remains there is nothing to be kept: nobody idles, and any gain will do.
+        """
         limit = prompt.past.limit
         place = torch.searchsorted(self.get_buffer("levels").T.contiguous(), limit.T.contiguous())  # [C, L]
-        known = self.get_buffer("told").T.gather(1, place.clamp(max=NUM_LEVELS - 1)).T
-        idles = (remaining <= self.needed(prompt.timestep)) & self.get_buffer("stop_cost").isinf()
-        cheapest = torch.minimum(self.get_buffer("cheapest"), limit)
-        more = torch.where(idles & (known > 0), cheapest, torch.maximum(limit, known)) - limit
+        told, gain = (self.get_buffer(name).T.gather(1, place.clamp(max=NUM_LEVELS - 1)).T for name in ("told", "gain"))
+        more = torch.maximum(limit, told) - limit
+        if remaining is not None:
+            more = more * (gain > GAIN)
+            idles = (remaining <= self.needed(prompt.timestep)) & self.get_buffer("stop_cost").isinf() & (more > 0)
+            more = torch.where(idles, torch.minimum(self.get_buffer("cheapest"), limit) - limit, more)
         past = replace(prompt.past, limit=limit + more, cost_to_go=prompt.past.cost_to_go + more[:, None])
         return replace(prompt, past=past, cost_to_go=prompt.cost_to_go + more)
 
-    def select(self, model: SaFormer, reading: Reading, candidates: Candidates, verification: Verification) -> Decision:
-        """One of the candidates for each lane."""
-        action = model.normalizer.normalize("action", candidates.action)
+    def select(self, model: SaFormer, reading: Reading, proposed: Candidates, found: Verification | None) -> Decision:
+        """One of the proposed for each lane; the first where nothing was verified."""
+        if found is None:
+            first = torch.zeros(len(proposed.action), dtype=torch.int64, device=proposed.action.device)
+            safe = torch.ones_like(proposed.return_to_go, dtype=torch.bool)
+            return decision_of(proposed, None, first, safe=safe, fell_back=~safe[:, 0])
+        action = model.normalizer.normalize("action", proposed.action)
         state = reading.state[:, None].expand(-1, action.shape[1], -1)
         return hold_back(
-            candidates,
-            verification,
+            proposed,
+            found,
             self.step_cost(state, action),
             usual=self.get_buffer("centre"),
             needed=self.needed(reading.timestep),

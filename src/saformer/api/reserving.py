@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from saformer.agents.agent import Agent
 from saformer.agents.saformer import SaFormerAgent
@@ -15,7 +17,7 @@ from saformer.runs.export import read_groups
 from saformer.runs.run import Run
 from saformer.training.reserve import fit_reserve
 
-GROUP, VERSION = "reserve", 2
+GROUP, VERSION = "reserve", 3
 """Of what is kept; a run's older reserve is made anew, an export's does without what it lacks."""
 
 
@@ -55,9 +57,17 @@ def prepared(
 
     Exports of older versions have none: they verify by the paper's rule unless told otherwise.
     """
-    if options.verification == "reserve" or (options.verification == "auto" and not run.is_export):
+    if options.verification in ("reserve", "told") or (options.verification == "auto" and not run.is_export):
         prepare_reserve(agent, run, data=data, listener=listener)
     return resolved(options, has_reserve=agent.reserve is not None)
+
+
+def within_a_shield(given: Any, options: Any) -> Any:
+    """How to act in a shield: unless it was said how, without ending episodes early, since the limit is kept anyway."""
+    is_usual = (
+        isinstance(given, ExecutionOptions) and given.verification == "auto" and options.verification == "reserve"
+    )
+    return replace(options, verification="told", candidates=1) if is_usual else options
 
 
 def prepare_reserve(

@@ -13,7 +13,7 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.api.calibrated import kept_calibration, options_as_calibrated
 from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
-from saformer.api.reserving import prepared, with_reserve
+from saformer.api.reserving import prepared, with_reserve, within_a_shield
 from saformer.api.run_data import (
     as_trained,
     check_criteria,
@@ -107,9 +107,13 @@ def judge(
     else:
         options = options_as_calibrated(agent, run, calibration, execution or {})
         margins = [calibration.margin_for(limit) for limit in parsed]
+    given = options
     if isinstance(agent, SaFormerAgent):
         options = prepared(agent, run, options, data=data, listener=listener)
-    policies = judged_policies(agent, options, found, shield=shield, both=both, reference=reference)
+    in_shield = within_a_shield(given, options)
+    policies = judged_policies(
+        agent, options, found, shield=shield, both=both, reference=reference, in_shield=in_shield
+    )
     first, *others = [
         evaluate_policy(
             policy,

@@ -29,12 +29,12 @@ def shielded(policy: Policy, data: Totals) -> Shield:
 
 
 def judged_policies(
-    agent: Agent, options: Any, data: Totals, *, shield: bool, both: bool, reference: bool
+    agent: Agent, options: Any, data: Totals, *, shield: bool, both: bool, reference: bool, in_shield: Any = None
 ) -> dict[str, Policy]:
-    """By name: first the one that is asked about, then those to compare it with."""
+    """By name: first the one that is asked about, then those to compare it with; `in_shield`: its options there."""
     policies: dict[str, Policy] = {}
     if shield or both:
-        policies[SHIELDED] = shielded(agent.policy(options), data)
+        policies[SHIELDED] = shielded(agent.policy(in_shield or options), data)
     if both or not shield:
         policies[PLAIN] = agent.policy(options)
     if reference:

@@ -33,9 +33,9 @@ class SaFormerPolicy:
         reserve: Selector | None = None,
     ) -> None:
         self.options = resolved(options or ExecutionOptions(), has_reserve=reserve is not None)
-        if self.options.verification == "reserve" and reserve is None:
+        if reserve is None and self.options.verification in ("reserve", "told"):
             raise ValueError("verification by reserve needs to know what steps cost: give the policy a reserve")
-        self._reserve = reserve if self.options.verification == "reserve" else None
+        self._reserve = reserve if self.options.verification in ("reserve", "told") else None
         self._model = model.eval()
         self._window, self._cost_discount, self._risk = window, cost_discount, risk
         self._device = model.normalizer.centre("state").device
@@ -104,13 +104,13 @@ class SaFormerPolicy:
         if self._reserve is None:
             return self._model.read(prompt)
         remaining = prompt.cost_to_go - self.options.margin * prompt.past.limit
-        return replace(self._model.read(self._reserve.tell(prompt, remaining)), remaining=remaining)
+        told = self._reserve.tell(prompt, remaining if self.options.verification == "reserve" else None)
+        return replace(self._model.read(told), remaining=remaining)
 
     def _round(self, reading: Reading, *drawn: Tensor) -> Decision:
         candidates = propose(self._model, reading, self.options, *drawn)
-        if self.options.verification == "off":
-            return select(candidates, None, self.options.fallback)
-        verification = verify(self._model, reading, candidates, reading.remaining, self._risk)
+        is_verified = self.options.verification in ("paper", "reserve")
+        verification = verify(self._model, reading, candidates, reading.remaining, self._risk) if is_verified else None
         if self._reserve is not None:
             return self._reserve.select(self._model, reading, candidates, verification)
         return select(candidates, verification, self.options.fallback)

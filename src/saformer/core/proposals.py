@@ -32,8 +32,8 @@ class ExecutionOptions:
     """Rounds of proposals before the fallback decides; the paper re-samples without end."""
     action_noise: ActionNoise = "normal"
     """normal: as the paper samples. two_point: each dimension one deviation above or below its mean, which hits both modes where the data acts with either sign."""  # noqa: E501
-    verification: Literal["auto", "paper", "reserve", "off"] = "auto"
-    """auto: reserve, where there is one, else paper. paper: reject candidates forecast to overrun the budget. reserve: act by the means until no more is left than it takes to end the episode, then end it (docs/method.md). off: take the highest return proposed."""  # noqa: E501
+    verification: Literal["auto", "paper", "reserve", "told", "off"] = "auto"
+    """auto: reserve, where there is one, else paper; in a shield told. paper: reject candidates forecast to overrun the budget. reserve: act by the means until no more is left than it takes to end the episode, then end it (docs/method.md). told: the same without that end, for a shield, which keeps the limit. off: take the highest return proposed."""  # noqa: E501
     spread: float = 16.0
     """reserve: deviations by which actions of the second half of the candidates are spread, to end an episode with."""
     margin: float = 0.01
@@ -92,10 +92,10 @@ class Verification:
 class Selector(Protocol):
     """Another way to take one of the candidates than `select`: what a reserve is to the policy."""
 
-    def tell(self, prompt: Prompt, remaining: Tensor) -> Prompt:
-        """What the networks are to read, of what is known and what remains: [L, C]."""
+    def tell(self, prompt: Prompt, remaining: Tensor | None) -> Prompt:
+        """What the networks are to read; what remains, if the limit is to be kept: [L, C]."""
 
-    def select(self, model: SaFormer, reading: Reading, candidates: Candidates, verification: Verification) -> Decision:
+    def select(self, model: SaFormer, reading: Reading, proposed: Candidates, found: Verification | None) -> Decision:
         """One of the candidates for each lane."""
 
 
@@ -112,7 +112,7 @@ def deviations(options: ExecutionOptions, for_returns: Tensor, for_actions: Tens
         for_actions = for_actions.sign()
     return_noise, action_noise = options.temperature * for_returns, options.temperature * for_actions
     return_noise[:, 0].zero_()
-    if (options.verification, options.action_noise) != ("reserve", "two_point"):
+    if options.verification not in ("reserve", "told") or options.action_noise != "two_point":
         action_noise[:, 0].zero_()  # else the first is executed as a rule, and nobody acts by the mean of two modes
     if options.verification == "reserve":
         wide = slice(num_narrow(options.candidates), None)

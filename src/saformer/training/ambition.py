@@ -15,24 +15,23 @@ from saformer.reserve import NUM_LEVELS
 Doubles = NDArray[np.float64]
 NUM_GROUPS, NEAREST = 10, 0.1
 """Dearer trajectories are compared in so many groups; this share of all is taken to be like the limit."""
-FEWEST = 5
+FEWEST, TINY = 5, 1e-6
 """Trajectories that a group must have to be believed."""
-GAIN = 0.2
-"""So much more must have been earned."""
 
 
-def told_limits(data: RelabelledStore) -> tuple[Doubles, Doubles]:
-    """Limits [G, C] over the data's range, and what the actor is told under each: [G, C], 0 for the limit itself.
+def told_limits(data: RelabelledStore) -> dict[str, Doubles]:
+    """Limits over the data's range, what earns most under each, and how much more than the limit itself: [G, C] each.
 
-    With several constraints or discounted costs it is always the limit itself.
+    "levels", "told" and "gain", a share of what is earned if the actor is told the limit. With several constraints or
+    discounted costs there is nothing to be told.
     """
     costs = data.episode_cost
     levels = np.quantile(costs, np.linspace(0, 1, NUM_LEVELS), axis=0)
-    told = np.zeros_like(levels)
+    found = np.zeros((*levels.shape, 2))
     if costs.shape[1] == 1 and data.cost_discount == 1:
         earned = earned_by(data, levels[:, 0])
-        told[:, 0] = [_told(level, costs[:, 0], earned[:, place]) for place, level in enumerate(levels[:, 0])]
-    return levels, told
+        found[:, 0] = [_told(level, costs[:, 0], earned[:, place]) for place, level in enumerate(levels[:, 0])]
+    return {"levels": levels, "told": found[..., 0], "gain": found[..., 1]}
 
 
 def earned_by(data: RelabelledStore, levels: Doubles) -> Doubles:
@@ -46,12 +45,14 @@ def earned_by(data: RelabelledStore, levels: Doubles) -> Doubles:
     return found
 
 
-def _told(level: float, costs: Doubles, earned: Doubles) -> float:
-    """The cost of those that had earned most by then, among those that went on; 0 if the limit's own like earn so."""
+def _told(level: float, costs: Doubles, earned: Doubles) -> tuple[float, float]:
+    """The cost of those that had earned most by then, among those that went on, and how much more that is."""
     distance = np.abs(costs - level)
     own = float(earned[distance <= np.quantile(distance, NEAREST)].mean())
     dearer = np.flatnonzero(costs >= level)
     groups = np.array_split(dearer[np.argsort(costs[dearer], kind="stable")], NUM_GROUPS)
     means = [earned[group].mean() if len(group) >= FEWEST else -np.inf for group in groups]
     best = int(np.argmax(means))
-    return float(np.median(costs[groups[best]])) if means[best] > own + GAIN * abs(own) else 0.0
+    if means[best] <= own:
+        return 0.0, 0.0
+    return float(np.median(costs[groups[best]])), float((means[best] - own) / max(abs(own), TINY))

@@ -47,7 +47,7 @@ def fit_reserve(
     reserve.get_buffer("scale").copy_(torch.where(deviation > 0, deviation, torch.ones_like(deviation)))
     reserve.get_buffer("stop_cost").copy_(torch.from_numpy(stop_cost(data)))
     reserve.get_buffer("cheapest").copy_(torch.from_numpy(np.percentile(data.episode_cost, CHEAP_PERCENTILE, axis=0)))
-    for name, limits in zip(("levels", "told"), told_limits(data), strict=True):
+    for name, limits in told_limits(data).items():
         reserve.get_buffer(name).copy_(torch.from_numpy(limits))
     reserve.to(device)
     sampler, generator = TransitionSampler(data, device=device), torch.Generator(device).manual_seed(seed)
