@@ -4,8 +4,8 @@
 
 Every trajectory that cost less than the 10th percentile is removed; a policy is trained on the rest (or given with
 --run) and judged under nine limits: five at the paper's ratios below that percentile, four in the data. Then it is
-fine-tuned and judged again. Exploration and fine-tuning go by the paper's rule; the policies before and after are also
-judged by reserve, as users would run them. The same call goes on where an earlier one was stopped.
+fine-tuned and judged again, by the paper's rule or, with --verification reserve, as users would run it; in any case the
+policies before and after are judged by reserve too. The same call goes on where an earlier one was stopped.
 
 To train on the cut data elsewhere, among other runs:
 
@@ -76,13 +76,18 @@ class Settings:
     temperature: float | None = None
     past_return: Literal["selected", "expected", "highest"] | None = None
     """How to act; by default as the run was trained for."""
+    verification: Literal["paper", "reserve"] = "paper"
+    """By which limits are to hold; what is found by reserve is shown in any case."""
     tuning: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(lanes=20, updates=600))
     """On a GPU 20 lanes take hardly longer than 10, and half as many rounds need half as many evaluations."""
 
-    def execution(self, verification: str = "paper") -> dict[str, Any]:
+    def execution(self, verification: str | None = None) -> dict[str, Any]:
         """Options of the policy that were given."""
         given = {name: getattr(self, name) for name in ("candidates", "temperature", "past_return")}
-        return {"verification": verification, **{name: value for name, value in given.items() if value is not None}}
+        return {
+            "verification": verification or self.verification,
+            **{name: value for name, value in given.items() if value is not None},
+        }
 
 
 @dataclass(frozen=True)
@@ -215,7 +220,7 @@ def train(settings: Settings, listener: Listener) -> Path:
 
 
 def judged(
-    run: Path, question: Question, settings: Settings, listener: Listener, verification: str = "paper"
+    run: Path, question: Question, settings: Settings, listener: Listener, verification: str | None = None
 ) -> dict[str, Any]:
     """Under all limits, by other episodes than fine-tuning is steered by."""
     with warnings.catch_warnings():

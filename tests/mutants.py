@@ -1123,4 +1123,6 @@ MUTANTS = (
            "tests/reserve/test_ambition.py::test_what_was_asked_for_is_kept_in_a_shield"),
     Mutant("told: for any gain", "reserve.py", "more * (gain > GAIN)", "more * (gain > -1)",
            "tests/reserve/test_ambition.py::test_a_small_gain_is_for_shields"),
+    Mutant("fine-tuning: explores by reserve", "training/finetune.py", 'return "paper" if verification == "reserve" else verification', "return verification",
+           "tests/training/test_finetune.py::test_by_reserve_the_policy_is_judged_and_not_explored"),
 )  # fmt: skip

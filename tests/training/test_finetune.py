@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,11 @@ from saformer.envs import allowance, stepping
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
-from saformer.training.exploration import EnvironmentFailedError, shared_workers
+from saformer.training.exploration import EnvironmentFailedError, explore, shared_workers
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.fit import InterruptedTrainingError
 from saformer.training.presets import Preset
+from saformer.training.reserve import fit_reserve
 from saformer.training.trainer import Member, PackTrainer
 from tests.conftest import tiny_config
 from tests.envs import troubled
@@ -371,3 +373,25 @@ def test_what_cannot_be_asked_for_leaves_nothing_behind(source, tmp_path, asked,
     with pytest.raises(ValueError, match=message):
         tune(source, tmp_path / "tuned", **asked)
     assert not (tmp_path / "tuned").exists()
+
+
+def test_by_reserve_the_policy_is_judged_and_not_explored(source, tmp_path, monkeypatch):
+    """Seen to fail when exploration keeps a reserve too, and when the original run is given one."""
+    monkeypatch.setattr("saformer.api.finetuning.fit_reserve", partial(fit_reserve, updates=1))
+    explored: list[str] = []
+
+    def watched(policy, *rest, **options):
+        explored.append(policy.options.verification)
+        explore(policy, *rest, **options)
+
+    monkeypatch.setattr("saformer.training.finetune.explore", watched)
+    before = sorted(path.name for path in source.path.iterdir())
+    tuned = tune(source, tmp_path / "tuned", execution={"verification": "reserve"})
+    assert set(explored) == {"paper"}
+    assert tuned.run.spec.finetuning["execution"]["verification"] == "reserve"
+    assert sorted(path.name for path in source.path.iterdir()) == before
+
+
+def test_what_keeps_no_limit_is_not_fine_tuned_to_one(source, tmp_path):
+    with pytest.raises(ValueError, match="keeps no limit without a shield"):
+        tune(source, tmp_path / "tuned", execution={"verification": "told"})
