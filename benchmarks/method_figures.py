@@ -4,8 +4,9 @@
     python -m benchmarks.method_figures --run runs/halfcheetah-medium-... --out docs/figures
 
 By default of the policy that comes with the package, which needs no data. Of a run whose episodes can end before their
-time, one episode's budget and the ways to stop it are drawn; of one whose episodes cannot, what the whole episode is
-forecast to cost. The episode shown is the one whose cost by the paper's rule is the median. What is drawn is printed.
+time, one episode's budget and the ways to stop it are drawn; where the actor is told another limit than its own, what
+that spends and earns; else what the whole episode is forecast to cost. The episode shown is the one whose cost by the
+paper's rule is the median. What is drawn is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.method_diagram import rule
-from benchmarks.method_figures_shown import budgets, course, stopping, table
+from benchmarks.method_figures_shown import budgets, course, stopping, table, telling
 from benchmarks.method_scene import Scene, watch
 
 
@@ -49,9 +50,12 @@ def main(settings: Settings) -> None:
 
 def figures_of(scene: Scene) -> dict[str, str]:
     """By name."""
+    found = {}
     if scene.can_stop:
-        return {f"reserve_budget_{scene.task}": budgets(scene), f"reserve_stop_{scene.task}": stopping(scene)}
-    return {f"reserve_course_{scene.task}": course(scene)}
+        found |= {f"reserve_budget_{scene.task}": budgets(scene), f"reserve_stop_{scene.task}": stopping(scene)}
+    if scene.tells:
+        found |= {f"reserve_told_{scene.task}": telling(scene)}
+    return found or {f"reserve_course_{scene.task}": course(scene)}
 
 
 if __name__ == "__main__":

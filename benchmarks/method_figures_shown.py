@@ -10,14 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.method_scene import NARROW, PAPER, RESERVE, Account, Proposals, Scene
+from benchmarks.method_scene import NARROW, PAPER, RESERVE, TOLD_THE_LIMIT, Account, Proposals, Scene
 from saformer.core.proposals import num_narrow
-from saformer.report.figure import ACCEPTED, DATA, POINTS, REJECTED, STYLE, svg
+from saformer.report.figure import ACCEPTED, POINTS, REJECTED, STYLE, svg
 from saformer.reserve import EMPHASIS
 
 LEFT, FORECAST, SHADE = "#24558f", "#c8641b", "#f3e0dd"
-COLOURS = {PAPER: REJECTED, NARROW: POINTS, RESERVE: ACCEPTED}
-LINES = {PAPER: "--", NARROW: "-.", RESERVE: "-"}
+COLOURS = {PAPER: REJECTED, NARROW: POINTS, TOLD_THE_LIMIT: LEFT, RESERVE: ACCEPTED}
+LINES = {PAPER: "--", NARROW: "-.", TOLD_THE_LIMIT: ":", RESERVE: "-"}
 NOTE: Any = {"fontsize": 8.5}
 SIZE = (9.0, 3.9)
 """In inches: 864 pixels, as wide as a page of documentation shows it."""
@@ -25,15 +25,19 @@ SIZE = (9.0, 3.9)
 
 def table(scene: Scene) -> str:
     """What every way came to, and what there was to choose from in the step that is drawn."""
-    known = f"stop cost {scene.stop_cost:.1f}, margin {scene.margin:.1f}"
+    known = f"stop cost {scene.stop_cost:.1f}, needed at first {scene.needed[0]:.1f}, margin {scene.margin:.1f}"
     lines = [f"{scene.task} under {scene.limit_name} = {scene.limit:.1f}, {known}"]
     for way, accounts in scene.accounts.items():
         costs = ", ".join(f"{account.cost:.0f}" for account in accounts)
         held = ", ".join(_share(account.held) for account in accounts)
         wide = sum(account.num_wide for account in accounts)
-        earned = np.mean([account.earned for account in accounts])
+        earned = np.mean([account.earned[-1] for account in accounts])
         lines.append(f"{way}: {_within(accounts)}, costs {costs}, mean return {earned:.0f}")
         lines.append(f"    held {held} steps; {wide} took one of the second half")
+        if way == RESERVE and scene.tells:
+            told = ", ".join(f"{value:.0f}" for value in np.unique(np.concatenate([one.told for one in accounts])))
+            idle = ", ".join(_share(account.idles) for account in accounts)
+            lines.append(f"    told {told}; idled {idle} steps")
     found = scene.accounts[RESERVE][scene.shown].proposals
     lines.append(f"shown: episode {scene.shown}" + (f", {_told(found)}" if found else ""))
     return "\n".join(lines)
@@ -59,9 +63,9 @@ def budgets(scene: Scene) -> str:
         by_paper, by_reserve = (scene.accounts[way][scene.shown].held for way in (PAPER, RESERVE))
         axes[0].set(title=f"the paper's rule: all proposals rejected in {_share(by_paper)} steps", ylabel="cost")
         axes[1].set_title(f"by reserve: the limit is at stake in {_share(by_reserve)} steps")
-        kept = scene.stop_cost + scene.margin
-        axes[1].axhline(kept, color="k", lw=0.9, ls=":")
-        axes[1].text(5, kept, f"{kept:.0f}: stop cost and margin", va="bottom", **NOTE)
+        kept = scene.kept[: max(len(scene.accounts[way][scene.shown].left) for way in (PAPER, RESERVE))]
+        axes[1].plot(kept, color="k", lw=0.9, ls=":")
+        axes[1].text(5, kept[0], f"{kept[0]:.0f}: needed and margin", va="bottom", **NOTE)
         return svg(figure)
 
 
@@ -71,7 +75,8 @@ def _budget(axis: Axes, account: Account, *, shaded: str) -> None:
     axis.plot(account.left, color=LEFT, lw=1.6, label="remains of the limit")
     axis.axhline(0, color="k", lw=0.8)
     axis.set_xlabel("step")
-    axis.legend(loc="upper right")
+    for patch in axis.legend(loc="upper right").get_patches():
+        patch.set_edgecolor(POINTS)  # it may lie on its own colour
     end, colour = (len(account.held), account.left[-1]), ACCEPTED if account.is_within else REJECTED
     axis.plot(*end, "o", ms=6, color=colour)
     reached = f"ends after {end[0]} steps\ncost {account.cost:.0f}, limit {account.left[0]:.0f}"
@@ -80,16 +85,16 @@ def _budget(axis: Axes, account: Account, *, shaded: str) -> None:
 
 
 def stopping(scene: Scene) -> str:
-    """How episodes go on once no more is left than stopping costs, and what there is to choose from then."""
+    """How episodes go on once no more is left than is needed to see them out, and what there is to choose from then."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")
         axis, beside = figure.subplots(1, 2)
         for way, accounts in scene.accounts.items():
-            _endings(axis, accounts, scene.stop_cost + scene.margin, way)
+            _endings(axis, accounts, scene.kept, way)
         axis.axhline(0, color="k", lw=0.8)
         axis.set(
             title=f"{len(accounts)} episodes each way",
-            xlabel="steps since no more remained than stop cost and margin",
+            xlabel="steps since no more remained than needed and margin",
             ylabel="remains of the limit (below 0: passed)",
         )
         axis.legend(loc="lower left")
@@ -97,8 +102,8 @@ def stopping(scene: Scene) -> str:
         return svg(figure)
 
 
-def _endings(axis: Axes, accounts: list[Account], kept: float, way: str) -> None:
-    lasts = [account.left[account.left <= kept] for account in accounts]  # what remains only falls
+def _endings(axis: Axes, accounts: list[Account], kept: NDArray[np.float64], way: str) -> None:
+    lasts = [one.left[np.logical_or.accumulate(one.left <= kept[: len(one.left)])] for one in accounts]
     for number, left in enumerate(lasts):
         label = f"{way}: {_within(accounts)}" if number == 0 else None
         axis.plot(left, color=COLOURS[way], ls=LINES[way], lw=1.3, label=label)
@@ -115,8 +120,11 @@ def course(scene: Scene) -> str:
             whole = np.append(account.forecast, 0.0) + scene.limit - account.left
             axis.plot(whole, color=COLOURS[way], lw=1.2, label=f"{way}: cost {account.cost:.0f}")
             axis.plot(len(account.held), whole[-1], "o", ms=5, color=COLOURS[way])
-        held = scene.accounts[RESERVE][scene.shown].held
+        by_reserve = scene.accounts[RESERVE][scene.shown]
+        held, least = by_reserve.held, (scene.limit - by_reserve.left + scene.needed[: len(by_reserve.left)])
         _shade(axis, held, "at stake by reserve")
+        if np.isfinite(least).all():
+            axis.plot(least, color=LEFT, lw=1.2, ls="-.", label="by reserve: spent + needed")
         axis.axhline(scene.limit, color="k", lw=0.9, ls="--", label=f"limit {scene.limit:.0f}")
         axis.axhline(scene.limit - scene.margin, color="k", lw=0.9, ls=":", label="limit, less the margin")
         axis.set(
@@ -126,6 +134,28 @@ def course(scene: Scene) -> str:
         )
         _legend_above(axis)
         _choice(beside, scene)
+        return svg(figure)
+
+
+def telling(scene: Scene) -> str:
+    """What an episode spends and earns if the actor is told the limit, and if it is told what earns most."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        spent, earned = figure.subplots(1, 2, sharex=True)
+        for way, name in ((TOLD_THE_LIMIT, "told the limit"), (RESERVE, "told what earns most")):
+            account, style = scene.accounts[way][scene.shown], {"color": COLOURS[way], "lw": 1.5}
+            spent.plot(account.left[0] - account.left, label=f"{name}: cost {account.cost:.0f}", **style)
+            earned.plot(account.earned, label=f"{name}: return {account.earned[-1]:.0f}", **style)
+        account = scene.accounts[RESERVE][scene.shown]
+        spent.axhline(scene.limit, color="k", lw=0.9, ls="--", label=f"limit {scene.limit:.0f}")
+        least = scene.limit - scene.kept[: len(account.left)]
+        spent.plot(least, color="k", lw=0.9, ls=":", label="limit, less needed and margin")
+        for axis in (spent, earned):
+            _shade(axis, account.idles, f"told {account.told.min():.0f}, to idle")
+            axis.set_xlabel("step")
+            _legend_above(axis)
+        spent.set(title=f"told {account.told.max():.0f}, and to idle in {_share(account.idles)} steps", ylabel="spent")
+        earned.set(title="what that earns", ylabel="earned")
         return svg(figure)
 
 
@@ -153,7 +183,7 @@ def _legend_above(axis: Axes) -> None:
     """What the marks mean, in room made for it above them."""
     low, high = axis.get_ylim()
     axis.set_ylim(low, high + 0.6 * (high - low))
-    axis.legend(loc="upper right")
+    axis.legend(loc="upper left")
 
 
 def _halves(found: Proposals) -> dict[str, slice]:
@@ -164,7 +194,7 @@ def _halves(found: Proposals) -> dict[str, slice]:
 def _shade(axis: Axes, flags: NDArray[np.bool_], label: str) -> None:
     edges = np.flatnonzero(np.diff([False, *flags, False])).reshape(-1, 2)
     for number, (start, end) in enumerate(edges):
-        axis.axvspan(start, end, fc=SHADE, ec=DATA, lw=0.4, zorder=0, label=label if number == 0 else None)
+        axis.axvspan(start, end, fc=SHADE, ec=SHADE, lw=0.4, zorder=0, label=label if number == 0 else None)
 
 
 def _share(flags: NDArray[np.bool_]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,8 @@ import saformer
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api.reserving import prepared
 from saformer.api.run_data import totals_of
+from saformer.core.batch import WindowBatch
+from saformer.core.history import Prompt
 from saformer.core.policy import Decision
 from saformer.core.proposals import ExecutionOptions, num_narrow
 from saformer.data.limits import parse_limit
@@ -22,10 +25,11 @@ from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
 from saformer.evaluation.evaluate import FIRST_SEED
-from saformer.reserve import EMPHASIS
+from saformer.reserve import EMPHASIS, Reserve
 from saformer.runs.run import find_run
 
 PAPER, NARROW, RESERVE = "the paper's rule", "by reserve, usual proposals alone", "by reserve"
+TOLD_THE_LIMIT = "by reserve, told the limit"
 WAYS: Mapping[str, Mapping[str, Any]] = {
     PAPER: {"verification": "paper"},
     NARROW: {"verification": "reserve", "spread": 1.0},
@@ -60,7 +64,10 @@ class Account:
     """[T] for the mean proposal"""
     held: NDArray[np.bool_]
     """[T] by the paper's rule: no proposal was accepted; by reserve: the limit was at stake"""
-    earned: float
+    told: NDArray[np.float64]
+    """[T] the limit that the actor read"""
+    earned: NDArray[np.float64]
+    """[T + 1] before each step and at the end"""
     num_wide: int
     """held steps that executed a proposal of the second half, which by reserve is spread widely"""
     proposals: Proposals | None
@@ -76,6 +83,11 @@ class Account:
         """Whether the limit was kept."""
         return bool(self.left[-1] >= 0)
 
+    @property
+    def idles(self) -> NDArray[np.bool_]:
+        """[T] whether the actor was told the cheapest limit, to see the episode out."""
+        return self.told < self.left[0]
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -87,6 +99,8 @@ class Scene:
     margin: float
     """what verification by reserve keeps back, in units of cost"""
     stop_cost: float
+    needed: NDArray[np.float64]
+    """[H + 1] what it costs to see an episode out, from each step on"""
     accounts: Mapping[str, list[Account]]
     """by way; all ways begin in the same states"""
 
@@ -94,6 +108,16 @@ class Scene:
     def can_stop(self) -> bool:
         """Whether episodes of the data ended before their time."""
         return bool(np.isfinite(self.stop_cost))
+
+    @property
+    def kept(self) -> NDArray[np.float64]:
+        """[H + 1] no limit is at stake before no more than this remains."""
+        return self.needed + self.margin
+
+    @property
+    def tells(self) -> bool:
+        """Whether the actor is ever told another limit than its own."""
+        return any((account.told != self.limit).any() for account in self.accounts[RESERVE])
 
     @property
     def shown(self) -> int:
@@ -129,11 +153,37 @@ def watch(path: str, *, limit: str, episodes: int, device: str = "auto") -> Scen
     data, stop_cost = totals_of(run), float(agent.reserve.get_buffer("stop_cost")[0])
     parsed = parse_limit(limit, data)
     ways = [way for way in WAYS if way != NARROW or np.isfinite(stop_cost)]  # else few are wide
-    accounts = {
-        way: roll_out(agent, replace(options, **WAYS[way]), data, parsed.values[0], episodes=episodes) for way in ways
-    }
-    margin = options.margin * parsed.values[0]
-    return Scene(run.spec.task_name, parsed.values[0], parsed.name, margin, stop_cost, accounts)
+    scene = Scene(
+        task=run.spec.task_name,
+        limit=parsed.values[0],
+        limit_name=parsed.name,
+        margin=options.margin * parsed.values[0],
+        stop_cost=stop_cost,
+        needed=_needed(agent.reserve),
+        accounts={
+            way: roll_out(agent, replace(options, **WAYS[way]), data, parsed.values[0], episodes=episodes)
+            for way in ways
+        },
+    )
+    if not scene.tells:
+        return scene
+    accounts = roll_out(_told_the_limit(agent), options, data, scene.limit, episodes=episodes)
+    return replace(scene, accounts={**scene.accounts, TOLD_THE_LIMIT: accounts})
+
+
+def _needed(reserve: Reserve) -> NDArray[np.float64]:
+    """[H + 1] from each step on, and at the horizon."""
+    steps = torch.arange(reserve.horizon + 1, device=reserve.get_buffer("stop_cost").device)
+    return reserve.needed(steps)[:, 0].double().cpu().numpy()
+
+
+def _told_the_limit(agent: SaFormerAgent) -> SaFormerAgent:
+    """The same agent, with a reserve to which no other limit is worth telling."""
+    same, reserve = copy(agent), deepcopy(agent.reserve)
+    assert reserve is not None
+    reserve.get_buffer("gain").zero_()
+    same.reserve = reserve
+    return same
 
 
 def roll_out(
@@ -144,26 +194,42 @@ def roll_out(
     seeds, limits = [FIRST_SEED + number for number in range(episodes)], [np.array([limit])] * episodes
     horizon = data.environment.horizon
     played = rollout(agent.policy(options), maker, limits, seeds, horizon=horizon, watch=seen)
-    can_stop = bool(agent.reserve is not None and agent.reserve.get_buffer("stop_cost").isfinite().all())
-    return [_account(agent, episode, seen.kept[lane], can_stop=can_stop) for lane, episode in enumerate(played)]
+    return [_account(agent, episode, seen.kept[lane], options) for lane, episode in enumerate(played)]
 
 
 def _account(
-    agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]], *, can_stop: bool
+    agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]], options: ExecutionOptions
 ) -> Account:
+    assert agent.reserve is not None
+    can_stop = bool(agent.reserve.get_buffer("stop_cost").isfinite())
     discount = agent.config.cost_discount ** np.arange(len(episode.cost))
+    left = episode.limit[0] - np.cumsum([0.0, *(discount * episode.cost[:, 0])])
     chosen, held = np.array([number for _, _, number in made]), np.flatnonzero(episode.fell_back)
     wide = held[chosen[held] >= num_narrow(len(made[0][0]))]
     usual = np.setdiff1d(held, wide)
     telling = wide[:1] if len(wide) and can_stop else usual[len(usual) // 2 :][:1]
     return Account(
-        left=episode.limit[0] - np.cumsum([0.0, *(discount * episode.cost[:, 0])]),
+        left=left,
         forecast=np.array([float(forecast[0]) for forecast, _, _ in made]),
         held=episode.fell_back,
-        earned=float(episode.trajectory.reward.sum(dtype=np.float64)),
+        told=_told(agent.reserve, left, options),
+        earned=np.cumsum([0.0, *episode.trajectory.reward], dtype=np.float64),
         num_wide=len(wide),
         proposals=_proposals(agent, episode, made, int(telling[0])) if len(telling) else None,
     )
+
+
+def _told(reserve: Reserve, left: NDArray[np.float64], options: ExecutionOptions) -> NDArray[np.float64]:
+    """[T] which limit was read, by what was left [T + 1]: the reserve is asked again, without past or state."""
+    if options.verification != "reserve":
+        return np.full(len(left) - 1, left[0])
+    remaining = torch.from_numpy(left[:-1, None]).to(reserve.get_buffer("levels"))  # [T, 1]
+    limit, nothing = remaining[:1].expand_as(remaining), remaining[:, None, :][:, :0]  # [T, 1], [T, 0, 1]
+    unseen = dict.fromkeys(("cost_to_go", "return_to_go", "state", "action"), nothing)
+    past = WindowBatch(limit=limit, timestep=nothing[..., 0].long(), valid=nothing[..., 0].bool(), **unseen)
+    prompt = Prompt(past, remaining, remaining, torch.arange(len(limit), device=limit.device))
+    more = reserve.tell(prompt, remaining - options.margin * limit).past.limit - limit
+    return left[0] + more[:, 0].double().cpu().numpy()
 
 
 def _proposals(agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]], step: int) -> Proposals:

@@ -1125,4 +1125,10 @@ MUTANTS = (
            "tests/reserve/test_ambition.py::test_a_small_gain_is_for_shields"),
     Mutant("fine-tuning: explores by reserve", "training/finetune.py", 'return "paper" if verification == "reserve" else verification', "return verification",
            "tests/training/test_finetune.py::test_by_reserve_the_policy_is_judged_and_not_explored"),
+    Mutant("method figures: idling takes as much at every step", "../../benchmarks/method_scene.py", "steps = torch.arange(", "steps = 0 * torch.arange(",
+           "tests/experiments/test_method_figures.py::test_watches_what_evaluation_sees"),
+    Mutant("method figures: nobody idles", "../../benchmarks/method_scene.py", "remaining - options.margin * limit)", "None)",
+           "tests/experiments/test_method_figures.py::test_what_the_actor_was_told_is_what_it_read"),
+    Mutant("method figures: nobody is told the limit", "../../benchmarks/method_scene.py", 'reserve.get_buffer("gain").zero_()', 'reserve.get_buffer("gain")',
+           "tests/experiments/test_method_figures.py::test_what_the_actor_was_told_is_what_it_read"),
 )  # fmt: skip
