@@ -164,7 +164,8 @@ def main(settings: Settings) -> None:
     watch.took("data and training")
     before = judged_before(offline, question, settings, plain)
     watch.took("judging before")
-    reserved = [judged(offline, question, settings, plain, "reserve")]
+    is_reserved = settings.verification == "reserve"
+    reserved = [before if is_reserved else judged(offline, question, settings, plain, "reserve")]
     watch.took("judging by reserve")
     place = settings.out / f"tuned-seed{settings.seed}"
     tuned = api.finetune(
@@ -183,7 +184,7 @@ def main(settings: Settings) -> None:
     watch.took("setting up and saving")
     after = judged(tuned.run.path, question, settings, plain)
     watch.took("judging after")
-    reserved.append(judged(tuned.run.path, question, settings, plain, "reserve"))
+    reserved.append(after if is_reserved else judged(tuned.run.path, question, settings, plain, "reserve"))
     watch.took("judging by reserve")
     found = findings(question, data, before, after, tuned.run)
     found["by_reserve"] = compared(question, *reserved)

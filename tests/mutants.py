@@ -1123,7 +1123,7 @@ MUTANTS = (
            "tests/reserve/test_ambition.py::test_what_was_asked_for_is_kept_in_a_shield"),
     Mutant("told: for any gain", "reserve.py", "more * (gain > GAIN)", "more * (gain > -1)",
            "tests/reserve/test_ambition.py::test_a_small_gain_is_for_shields"),
-    Mutant("fine-tuning: explores by reserve", "training/finetune.py", 'return "paper" if verification == "reserve" else verification', "return verification",
+    Mutant("fine-tuning: explores by reserve", "training/finetune.py", 'replace(options, verification="paper") if options.verification == "reserve" else options', "options",
            "tests/training/test_finetune.py::test_by_reserve_the_policy_is_judged_and_not_explored"),
     Mutant("method figures: idling takes as much at every step", "../../benchmarks/method_scene.py", "steps = torch.arange(", "steps = 0 * torch.arange(",
            "tests/experiments/test_method_figures.py::test_watches_what_evaluation_sees"),
@@ -1131,4 +1131,8 @@ MUTANTS = (
            "tests/experiments/test_method_figures.py::test_what_the_actor_was_told_is_what_it_read"),
     Mutant("method figures: nobody is told the limit", "../../benchmarks/method_scene.py", 'reserve.get_buffer("gain").zero_()', 'reserve.get_buffer("gain")',
            "tests/experiments/test_method_figures.py::test_what_the_actor_was_told_is_what_it_read"),
+    Mutant("calibration: by any rule", "api/calibrated.py", 'f"{run.spec.digest} {RULE}".encode()', "run.spec.digest.encode()",
+           "tests/calibration/test_calibration.py::test_an_older_rule_is_refused"),
+    Mutant("shield: options without it are kept", "api/runs.py", "in_shield if shield or both else options", "options",
+           "tests/cli/test_shield.py::test_with_without_and_beside_the_reference"),
 )  # fmt: skip

@@ -180,6 +180,14 @@ def test_another_run_is_refused(run, tmp_path):
         options_as_calibrated(agent, Run(run), kept, {})
 
 
+@pytest.mark.filterwarnings("ignore:limit 30 lies outside the data")
+def test_an_older_rule_is_refused(run, monkeypatch):
+    """Seen to fail when the same weights are the same policy by whatever rule they act."""
+    monkeypatch.setattr("saformer.api.calibrated.RULE", 99)
+    with pytest.raises(ValueError, match="of an older version"):
+        saformer.evaluate(run, rate=0.1, limits=["30"], episodes=1, device="cpu", workers=0)
+
+
 def test_what_cannot_be_calibrated_is_said(run, tmp_path, capsys):
     assert main(["calibrate", str(run), "--rate", "0.05", "--episodes", "58", *ROLLING]) == 1
     assert "give at least 59" in " ".join(capsys.readouterr().err.split())

@@ -32,11 +32,14 @@ def evaluate(capsys, path, *flags: str) -> dict:
 
 def test_with_without_and_beside_the_reference(tmp_path, capsys):
     """Under a tight limit: all within with the shield, and how often it was needed is said. Seen to fail when the row
-    of the reference has no shield, and when the share of shielded steps is lost on its way.
+    of the reference has no shield, when the share of shielded steps is lost on its way, and when the options that are
+    kept are those without the shield.
     """
     assert tiny_run(tmp_path / "run") == 0
     found = evaluate(capsys, tmp_path / "run", "--limits", "p1", "p50", "--episodes", "3", "--both", "--reference")
     plain, reference = found["beside"]
+    kept = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert kept["options"]["verification"] == "told"
     assert [one["name"] for one in (found, plain, reference)] == [
         "the policy + shield", "the policy", "limit-blind mean action + shield",
     ]  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from saformer.agents.agent import Agent
 from saformer.api.findings import findings_of
+from saformer.api.reserving import RULE
 from saformer.api.settings import options_of
 from saformer.evaluation.calibration import Calibration
 from saformer.runs.export import read_facts
@@ -62,8 +63,8 @@ def options_as_calibrated(agent: Agent, run: Run, calibration: Calibration, exec
     if calibration.run != identity(run, agent.model.state_dict()):
         before = "its weights were rounded" if run.is_export else "it learnt on"
         raise ValueError(
-            f"the calibration is of another run, or of {run.path} before {before}: calibrate again "
-            f"(saformer calibrate {run.path} --rate {calibration.rate:g})"
+            f"the calibration is of an older version, of another run, or of {run.path} before {before}: calibrate "
+            f"again (saformer calibrate {run.path} --rate {calibration.rate:g})"
         )
     options = options_of(agent, {**calibration.options, **execution})
     asked = said_options(options)
@@ -84,8 +85,8 @@ def said_options(options: Any) -> dict[str, Any]:
 
 
 def identity(run: Run, weights: Mapping[str, Tensor]) -> str:
-    """Equal for the same run with the same weights, be it exported or not."""
-    found = hashlib.sha256(run.spec.digest.encode())
+    """Equal for the same run with the same weights, be it exported or not, while they act by the same rule."""
+    found = hashlib.sha256(f"{run.spec.digest} {RULE}".encode())
     for name, value in sorted(weights.items()):
         found.update(name.encode() + value.cpu().numpy().tobytes())
     return found.hexdigest()[:16]

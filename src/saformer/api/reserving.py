@@ -17,8 +17,9 @@ from saformer.runs.export import read_groups
 from saformer.runs.run import Run
 from saformer.training.reserve import fit_reserve
 
-GROUP, VERSION = "reserve", 3
-"""Of what is kept; a run's older reserve is made anew, an export's does without what it lacks."""
+GROUP, RULE = "reserve", 3
+"""Of what is kept, and the number of the rule that acts by it: a run's older reserve is made anew, an export's does
+without what it lacks, and what was calibrated by an older rule is to be calibrated again."""
 
 
 def with_reserve(agent: Agent, run: Run) -> Agent:
@@ -34,7 +35,7 @@ def kept_reserve(agent: SaFormerAgent, run: Run) -> Reserve | None:
         weights = read_groups(run, GROUP, optional=True)
     elif run.reserve_path.exists():
         kept = load_checkpoint(run.reserve_path, groups=(GROUP,))
-        is_this = (kept.facts.get("spec"), kept.facts.get("version")) == (run.spec.digest, VERSION)
+        is_this = (kept.facts.get("spec"), kept.facts.get("version")) == (run.spec.digest, RULE)
         weights = kept.groups[GROUP] if is_this else {}
     else:
         weights = {}
@@ -85,4 +86,4 @@ def prepare_reserve(
     listener.say("fitting what steps cost, for verification by reserve (once for each run)")
     agent.reserve = fit_reserve(agent.model, data_of(run, listener, data=data), window=agent.config.window)
     weights = {name: value.cpu() for name, value in agent.reserve.state_dict().items()}
-    save_checkpoint(run.reserve_path, Checkpoint({GROUP: weights}, {"spec": run.spec.digest, "version": VERSION}))
+    save_checkpoint(run.reserve_path, Checkpoint({GROUP: weights}, {"spec": run.spec.digest, "version": RULE}))

@@ -130,7 +130,8 @@ def judge(
         for name, policy in policies.items()
     ]
     rate = None if calibration is None else calibration.rate
-    return Judged(replace(first, beside=tuple(others), rate=rate), options, found)
+    acted = in_shield if shield or both else options
+    return Judged(replace(first, beside=tuple(others), rate=rate), acted, found)
 
 
 def evaluate(

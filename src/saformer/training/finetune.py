@@ -114,8 +114,9 @@ class _Loop:
         self._judging = agent.policy(options)
         kinds: tuple[Fallback, ...] = (options.fallback, config.exploration_fallback)
         rounds = min(config.exploration_rounds, options.rounds)
-        explored = replace(options, rounds=rounds, verification=_exploration(options.verification))
-        self._exploring = {kind: agent.policy(replace(explored, fallback=kind)) for kind in kinds}
+        # Algorithm 3 explores by Algorithm 1: what is kept in reserve is for those who are judged
+        explored = replace(options, verification="paper") if options.verification == "reserve" else options
+        self._exploring = {kind: agent.policy(replace(explored, fallback=kind, rounds=rounds)) for kind in kinds}
         self._evaluations: list[dict[str, Any]] = []  # rows of metrics
         self._kept: dict[str, Tensor] = {}  # weights of the best evaluation
 
@@ -299,8 +300,3 @@ class _Loop:
         best = {} if finished else self._kept
         groups = {**whole.groups, "model": networks, "temperature": temperature, BEST: best}
         self._run.save(Checkpoint(groups, whole.facts))
-
-
-def _exploration(verification: str) -> Any:
-    """Algorithm 3 explores by Algorithm 1: what is kept in reserve is for those who are judged."""
-    return "paper" if verification == "reserve" else verification
