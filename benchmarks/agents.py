@@ -38,7 +38,10 @@ from saformer.training.presets import Preset, paper
 TASKS = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
 LIMITS = {"walker2d-medium": ("p10", "p20", "p50"), "hopper-medium": ("p10", "p20", "p30", "p50")}
 """Judged under these where the agent can be told any limit; elsewhere, and for the rest, p20 and p50."""
-VARIANTS = {"bcq_lag": {"bcq_lag, 3 candidates": {"candidates": 3}}}
+VARIANTS = {
+    "bcq_lag": {"bcq_lag, 3 candidates": {"candidates": 3}},
+    "cdt": {"cdt, sampled": {"noise": "normal"}},
+}
 """Other ways to act that are judged beside the usual one: docs/log.md says why."""
 FRESH_SEED, FRESH_STEPS = 1, 20_000
 """Of data that no agent was trained on."""

@@ -24,8 +24,9 @@ EMPHASIS = 3.0
 """So often a step's own cost counts beside the forecast of all that follows, which hardly depends on the action."""
 PATIENCE = 200.0
 """So many steps the usual proposals are given to save what is forecast to be missing."""
-GAIN = 0.2
-"""So much more must be earned for the actor to be told another limit, unless a shield keeps the limit anyway."""
+GAIN, LOSS = 0.2, 0.1
+"""So much more must be earned for the actor to be told another limit. Where a shield keeps the limit anyway it may be
+so much less: noise ended the stored episodes that earned quickly, and the means have none."""
 NUM_LEVELS = 41
 """Limits over the data's range for which it is known what the actor is best told."""
 
@@ -63,14 +64,14 @@ class Reserve(nn.Module):
     def tell(self, prompt: Prompt, remaining: Tensor | None) -> Prompt:
         """The prompt with the limit that earns most; once what remains [L, C] is for idling, with the cheapest.
 
-        Without what remains there is nothing to be kept: nobody idles, and any gain will do.
+        Without what remains there is nothing to be kept: nobody idles, and a small loss will do.
         """
         limit = prompt.past.limit
         place = torch.searchsorted(self.get_buffer("levels").T.contiguous(), limit.T.contiguous())  # [C, L]
         told, gain = (self.get_buffer(name).T.gather(1, place.clamp(max=NUM_LEVELS - 1)).T for name in ("told", "gain"))
-        more = torch.maximum(limit, told) - limit
+        pays = gain > (-LOSS if remaining is None else GAIN)
+        more = torch.where(pays, torch.maximum(limit, told) - limit, 0)
         if remaining is not None:
-            more = more * (gain > GAIN)
             idles = (remaining <= self.needed(prompt.timestep)) & self.get_buffer("stop_cost").isinf() & (more > 0)
             more = torch.where(idles, torch.minimum(self.get_buffer("cheapest"), limit) - limit, more)
         past = replace(prompt.past, limit=limit + more, cost_to_go=prompt.past.cost_to_go + more[:, None])

@@ -64,18 +64,30 @@ def test_told_what_had_earned_more_by_then():
     ],
     ids=["nothing to gain", "two limits", "discounted"],
 )
-def test_told_the_limit_itself(data):
-    """Seen to fail when whoever earns most is followed for nothing."""
-    assert not told_limits(data)["told"].any()
+def test_nothing_to_gain(data):
+    """Seen to fail when what the others earn is not compared with what the limit's own do."""
+    assert told_limits(data)["gain"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_those_whose_end_was_far_are_followed():
+    """Quick ones end soon after 5 are spent. Seen to fail when how far they went is not looked at."""
+    quick, far = [episode(0.6, 3.0) for _ in range(60)], [episode(1.0, 2.0) for _ in range(60)]
+    cheap = [episode(0.5, 1.0) for _ in range(60)]
+    environment = EnvironmentSpec((-1.0,), (1.0,), horizon=10)
+    found = told_limits(relabel(TrajectoryStore.of(cheap + quick + far, environment), (torque,)))
+    assert found["levels"][0] == pytest.approx(5.0)
+    assert found["told"][0] == pytest.approx(10.0), "twice the limit, though those of 6 had earned more"
+    near = told_limits(relabel(TrajectoryStore.of(cheap + quick + far[:49], environment), (torque,)))
+    assert near["told"][0] == pytest.approx(6.0), "too few went far"
 
 
 def reserve_of(*, stop: float, idle: float = 3.0) -> Reserve:
-    """Under limits up to 100 the actor is told 400, up to 200 in a shield alone, to idle 50."""
+    """Under limits up to 100 the actor is told 400, up to 200 in a shield alone, never beyond; to idle 50."""
     made = Reserve(Dimensions(state=2, action=1, horizon=10))
     made.get_buffer("levels").copy_(torch.linspace(0, 400, NUM_LEVELS)[:, None])
     levels = made.get_buffer("levels")
-    made.get_buffer("told").copy_(torch.where(levels <= 200, 400.0, 0.0))
-    made.get_buffer("gain").copy_(torch.where(levels <= 100, 0.5, 0.1))
+    made.get_buffer("told").fill_(400.0)
+    made.get_buffer("gain").copy_(torch.where(levels <= 100, 0.5, torch.where(levels <= 200, -0.05, -0.15)))
     for name, value in (("stop_cost", stop), ("idle_cost", idle), ("cheapest", 50.0)):
         made.get_buffer(name).fill_(value)
     return made
@@ -123,9 +135,11 @@ def test_the_prompt_tells_another_limit(limit, spent, stop, expected):
     assert told.past.cost_to_go.tolist() == [[[expected]]]
 
 
-@pytest.mark.parametrize(("limit", "in_shield", "expected"), [(150.0, False, 150.0), (150.0, True, 400.0)])
-def test_a_small_gain_is_for_shields(limit, in_shield, expected):
-    """Seen to fail when any gain is worth it."""
+@pytest.mark.parametrize(
+    ("limit", "in_shield", "expected"), [(150.0, False, 150.0), (150.0, True, 400.0), (250.0, True, 250.0)]
+)
+def test_a_small_loss_is_for_shields(limit, in_shield, expected):
+    """Seen to fail when any gain is worth it, or any loss."""
     prompt = asked(limit, 10.0)
     told = reserve_of(stop=torch.inf).tell(prompt, None if in_shield else prompt.cost_to_go)
     assert told.past.limit.tolist() == [[expected]]

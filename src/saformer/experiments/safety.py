@@ -9,6 +9,8 @@ from saformer.experiments.ways import PROPOSED, beside_each_other
 from saformer.report.sheet import Part, Remark
 
 CDT, SHIELDED = "CDT", "told what earns most + shield"
+TOLD = (("verification", "told"), ("candidates", 1))
+"""As policies act in a shield unless told otherwise."""
 SHOWN = (*PROPOSED, CDT, SHIELDED, REFERENCE)
 CDT_UPDATES = {"paper": 15_000}
 """Fewer than SaFormer's: nine of them to 100,000 would take longer than all else here."""
@@ -21,7 +23,7 @@ def needs(setting: Setting) -> Needs:
     return Needs(
         judgings=(
             *(Judging(model, variant=name, options=how) for model in models for name, how in PROPOSED.items()),
-            *(Judging(model, variant=SHIELDED, options=(("verification", "told"),), shield=True) for model in models),
+            *(Judging(model, variant=SHIELDED, options=TOLD, shield=True) for model in models),
             *(Judging(rival, variant=CDT) for rival in rivals),
         )
     )

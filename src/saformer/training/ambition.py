@@ -17,6 +17,9 @@ NUM_GROUPS, NEAREST = 10, 0.1
 """Dearer trajectories are compared in so many groups; this share of all is taken to be like the limit."""
 FEWEST, TINY = 5, 1e-6
 """Trajectories that a group must have to be believed."""
+FAR = 1.75
+"""Followed are those that went on to spend so many times the limit, if there are enough: told the cost of those that
+ended soon after, the actor ends before."""
 
 
 def told_limits(data: RelabelledStore) -> dict[str, Doubles]:
@@ -49,10 +52,11 @@ def _told(level: float, costs: Doubles, earned: Doubles) -> tuple[float, float]:
     """The cost of those that had earned most by then, among those that went on, and how much more that is."""
     distance = np.abs(costs - level)
     own = float(earned[distance <= np.quantile(distance, NEAREST)].mean())
-    dearer = np.flatnonzero(costs >= level)
-    groups = np.array_split(dearer[np.argsort(costs[dearer], kind="stable")], NUM_GROUPS)
+    dearest_last = np.argsort(costs, kind="stable")
+    dearer, far = (dearest_last[costs[dearest_last] >= least] for least in (level, FAR * level))
+    groups = np.array_split(far if len(far) >= NUM_GROUPS * FEWEST else dearer, NUM_GROUPS)
     means = [earned[group].mean() if len(group) >= FEWEST else -np.inf for group in groups]
     best = int(np.argmax(means))
-    if means[best] <= own:
+    if not np.isfinite(means[best]):
         return 0.0, 0.0
     return float(np.median(costs[groups[best]])), float((means[best] - own) / max(abs(own), TINY))
