@@ -24,7 +24,7 @@ EMPHASIS = 3.0
 """So often a step's own cost counts beside the forecast of all that follows, which hardly depends on the action."""
 PATIENCE = 200.0
 """So many steps the usual proposals are given to save what is forecast to be missing."""
-GAIN, LOSS = 0.2, 0.1
+GAIN, LOSS = 0.3, 0.1
 """So much more must be earned for the actor to be told another limit. Where a shield keeps the limit anyway it may be
 so much less: noise ended the stored episodes that earned quickly, and the means have none."""
 NUM_LEVELS = 41

@@ -165,6 +165,23 @@ def test_what_cannot_be_recorded_is_computed(model, monkeypatch):
 
 
 @needs_a_gpu
+def test_recordings_among_garbage_spoil_no_new_one(model):
+    """Collected while another was made, they did: "decisions are not recorded"."""
+    for _ in episodes(policy_of(model)):
+        pass  # recorded, and referred to by itself alone from here on
+    usual = gc.get_threshold()
+    try:
+        policy = policy_of(model)
+        gc.set_threshold(1, 1, 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in episodes(policy):
+                pass
+    finally:
+        gc.set_threshold(*usual)
+
+
+@needs_a_gpu
 def test_memory_of_a_gpu_does_not_grow(model):
     policy = policy_of(model)
     for _ in episodes(policy, steps=10):

@@ -17,7 +17,7 @@ from saformer.runs.export import read_groups
 from saformer.runs.run import Run
 from saformer.training.reserve import fit_reserve
 
-GROUP, RULE = "reserve", 4
+GROUP, RULE = "reserve", 5
 """Of what is kept, and the number of the rule that acts by it: a run's older reserve is made anew, an export's does
 without what it lacks, and what was calibrated by an older rule is to be calibrated again."""
 

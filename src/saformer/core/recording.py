@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 Function = Callable[..., Any]
+_second_stream = cache(torch.cuda.Stream)
 
 
 class Recorder:
@@ -26,6 +28,8 @@ class Recorder:
     def __init__(self, capacity: int, device: torch.device) -> None:
         self._capacity, self._records = capacity, device.type == "cuda"
         self._memory = torch.cuda.graph_pool_handle() if self._records else None  # shared: replays take turns
+        if self._records:
+            gc.collect()  # older recordings among garbage: to give them back while one is made would spoil it
 
     def recorded(self, function: Function, *, trimmed: bool = True) -> Function:
         """The same function. A GPU's next call overwrites its results; untrimmed, they have the recording's rows."""
@@ -68,9 +72,6 @@ class Recorder:
             return results
 
         return replay
-
-
-_second_stream = cache(torch.cuda.Stream)
 
 
 @contextmanager

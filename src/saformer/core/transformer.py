@@ -153,8 +153,7 @@ class Trunk(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Whole windows whose padding, if any, lies at their end: [B, T, E] -> [B, T, E]."""
-        reduced = self.training_dtype != torch.float32
-        with torch.autocast(tokens.device.type, self.training_dtype, enabled=reduced):
+        with torch.autocast(tokens.device.type, self.training_dtype, enabled=self.training_dtype != torch.float32):
             x = self.drop(tokens)
             for block in self.blocks:
                 x, _, _ = block(x, None)

@@ -13,10 +13,11 @@ from saformer.data.relabel import RelabelledStore
 from saformer.reserve import NUM_LEVELS
 
 Doubles = NDArray[np.float64]
-NUM_GROUPS, NEAREST = 10, 0.1
-"""Dearer trajectories are compared in so many groups; this share of all is taken to be like the limit."""
-FEWEST, TINY = 5, 1e-6
-"""Trajectories that a group must have to be believed."""
+MOST_GROUPS, FEWEST, NEAREST = 10, 50, 0.1
+"""Dearer trajectories are compared in at most so many groups of at least so many, lest chance decides; this share of
+all is taken to be like the limit."""
+ALIKE, TINY = 0.02, 1e-6
+"""Groups that had earned but so much less than the best are as good: the cheapest of them is followed."""
 FAR = 1.75
 """Followed are those that went on to spend so many times the limit, if there are enough: told the cost of those that
 ended soon after, the actor ends before."""
@@ -54,9 +55,10 @@ def _told(level: float, costs: Doubles, earned: Doubles) -> tuple[float, float]:
     own = float(earned[distance <= np.quantile(distance, NEAREST)].mean())
     dearest_last = np.argsort(costs, kind="stable")
     dearer, far = (dearest_last[costs[dearest_last] >= least] for least in (level, FAR * level))
-    groups = np.array_split(far if len(far) >= NUM_GROUPS * FEWEST else dearer, NUM_GROUPS)
-    means = [earned[group].mean() if len(group) >= FEWEST else -np.inf for group in groups]
-    best = int(np.argmax(means))
-    if not np.isfinite(means[best]):
+    followed = far if len(far) >= FEWEST else dearer
+    if len(followed) < FEWEST:
         return 0.0, 0.0
-    return float(np.median(costs[groups[best]])), float((means[best] - own) / max(abs(own), TINY))
+    groups = np.array_split(followed, min(MOST_GROUPS, len(followed) // FEWEST))
+    means = np.array([earned[group].mean() for group in groups])
+    cheapest = int(np.argmax(means >= means.max() - ALIKE * abs(means.max())))
+    return float(np.median(costs[groups[cheapest]])), float((means[cheapest] - own) / max(abs(own), TINY))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -199,6 +200,7 @@ class Update:
         if not self._held:  # a generator that is used within is set before every replay, one launch after the other
             for generator in self._generators:
                 graph.register_generator_state(generator)
+        gc.collect()  # older recordings among garbage: to give them back while one is made would spoil it
         with torch.cuda.graph(graph):
             self._once()
         for optimizer in self._optimizers.values():
