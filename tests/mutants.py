@@ -1139,4 +1139,8 @@ MUTANTS = (
            "tests/calibration/test_calibration.py::test_an_older_rule_is_refused"),
     Mutant("shield: options without it are kept", "api/runs.py", "in_shield if shield or both else options", "options",
            "tests/cli/test_shield.py::test_with_without_and_beside_the_reference"),
+    Mutant("fine-tuning: standing still is best", "training/best.py", "if keeps_return(one, first[name])}", "if one}",
+           "tests/training/test_finetune_best.py::test_a_limit_is_not_kept_by_standing_still"),
+    Mutant("fine-tuning: what was overrun must earn as much", "training/best.py", 'return not first["met"] or bool(', "return bool(",
+           "tests/training/test_finetune_best.py::test_a_limit_is_not_kept_by_standing_still"),
 )  # fmt: skip

@@ -25,7 +25,8 @@ def test_an_evaluation_is_better_if_more_limits_hold_then_are_met_then_are_overr
     """Seen to fail when what is earned counts for more than an overrun."""
     surely, barely = found(cost=8.0, holds=True), found(cost=9.9)
     over, dear = found(cost=11.0), found(cost=15.0, earned=9.0)
-    assert merit({"a": over, "b": found(cost=110.0, limit=100.0, earned=3.0)}) == pytest.approx((0, 0, -0.1, 2.0))
+    two = {"a": over, "b": found(cost=110.0, limit=100.0, earned=3.0)}
+    assert merit(two, two) == pytest.approx((0, 0, -0.1, 2.0))
     ordered = [
         {"a": dear, "b": dear},
         {"a": dear, "b": over},
@@ -37,11 +38,23 @@ def test_an_evaluation_is_better_if_more_limits_hold_then_are_met_then_are_overr
         {"a": barely, "b": surely},
         {"a": surely, "b": surely},
     ]
-    merits = [merit(one) for one in ordered]
+    merits = [merit(one, ordered[0]) for one in ordered]
     assert merits == sorted(merits)
     assert len(set(merits)) == len(merits)
     rows = [{"update": number, "evaluation": one} for number, one in enumerate([ordered[2], ordered[5], ordered[5]])]
     assert best_of(rows)["update"] == 1
+
+
+def test_a_limit_is_not_kept_by_standing_still():
+    """Seen to fail when returns count last only. What was not met at first may cost what it takes."""
+    first = {"a": found(cost=9.9, earned=5.0), "b": found(cost=15.0, earned=9.0)}
+    idle = {"a": found(cost=1.0, earned=0.0, holds=True), "b": found(cost=15.0, earned=9.0)}
+    slower = {"a": found(cost=9.0, earned=4.6, holds=True), "b": found(cost=9.0, earned=1.0, holds=True)}
+    assert merit(idle, first)[:2] == (0, 0)
+    assert merit(slower, first)[:2] == (2, 2)
+    rows = [{"update": number, "evaluation": one} for number, one in enumerate([first, idle])]
+    assert best_of(rows)["update"] == 0
+    assert best_of([*rows, {"update": 2, "evaluation": slower}])["update"] == 2
 
 
 @pytest.fixture(scope="module")

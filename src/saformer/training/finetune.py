@@ -18,7 +18,7 @@ from saformer.envs.rollout import Episode
 from saformer.envs.stepping import Workers
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
-from saformer.training.best import best_of
+from saformer.training.best import best_of, keeps_return
 from saformer.training.config import FitConfig
 from saformer.training.experience import Experience, Target, next_fallback, targets_for
 from saformer.training.exploration import StoppedExploringError, blamed_on_the_environment, explore, shared_workers
@@ -47,7 +47,7 @@ def finetune(
     observer: FinetuneObserver | None = None,
     workers: Workers = "auto",
 ) -> Outcome:
-    """Explore, relabel, aggregate and train by turns, until every limit surely holds or the allowance is spent.
+    """Explore, relabel, aggregate and train by turns, until every limit surely holds, at no loss, or the allowance is spent.
 
     Implements: Algorithm 3
 
@@ -190,9 +190,12 @@ class _Loop:
 
     @property
     def _open_limits(self) -> list[Limit]:
-        """Those that did not hold when they were last judged."""
-        latest = self._evaluations[-1]["evaluation"] if self._evaluations else {}
-        return [limit for limit in self._limits if not latest.get(limit.name, {}).get("holds", False)]
+        """Those that did not hold when they were last judged, or had lost their return."""
+        if not self._evaluations:
+            return list(self._limits)
+        first, latest = (self._evaluations[number]["evaluation"] for number in (0, -1))
+        names = {name for name, one in latest.items() if one["holds"] and keeps_return(one, first[name])}
+        return [limit for limit in self._limits if limit.name not in names]
 
     def _explore(self, interrupt: Interrupt) -> None:
         """The episodes that are missing from this round."""

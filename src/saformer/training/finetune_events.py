@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saformer.training.best import best_of
+from saformer.training.best import best_of, keeps_return
 from saformer.training.experience import ExploredEpisode
 from saformer.training.judging import Judged
 from saformer.training.trainer import Metrics
@@ -31,7 +31,7 @@ class Outcome:
     """How fine-tuning ended."""
 
     held: bool
-    """whether every limit holds with confidence; otherwise the allowance is spent"""
+    """whether every limit holds with confidence, and none at the price of its return; otherwise the allowance is spent"""
     num_episodes: int
     num_evaluation_episodes: int
     broke_ceiling: float
@@ -46,13 +46,13 @@ class Outcome:
     @classmethod
     def of(cls, explored: Sequence[ExploredEpisode], evaluations: Sequence[dict[str, Any]]) -> Outcome:
         """From what was explored and the rows of evaluations."""
-        best = best_of(evaluations)
+        best, first = best_of(evaluations), evaluations[0]["evaluation"]
         return cls(
-            held=all(found["holds"] for found in best["evaluation"].values()),
+            held=all(one["holds"] and keeps_return(one, first[name]) for name, one in best["evaluation"].items()),
             num_episodes=len(explored),
             num_evaluation_episodes=sum(row["evaluation_episodes"] for row in evaluations),
             broke_ceiling=sum(row.broke_ceiling for row in explored) / max(1, len(explored)),
-            before=evaluations[0]["evaluation"],
+            before=first,
             after=best["evaluation"],
             kept_after=best["episodes"],
         )
