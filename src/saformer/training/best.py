@@ -11,7 +11,7 @@ from saformer.training.judging import Judged
 
 Merit = tuple[int, int, float, float]
 LOSS = 0.1
-"""A limit that was met at first is not kept by giving up so much of what was earned under it: anyone can stand still."""
+"""A limit that was met at first is not kept by giving up so much of what was earned: anyone can stand still."""
 
 
 def merit(found: Judged, first: Judged) -> Merit:

@@ -47,7 +47,7 @@ def finetune(
     observer: FinetuneObserver | None = None,
     workers: Workers = "auto",
 ) -> Outcome:
-    """Explore, relabel, aggregate and train by turns, until every limit surely holds, at no loss, or the allowance is spent.
+    """Explore, relabel, aggregate and train by turns, until every limit surely holds or the allowance is spent.
 
     Implements: Algorithm 3
 

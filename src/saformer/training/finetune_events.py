@@ -31,7 +31,7 @@ class Outcome:
     """How fine-tuning ended."""
 
     held: bool
-    """whether every limit holds with confidence, and none at the price of its return; otherwise the allowance is spent"""
+    """whether every limit holds with confidence, none at the price of its return; else the allowance is spent"""
     num_episodes: int
     num_evaluation_episodes: int
     broke_ceiling: float
