@@ -990,7 +990,7 @@ MUTANTS = (
     Mutant("all unpacked for one", "training/trainer.py", "        self.unpack(number)\n", "        self.unpack()\n",
            "tests/training/test_stack.py::test_saving_one_of_a_stack_leaves_the_others_alone"),
     Mutant('return before overrun', 'training/best.py', '-float(np.mean([_overrun(one["cost"], one["limit"]) for one in every])),', '0.0,',
-           'tests/training/test_finetune_best.py::test_an_evaluation_is_better_if_more_limits_hold_then_are_met_then_are_overrun_less_then_earn_more'),
+           'tests/training/test_finetune_best.py::test_an_evaluation_is_better_if_more_limits_are_met_then_hold_then_are_overrun_less_then_earn_more'),
     Mutant('the last weights kept', 'training/finetune.py', 'if self._is_judged and best_of(self._evaluations) is self._evaluations[-1]:', 'if self._is_judged:',
            'tests/training/test_finetune_best.py::test_the_run_ends_with_the_weights_of_its_best_evaluation'),
     Mutant('the best not saved', 'training/finetune.py', 'best = {} if finished else self._kept', 'best: dict[str, Tensor] = {}',
