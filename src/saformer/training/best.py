@@ -35,6 +35,11 @@ def keeps_return(found: dict[str, Any], first: dict[str, Any]) -> bool:
     return not first["met"] or bool(found["return"] >= first["return"] - LOSS * abs(first["return"]))
 
 
+def settled(found: Judged, first: Judged) -> set[str]:
+    """The limits that surely hold and kept their return."""
+    return {name for name, one in found.items() if one["holds"] and keeps_return(one, first[name])}
+
+
 def best_of(evaluations: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The row of metrics with the best evaluation; of equals the first."""
     first = evaluations[0]["evaluation"]

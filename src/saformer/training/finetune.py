@@ -18,7 +18,7 @@ from saformer.envs.rollout import Episode
 from saformer.envs.stepping import Workers
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
-from saformer.training.best import best_of, keeps_return
+from saformer.training.best import best_of, settled
 from saformer.training.config import FitConfig
 from saformer.training.experience import Experience, Target, next_fallback, targets_for
 from saformer.training.exploration import StoppedExploringError, blamed_on_the_environment, explore, shared_workers
@@ -194,8 +194,7 @@ class _Loop:
         if not self._evaluations:
             return list(self._limits)
         first, latest = (self._evaluations[number]["evaluation"] for number in (0, -1))
-        names = {name for name, one in latest.items() if one["holds"] and keeps_return(one, first[name])}
-        return [limit for limit in self._limits if limit.name not in names]
+        return [limit for limit in self._limits if limit.name not in settled(latest, first)]
 
     def _explore(self, interrupt: Interrupt) -> None:
         """The episodes that are missing from this round."""

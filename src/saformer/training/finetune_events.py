@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saformer.training.best import best_of, keeps_return
+from saformer.training.best import best_of, settled
 from saformer.training.experience import ExploredEpisode
 from saformer.training.judging import Judged
 from saformer.training.trainer import Metrics
@@ -48,7 +48,7 @@ class Outcome:
         """From what was explored and the rows of evaluations."""
         best, first = best_of(evaluations), evaluations[0]["evaluation"]
         return cls(
-            held=all(one["holds"] and keeps_return(one, first[name]) for name, one in best["evaluation"].items()),
+            held=settled(best["evaluation"], first) == set(first),
             num_episodes=len(explored),
             num_evaluation_episodes=sum(row["evaluation_episodes"] for row in evaluations),
             broke_ceiling=sum(row.broke_ceiling for row in explored) / max(1, len(explored)),
