@@ -7,17 +7,22 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from saformer.api import build_data
 from saformer.api.run_data import run_of_store
 from saformer.cli import data
 from saformer.cli.main import main
+from saformer.data.folder import one_maker
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
+from saformer.envs.tasks import find_task, kept_at, make_data
 from tests.data.test_store import files_may_hold
 
 BRIEF = "--updates 4 --batch-size 4 --evaluate-every 0 --width 16 --layers 1 --candidates 4".split()  # noqa: SIM905
@@ -54,6 +59,22 @@ def test_flags_are_frozen(capsys):
     }
     # fmt: on
     assert flags("export", capsys) == set()
+
+
+def test_what_another_process_is_making_is_waited_for():
+    """Seen to fail when both make it."""
+    task, how = find_task("hopper-medium"), {"steps": 300, "seed": 4, "workers": 1}
+    path = kept_at(task, steps=300, seed=4)
+    with ThreadPoolExecutor() as pool, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with one_maker(path):
+            waiting = pool.submit(build_data, "hopper-medium", **how)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=1)
+            made = make_data(task, path, **how)
+        assert waiting.result(timeout=60) == path
+    assert "is being made by another process" in str(told[0].message)
+    assert TrajectoryStore.open(path).fingerprint == made.fingerprint
 
 
 def test_build_is_kept_and_not_made_twice(capsys, tmp_path):

@@ -62,7 +62,8 @@ def build_data(
         listener.say(f"already built: {path}")
         TrajectoryStore.open(path)
         return path
-    store = make_data(made, path, steps=steps, seed=seed, workers=workers, progress=listener.building)
+    make = partial(make_data, path=path) if out else load_data
+    store = make(made, steps=steps, seed=seed, workers=workers, progress=listener.building)
     listener.say(f"{len(store)} trajectories, {store.num_steps} steps; fingerprint {store.fingerprint}")
     return path
 

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -314,14 +315,36 @@ def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 @contextmanager
+def one_maker(path: Path) -> Iterator[None]:
+    """Hold what will stand at this path for oneself; whoever else would make it waits, and is told."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.parent / f".{path.name}.lock"
+    with ExitStack() as held:
+        if not held.enter_context(_held(lock, wait=False)) and os.name == "posix":
+            warnings.warn(f"{path} is being made by another process: waiting for it", stacklevel=3)
+            held.enter_context(_held(lock))
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
 def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a folder for oneself; the system lets go when the process ends, however it does. True if it is ours."""
+    """Hold a folder for oneself. True if it is ours."""
+    with _held(path / LOCK, wait=wait) as mine:
+        yield mine
+
+
+@contextmanager
+def _held(lock: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a file for oneself; the system lets go when the process ends, however it does. True if it is ours."""
     try:
         import fcntl
     except ImportError:  # not a POSIX system: one writer at a time is up to the user
         yield wait
         return
-    with (path / LOCK).open("a") as file:
+    with lock.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

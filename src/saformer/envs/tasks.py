@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from saformer.data.folder import MANIFEST
+from saformer.data.folder import MANIFEST, one_maker
 from saformer.data.home import data_home
 from saformer.data.sources.names import is_hosted, open_source
 from saformer.data.sources.source import import_source
@@ -75,18 +75,25 @@ def canonical_steps(mixture: str) -> int:
 
 
 def load_data(
-    task: Task, *, steps: int | None = None, seed: int = 0, progress: Progress | None = None
+    task: Task,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Progress | None = None,
 ) -> TrajectoryStore:
-    """The task's data: made on first use and kept under `data_home()` from then on."""
+    """The task's data: made on first use and kept under `data_home()` from then on.
+
+    Of processes that want it at the same time one makes it, and the others wait.
+    """
     if task.store is not None:
         return task.store
     kept = kept_at(task, steps=steps, seed=seed)
-    if kept.exists():
-        return TrajectoryStore.open(kept)
-    try:
-        return make_data(task, kept, steps=steps, seed=seed, progress=progress)
-    except FileExistsError:  # somebody else was faster
-        return TrajectoryStore.open(kept)
+    if not kept.exists():
+        with one_maker(kept):
+            if not kept.exists():
+                return make_data(task, kept, steps=steps, seed=seed, workers=workers, progress=progress)
+    return TrajectoryStore.open(kept)
 
 
 def kept_at(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
