@@ -41,6 +41,7 @@ LIMITS = {"walker2d-medium": ("p10", "p20", "p50"), "hopper-medium": ("p10", "p2
 VARIANTS = {
     "bcq_lag": {"bcq_lag, 3 candidates": {"candidates": 3}},
     "cdt": {"cdt, sampled": {"noise": "normal"}},
+    "coptidice": {"coptidice, mean action": {"sample": False}},
 }
 """Other ways to act that are judged beside the usual one: docs/log.md says why."""
 FRESH_SEED, FRESH_STEPS = 1, 20_000

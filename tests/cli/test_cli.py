@@ -54,7 +54,7 @@ def test_flags_are_frozen(capsys):
         },
         "coptidice": {
             "--caution", "--components", "--cost-bound", "--dropout", "--hidden", "--multiplier",
-            "--multiplier-learning-rate", "--sample",
+            "--multiplier-learning-rate", "--no-sample",
         },
     }
     assert flags(train.parse, capsys) == of_training | of_transformers | of_agents["saformer"]

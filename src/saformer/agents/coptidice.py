@@ -48,8 +48,8 @@ class COptiDICEConfig:
     """How fast it follows broken limits."""
     components: int = 1
     """Gaussians in the actor's mixture."""
-    sample: bool = False
-    """Act at random, as the actor is distributed, rather than by the mean of its weightiest Gaussian."""
+    sample: bool = True
+    """Act at random, as the actor is distributed: what is constrained is a distribution. Else by its likeliest mean."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
@@ -67,7 +67,7 @@ class COptiDICEConfig:
 class COptiDICEOptions:
     """How the policy acts."""
 
-    sample: bool = False
+    sample: bool = True
     """At random, as the actor is distributed, rather than by the mean of its weightiest Gaussian."""
     seed: int = 0
     """Seed of what is drawn."""
