@@ -1143,4 +1143,10 @@ MUTANTS = (
            "tests/training/test_finetune_best.py::test_a_limit_is_not_kept_by_standing_still"),
     Mutant("fine-tuning: what was overrun must earn as much", "training/best.py", 'return not first["met"] or bool(', "return bool(",
            "tests/training/test_finetune_best.py::test_a_limit_is_not_kept_by_standing_still"),
+    Mutant("two makers", "envs/tasks.py", "        with one_maker(kept):\n            if not", "        if True:\n            if not",
+           "tests/cli/test_data.py::test_what_another_process_is_making_is_waited_for"),
+    Mutant("all limits for all tasks", "api/training.py", "        return (self.limits[task],)", "        return tuple(self.limits.values())",
+           "tests/training/test_grouping.py::test_every_task_may_have_a_limit_of_its_own"),
+    Mutant("a job for each limit", "experiments/plan.py", "return self.agent, self.limit is None, self", "return self.agent, self.limit, self",
+           "tests/experiments/test_conduct.py::test_limits_of_one_agent_are_one_job_where_they_are_packed"),
 )  # fmt: skip

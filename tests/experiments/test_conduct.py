@@ -15,7 +15,17 @@ from saformer.envs import allowance
 from saformer.experiments.catalogue import EXPERIMENTS
 from saformer.experiments.conduct import Place, conduct, jobs_for
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import CHEETAHS, DATASETS, SCALES, WITHOUT_CHEAPEST, Judging, Needs, Setting, Training
+from saformer.experiments.plan import (
+    CHEETAHS,
+    DATASETS,
+    NEAREST_RANKS,
+    SCALES,
+    WITHOUT_CHEAPEST,
+    Judging,
+    Needs,
+    Setting,
+    Training,
+)
 from saformer.runs.run import Run
 
 SETTING = Setting(SCALES["smoke"])
@@ -55,6 +65,24 @@ def test_the_nine_models_are_one_job_where_they_are_packed():
     packed = jobs_for(needs, SETTING, Place(packed=True))
     assert sorted(len(job.trainings) for job in packed) == [18, 18]
     assert len(jobs_for(needs, SETTING, Place(packed=False))) == 36
+
+
+def test_limits_of_one_agent_are_one_job_where_they_are_packed(tmp_path):
+    """Each dataset for its own limit. Seen to fail when every limit is a job, and when a job has one limit."""
+    needs = EXPERIMENTS["baselines"].needs(SETTING)
+    (job,) = [
+        job for job in jobs_for(needs, SETTING, Place(packed=True))
+        if (job.trainings[0].agent, job.trainings[0].cost_discount) == ("bcq_lag", 1)
+    ]  # fmt: skip
+    assert {training.dataset: training.limit for training in job.trainings} == NEAREST_RANKS
+    judgings = [
+        Judging(Training(dataset, "bcq_lag", limit), (limit,))
+        for dataset, limit in ((DATASET, "p20"), ("walker2d-medium", "p50"))
+    ]
+    packed = Place(tmp_path, device="cpu", packed=True)
+    (found,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), place=packed)
+    assert ["-p20-" in row["run"] for row in found.rows["verdicts"]] == [True, False]
+    assert ["-p50-" in row["run"] for row in found.rows["verdicts"]] == [False, True]
 
 
 def test_runs_of_one_job_have_rows_of_their_own(tmp_path):

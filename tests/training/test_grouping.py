@@ -10,7 +10,7 @@ import torch
 import saformer
 from saformer.agents.cdt import CDTAgent, CDTConfig
 from saformer.agents.dt import DTAgent, DTConfig
-from saformer.api import Listener
+from saformer.api import Listener, build_data
 from saformer.core.transformer import TrunkConfig
 from saformer.training.fit import InterruptedTrainingError, fit
 from saformer.training.grouping import LARGEST_PACK, grouped
@@ -115,6 +115,17 @@ def test_every_limit_has_runs_of_its_own(tmp_path):
     assert limits[0] < 9.0
     with pytest.raises(ValueError, match=r"limit 9\.0 was named more than once"):
         saformer.train_together(["allowance"], limit=[9.0, 9.0], preset=preset, data_steps=2000, out=tmp_path)
+
+
+def test_every_task_may_have_a_limit_of_its_own(tmp_path):
+    """Seen to fail when all tasks are trained for all limits."""
+    small_ = small("cpq")
+    preset = replace(small_, fit=replace(small_.fit, updates=2, batch_size=8, evaluate_every=0))
+    stores = {str(build_data("allowance", steps=steps)): f"p{steps // 100}" for steps in (1000, 2000)}
+    made = saformer.train_together(list(stores), limit=stores, preset=preset, out=tmp_path, device="cpu")
+    assert [run.spec.limit for run in made] == ["p10", "p20"]
+    with pytest.raises(ValueError, match="names no limit for allowance, only for"):
+        saformer.train_together(["allowance"], limit=stores, preset=preset, out=tmp_path, device="cpu")
 
 
 def test_an_interrupt_at_the_end_of_a_run_stops_the_next(tmp_path):

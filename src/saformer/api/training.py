@@ -77,7 +77,7 @@ def train_together(
     *,
     seeds: Sequence[int] = (0,),
     agent: str | None = None,
-    limit: str | float | Sequence[str | float] | None = None,
+    limit: str | float | Sequence[str | float] | Mapping[str, str | float] | None = None,
     preset: Literal["small", "paper"] | Preset = "small",
     criteria: Sequence[str] | Mapping[str, Sequence[str]] = (),
     held_out: float | None = None,
@@ -93,19 +93,20 @@ def train_together(
     On a GPU, runs of one architecture are trained as one program; each is what it would be alone. Runs that have
     finished are not redone and interrupted ones go on, so that the same call can be made again. One that diverges is
     left behind, which is said (and its `is_done` is False), and the others go on. `watch` says under which limits each
-    task is looked at every `evaluate_every` updates, and leaves the tasks alone that it does not name. `criteria` may
-    be given by task too.
+    task is looked at every `evaluate_every` updates, and leaves the tasks alone that it does not name. `limit` and
+    `criteria` may be given by task too: one limit each.
     """
     settings = _Settings(
-        *(preset_for(preset, agent), _several(limit), criteria, held_out, data_steps, data_seed),
+        *(preset_for(preset, agent), limit if isinstance(limit, Mapping) else _several(limit), criteria),
+        *(held_out, data_steps, data_seed),
         _heard(listener),
         watch,
     )
     processor = _checked(settings, device)
     _check_distinct("task", [locator(task) for task in tasks])
     _check_distinct("seed", seeds)
-    _check_distinct("limit", settings.limits)
     for task in tasks:
+        _check_distinct("limit", settings.limits_of(task))
         find_task(task)  # before the data of others is made
     runs, failed = _train(
         tasks,
@@ -125,13 +126,23 @@ class _Settings:
     """What all runs of a call share."""
 
     preset: Preset
-    limits: tuple[str | float | None, ...]
+    limits: tuple[str | float | None, ...] | Mapping[str, str | float]
     criteria: Sequence[str] | Mapping[str, Sequence[str]]
     held_out: float | None
     data_steps: int | None
     data_seed: int
     listener: Listener
     watch: Mapping[str, Sequence[str]] | None = None
+
+    def limits_of(self, task: str) -> tuple[str | float | None, ...]:
+        """The limits that a task's runs are trained for, a run each; (None,) where agents heed any."""
+        if not isinstance(self.limits, Mapping):
+            return self.limits
+        if task not in self.limits:
+            raise ValueError(
+                f"limit names no limit for {task}, only for {', '.join(self.limits)}: name one for each task"
+            )
+        return (self.limits[task],)
 
     def costs(self, task: str) -> Sequence[str]:
         """What a step of a task costs; as the data has it, if nothing is said."""
@@ -160,7 +171,7 @@ def _heard(listener: Listener | None) -> Listener:
 
 def _checked(settings: _Settings, device: str) -> torch.device:
     """First, so that a wrong name costs nothing."""
-    for limit in settings.limits:
+    for limit in settings.limits.values() if isinstance(settings.limits, Mapping) else settings.limits:
         check_limit(settings.preset.agent, limit)
     return pick_device(device)
 
@@ -209,7 +220,8 @@ def _opened(
         with ranks.first_alone():  # it may make the data
             source = _source(task, settings)
         samplers: dict[Any, Any] = {}  # of all seeds, for each limit
-        for limit, seed in itertools.product(settings.limits, seeds):
+        limits = settings.limits_of(task)
+        for limit, seed in itertools.product(limits, seeds):
             agent, spec = _agent(task, source, seed, limit, settings)
             path = place(spec)
             with ranks.first_alone():
@@ -222,9 +234,7 @@ def _opened(
             if limit not in samplers:
                 sampler = agent.sampler(source.data, device)
                 # single steps are drawn from all trajectories, whatever the limit
-                samplers |= dict.fromkeys(
-                    settings.limits if isinstance(sampler, TransitionSampler) else [limit], sampler
-                )
+                samplers |= dict.fromkeys(limits if isinstance(sampler, TransitionSampler) else [limit], sampler)
             updates = settings.preset.fit.updates
             observer = observer_of(run, settings.listener, updates, source.data, settings.watched(task))
             members.append(Member(agent, samplers[limit], seed, run, observer))

@@ -100,7 +100,7 @@ class Training:
     @property
     def pack(self) -> tuple[Any, ...]:
         """Equal for runs that can be trained in one call."""
-        return self.agent, self.limit, self.cost_discount, bool(self.criteria), self.updates
+        return self.agent, self.limit is None, self.cost_discount, bool(self.criteria), self.updates
 
     @property
     def name(self) -> str:

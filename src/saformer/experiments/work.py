@@ -162,11 +162,12 @@ def _trained(job: RunJob, found: Gathered, listener: Listener) -> Iterator[tuple
     seeds = list(dict.fromkeys(training.seed for training in job.trainings))
     watched = datasets if not first.criteria else []  # the paper's limits are of the paper's cost
     watch = {k: v for dataset in watched for k, v in setting.watched(dataset, first.cost_discount).items()}
+    by_task = {setting.task(training.dataset): training.limit for training in job.trainings if training.limit}
     try:
         runs = train_together(
             [setting.task(dataset) for dataset in datasets],
             seeds=seeds,
-            limit=first.limit,
+            limit=by_task or None,
             preset=preset,
             criteria={setting.task(training.dataset): training.criteria for training in job.trainings},
             out=job.runs,
