@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -75,12 +76,18 @@ def model_of_paper_size(device: str, dimensions: Dimensions = HOPPER) -> SaForme
     return SaFormer(dimensions, TRUNK).to(device).eval()
 
 
-def policy_at_work(model: SaFormer, case: Case, reserve: Reserve | None = None) -> SaFormerPolicy:
+def policy_at_work(
+    model: SaFormer,
+    case: Case,
+    reserve: Reserve | None = None,
+    *,
+    verification: Literal["auto", "told"] = "auto",
+) -> SaFormerPolicy:
     """A policy in the middle of its episodes, so far over its limits that every round is rejected.
 
     It computes the model as it is given: `fastest(model)` is how an agent's policy does.
     """
-    options = ExecutionOptions(candidates=case.candidates, rounds=case.rounds)
+    options = ExecutionOptions(candidates=case.candidates, rounds=case.rounds, verification=verification)
     policy = SaFormerPolicy(model, window=case.window, options=options, reserve=reserve)
     policy.reset(torch.zeros(case.lanes, model.dimensions.state), torch.zeros(case.lanes, model.dimensions.constraints))
     policy.history.timestep.copy_(torch.arange(case.window - 1).expand(case.lanes, -1))
@@ -183,18 +190,19 @@ def row(model: SaFormer, case: Case, machine: Ceilings, options: argparse.Namesp
 
 
 def ways_to_verify(model: SaFormer, case: Case, options: argparse.Namespace) -> Iterator[str]:
-    """One round of the paper's rule, verification by reserve, and that within a shield, by turns."""
+    """One round of the paper's rule, by reserve, that within a shield, and as policies act in one, by turns."""
     computed, dimensions = fastest(model) if options.kernels else model, model.dimensions
     reserve = Reserve(dimensions).to(options.device).eval().requires_grad_(False)
-    high = (1.0,) * dimensions.action
-    shielded = Shield(
-        policy_at_work(computed, case, reserve), [torque], action_low=[-1.0] * len(high), action_high=high
-    )
-    shielded.reset(torch.zeros(case.lanes, dimensions.state), torch.full((case.lanes, 1), 1e6))
+    bounds = {"action_low": (-1.0,) * dimensions.action, "action_high": (1.0,) * dimensions.action}
+    told = policy_at_work(computed, replace(case, candidates=1), reserve, verification="told")
+    shielded = [Shield(policy, [torque], **bounds) for policy in (policy_at_work(computed, case, reserve), told)]
+    for policy in shielded:
+        policy.reset(torch.zeros(case.lanes, dimensions.state), torch.full((case.lanes, 1), 1e6))
     policies: dict[str, Policy] = {
         "the paper's rule, one round": policy_at_work(computed, case),
         "by reserve": policy_at_work(computed, case, reserve),
-        "by reserve, in a shield": shielded,
+        "by reserve, in a shield": shielded[0],
+        "told what earns most, means alone, in a shield (the default there)": shielded[1],
     }
     taken: dict[str, list[float]] = {name: [] for name in policies}
     for _ in range(5):

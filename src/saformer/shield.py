@@ -73,11 +73,12 @@ class Shield:
         """What the policy chooses for states [L, S], at a cost that can be afforded."""
         decision, rows = self._policy.act(state, lanes), self._rows(lanes)
         weight, still = self._weights(rows)
-        left = self._limit(rows) * (1 - MARGIN) - self._spent[rows]
+        limit = self._limit(rows)
+        left = limit * (1 - MARGIN) - self._spent[rows]
         aside = self._affordable.least * (still - weight)  # for the steps after this one
         proposed = decision.action.cpu().numpy()
         action, self._cost[rows], over = self._affordable.project(proposed, (left - aside) / weight)
-        self._warn_if_short(left + 2 * MARGIN * self._limit(rows), self._affordable.least * still)
+        self._warn_if_short(left + 2 * MARGIN * limit, self._affordable.least * still)
         self._action[rows] = np.where(over[:, None], action, proposed)
         executed, shielded = torch.from_numpy(self._action[rows]), torch.from_numpy(over)
         device = decision.action.device
