@@ -10,6 +10,7 @@ from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, conjugate
 from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.agents.parts import Multiplier, divergence_from_normal
 from saformer.core.gaussian import Gaussian
+from saformer.data.relabel import relabel
 from saformer.training.config import FitConfig
 from saformer.training.fit import fit
 from tests.agents.made import HORIZON, LENGTH, short_episodes
@@ -93,6 +94,62 @@ def test_unfamiliar_actions_look_costly():
     allowed = model.allowed(batch.timestep)
     assert (other > allowed).float().mean() > 0.95
     assert (own <= allowed).float().mean() > 0.95
+
+
+@pytest.mark.parametrize(("discount", "said"), [(1.0, [5.0, 2.5, 0.0]), (0.99, [5.0, 5.0, 5.0])])
+@pytest.mark.parametrize("kind", ["bcq_lag", "cpq"])
+def test_an_undiscounted_cost_critic_begins_with_what_is_left_of_the_horizon(kind, discount, said):
+    """At its beginning, half-way and at its end. Seen to fail when values must travel from the horizon first."""
+    make, config = {"bcq_lag": (BCQLagAgent, BCQLagConfig), "cpq": (CPQAgent, CPQConfig)}[kind]
+    data = relabel(short_episodes().store, short_episodes().criteria, cost_discount=discount)
+    model = make.create(data, config(limit=(3.0,), cost_discount=discount, **SMALL), seed=0).model.eval()
+    told_alike(model, 5.0)
+    steps = torch.tensor([0, HORIZON // 2, HORIZON])
+    found = model.cost(model.timed(model.units.state(BEGUN).expand(3, -1), steps), torch.zeros(3, 1))
+    assert found.flatten().tolist() == pytest.approx([*said, *said])
+
+
+def test_unfamiliar_actions_need_not_look_costlier_than_unsafe_ones_of_the_data():
+    """Else the margin would add up, step by step, over the horizon. Seen to fail when it does."""
+    data = short_episodes(spread=0.2)
+    agent = CPQAgent.create(data, CPQConfig(limit=(3.0,), **SMALL), seed=0)
+    batch = agent.sampler(data).sample(64, torch.Generator().manual_seed(0))
+    for said, is_enough in ((1000.0, True), (0.0, False)):
+        told_alike(agent.model, said)
+        assert (agent.cost_terms(batch)["penalty"].sums.max().item() == 0) == is_enough
+
+
+def test_penalties_are_not_backed_up(monkeypatch):
+    """Where the policy acts strangely, what follows costs what the data's actions do.
+
+    Seen to fail when what strange actions are said to cost is counted on.
+    """
+    data, agent = short_episodes(spread=0.2), trained("cpq", 3.0, spread=0.2)
+    model, batch = agent.model, agent.sampler(data).sample(200, torch.Generator().manual_seed(0))
+    batch = model.units.transitions(batch)
+    monkeypatch.setattr(model, "drawn", lambda timed: torch.full((*timed.shape[:-1], 1), 0.8))
+    _, strange, threshold = model.examined(batch, model.timed(batch.state, batch.timestep))
+    assert strange[:, : strange.shape[1] // 2].all()
+    following = model.familiar_cost(batch.state, batch.timestep, threshold)
+    allowed = model.allowed(batch.timestep)
+    assert (following <= allowed).float().mean() > 0.95
+    assert (model.expected_cost(batch.state, batch.timestep)[1] > allowed).float().mean() > 0.95
+
+
+@pytest.mark.parametrize(("said", "counts"), [(3.0, True), (3.1, True), (3.2, False)])
+def test_cpq_counts_on_what_is_nearly_safe(said, counts):
+    """Up to half of the margin of a tenth. Seen to fail when the future is cut off at the limit itself."""
+    model = CPQAgent.create(short_episodes(), CPQConfig(limit=(3.0,), **SMALL), seed=0).model
+    told_alike(model, said / model.units.get_buffer("cost").item())
+    model.cost_target.load_state_dict(model.cost.state_dict())
+    assert model.expected(model.units.state(BEGUN), torch.zeros(1, dtype=torch.int64))[2].item() == counts
+
+
+def told_alike(model, value: float) -> None:
+    """Let the cost critic say this of everything, of a whole horizon."""
+    with torch.no_grad():
+        model.cost.output.weight.zero_()
+        model.cost.begin_at(torch.tensor([value]))
 
 
 @pytest.mark.parametrize("kind", ["bcq_lag", "cpq"])

@@ -105,7 +105,12 @@ class BCQLag(nn.Module):
         scale = steps_that_count(config.discount, dimensions.horizon)
         self.reward = TwinCritic(state, action, 1, hidden, scale=scale, dropout=dropout)
         scale = steps_that_count(config.cost_discount, dimensions.horizon)
-        self.cost = TwinCritic(self.timed.size, action, dimensions.constraints, hidden, scale=scale, dropout=dropout)
+        self.cost = TwinCritic(
+            *(self.timed.size, action, dimensions.constraints, hidden),
+            scale=scale,
+            dropout=dropout,
+            finite=self.timed.finite,
+        )
         self.multiplier = Multiplier(dimensions.constraints, config.multiplier)
         self.perturbation_target = target_of(self.perturbation)
         self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)

@@ -81,7 +81,12 @@ class CPQ(nn.Module):
         scale = steps_that_count(config.discount, dimensions.horizon)
         self.reward = TwinCritic(state, action, 1, hidden, scale=scale, dropout=dropout)
         scale = steps_that_count(config.cost_discount, dimensions.horizon)
-        self.cost = TwinCritic(self.timed.size, action, dimensions.constraints, hidden, scale=scale, dropout=dropout)
+        self.cost = TwinCritic(
+            *(self.timed.size, action, dimensions.constraints, hidden),
+            scale=scale,
+            dropout=dropout,
+            finite=self.timed.finite,
+        )
         self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
 
     def allowed(self, timestep: Tensor) -> Tensor:
@@ -95,25 +100,30 @@ class CPQ(nn.Module):
 
     @torch.no_grad()
     def expected_cost(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """An action of the policy [B, A], its costs to come [B, C], and whether it is safe [B, 1].
+        """An action of the policy [B, A], its costs to come [B, C], and whether it is nearly safe [B, 1].
 
-        By the target network: the mean of two costs, and the higher of them for safety.
+        By the target network: the mean of two costs, and the higher of them for safety. Nearly: up to half of the
+        margin by which unfamiliar actions look unsafe. A policy that is drawn to its limit is above it half of the
+        time: to cut off its future there would leave its actor nothing to look forward to.
         """
         timed = self.timed(state, timestep)
         action = self.drawn(timed)
         cost = self.cost_target(timed, action)
-        safe = (cost.amax(0) <= self.allowed(timestep)).all(-1, keepdim=True)
-        return action, cost.mean(0).clamp(min=0), safe
+        nearly = self.allowed(timestep) + 0.5 * self.config.margin * self.units.get_buffer("limit")
+        return action, cost.mean(0).clamp(min=0), (cost.amax(0) <= nearly).all(-1, keepdim=True)
 
     @torch.no_grad()
     def expected(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the policy's action: reward to come [B, 1], the lower of two; costs to come; and whether it is safe."""
+        """Of the policy's action: reward to come [B, 1], the lower of two; costs to come; whether it is nearly safe."""
         action, cost, safe = self.expected_cost(state, timestep)
         return self.reward_target(state, action).amin(0), cost, safe
 
     @torch.no_grad()
-    def examined(self, batch: TransitionBatch, timed: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [B, 1 + N, A], the data's own first; which [B, N] of the others are stranger than its strangest."""
+    def examined(self, batch: TransitionBatch, timed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions [B, 1 + N, A], the data's own first; which [B, N] of the others are stranger than its strangest.
+
+        And how strange [] that one is.
+        """
         half = self.config.candidates // 2
         state, timed = batch.state[:, None].expand(-1, 1 + 2 * half, -1), timed[:, None].expand(-1, half, -1)
         evenly = 2 * torch.rand_like(batch.action[:, None].expand(-1, half, -1)) - 1
@@ -121,7 +131,19 @@ class CPQ(nn.Module):
         strangeness = self.vae.strangeness(state, action, self.config.kl_weight)
         num_strange = max(1, round((1 - self.config.familiar) * len(strangeness)))
         threshold = strangeness[:, 0].topk(num_strange).values[-1]
-        return action, strangeness[:, 1:] > threshold
+        return action, strangeness[:, 1:] > threshold, threshold
+
+    @torch.no_grad()
+    def familiar_cost(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> Tensor:
+        """[B, C] costs to come of the policy's actions or, where those are stranger than this, of actions of the data.
+
+        What is said of strange ones is a penalty and no cost: whoever counted on it would add it up, step by step.
+        """
+        timed = self.timed(state, timestep)
+        drawn = self.drawn(timed)
+        strange = self.vae.strangeness(state, drawn, self.config.kl_weight) > threshold
+        usual = self.vae.decode(state, torch.randn_like(drawn.repeat_interleave(2, dim=-1)))
+        return self.cost_target(timed, torch.where(strange[:, None], usual, drawn)).mean(0).clamp(min=0)
 
 
 class CPQAgent:
@@ -171,7 +193,7 @@ class CPQAgent:
         return self.model.vae.terms(batch.state, batch.action, self.config.kl_weight)
 
     def reward_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """Only what follows safely counts."""
+        """Only what follows safely, or nearly so, counts."""
         model, batch = self.model, self.model.units.transitions(batch)
         reward, _, safe = model.expected(batch.next_state, batch.timestep + 1)
         following = torch.where(safe, reward, 0.0)
@@ -182,15 +204,15 @@ class CPQAgent:
     def cost_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """What the policy costs; and unfamiliar actions are to look costlier than the limit and than the data's."""
         model, batch = self.model, self.model.units.transitions(batch)
-        _, cost, _ = model.expected_cost(batch.next_state, batch.timestep + 1)
+        timed, allowed = model.timed(batch.state, batch.timestep), model.allowed(batch.timestep)
+        action, strange, threshold = model.examined(batch, timed)
+        cost = model.familiar_cost(batch.next_state, batch.timestep + 1, threshold)
         discount, horizon = self.config.cost_discount, self.dimensions.horizon
         target = td_target(batch.cost, cost, batch, discount=discount, horizon=horizon)
-        timed, allowed = model.timed(batch.state, batch.timestep), model.allowed(batch.timestep)
-        action, strange = model.examined(batch, timed)
         said = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, 1 + N, C]
         familiar, looks = said[:, :, 0], said[:, :, 1:]
-        floor = torch.maximum(allowed, familiar.detach().mean(0))
-        floor = floor + self.config.margin * model.units.get_buffer("limit")
+        unsafe = allowed + self.config.margin * model.units.get_buffer("limit")
+        floor = torch.maximum(unsafe, familiar.detach().mean(0))  # no margin here: it would add up over the horizon
         shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale).sum((0, -1)) / HUNDRED_STEPS  # [B, N]
         penalty = torch.where(strange, shortfall, 0.0).mean(1)
         return {

@@ -50,13 +50,26 @@ class TwinLinear(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Two estimates of what follows a state and an action. `scale` is how large values get: outputs are of order 1."""
+    """Two estimates of what follows a state and an action. `scale` is how large values get: outputs are of order 1.
+
+    If `finite`, the state's last column is the share of the horizon that has passed, and values are in proportion to
+    what is left of it: a constant output is then consistent with itself from step to step, and nothing has to travel
+    from the horizon to the beginning, step by step and update by update, before values stop rising.
+    """
 
     def __init__(
-        self, state: int, action: int, values: int, hidden: Sequence[int], *, scale: float, dropout: float
+        self,
+        state: int,
+        action: int,
+        values: int,
+        hidden: Sequence[int],
+        *,
+        scale: float,
+        dropout: float,
+        finite: bool = False,
     ) -> None:
         super().__init__()
-        self.scale, self.dropout = scale, dropout
+        self.scale, self.dropout, self.finite = scale, dropout, finite
         first, second = (Perceptron(state + action, hidden, values) for _ in range(2))
         self.layers = nn.ModuleList(map(TwinLinear, first.layers, second.layers))
         self.output = TwinLinear(first.output, second.output)
@@ -67,12 +80,12 @@ class TwinCritic(nn.Module):
         x = both.expand(2, *both.shape)
         for layer in self.layers:
             x = F.dropout(F.relu(layer(x)), self.dropout, self.training)
-        said: Tensor = self.output(x)
-        return self.scale * said
+        said: Tensor = self.scale * self.output(x)
+        return said * (1 - state[..., -1:]) if self.finite else said
 
     @torch.no_grad()
     def begin_at(self, value: Tensor) -> None:
-        """Expect this [values], more or less, until something is learnt."""
+        """Expect this [values], more or less, until something is learnt; if finite, of a whole horizon."""
         self.output.bias.copy_((value / self.scale).expand_as(self.output.bias))
 
     def error(self, said: Tensor, target: Tensor) -> PerSample:

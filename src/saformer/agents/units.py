@@ -14,7 +14,7 @@ from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
 from saformer.data.relabel import RelabelledStore, once_for_each
-from saformer.data.sampling import statistics_of
+from saformer.data.sampling import dimensions_of, statistics_of
 from saformer.data.transitions import TransitionBatch
 
 Made = TypeVar("Made", bound=Agent)
@@ -64,7 +64,7 @@ class Units(nn.Module):
         return self.normalizer.normalize("state", raw)
 
     def mean_cost_to_go(self, data: RelabelledStore) -> Tensor:
-        """[C] of the data's steps, each counted from itself on, in model units."""
+        """[C] of the data's steps, each counted from itself on, in model units; undiscounted, of a whole horizon."""
         return _mean_cost_to_go(data) / self.get_buffer("cost")
 
     def raw_cost(self, cost: Tensor) -> Tensor:
@@ -134,9 +134,11 @@ def _typical_step(data: RelabelledStore) -> dict[str, Tensor]:
 
 @once_for_each
 def _mean_cost_to_go(data: RelabelledStore) -> Tensor:
-    """[C] of the data's steps, each counted from itself on, in raw units."""
+    """[C] of the data's steps, each counted from itself on, in raw units; undiscounted, for all of the horizon."""
     steps = np.arange(data.store.num_steps) - np.repeat(data.store.starts, data.store.lengths)
-    return torch.from_numpy((data.cost_to_go / data.cost_discount ** steps[:, None]).mean(0)).float()
+    found = (data.cost_to_go / data.cost_discount ** steps[:, None]).mean(0)
+    left = 1 - steps / dimensions_of(data).horizon if data.cost_discount == 1 else np.ones(1)
+    return torch.from_numpy(found / left.mean()).float()
 
 
 def _root_mean_square(values: np.ndarray) -> Tensor:
