@@ -142,7 +142,7 @@ class CPQ(nn.Module):
         timed = self.timed(state, timestep)
         drawn = self.drawn(timed)
         strange = self.vae.strangeness(state, drawn, self.config.kl_weight) > threshold
-        usual = self.vae.decode(state, torch.randn_like(drawn.repeat_interleave(2, dim=-1)))
+        usual = self.vae.decode(state, torch.randn_like(state[:, :1].expand(-1, self.vae.code)))
         return self.cost_target(timed, torch.where(strange[:, None], usual, drawn)).mean(0).clamp(min=0)
 
 
