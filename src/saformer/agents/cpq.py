@@ -51,7 +51,8 @@ class CPQConfig:
     familiar: float = 0.95
     """Share of the data's own actions that count as familiar: the rest sets the threshold for all others."""
     margin: float = 0.1
-    """How much costlier than the limit and than the data's action an unfamiliar one is to look, in limits."""
+    """How much costlier than the limit an unfamiliar action is to look, in limits; the future of others that are above
+    the limit by up to half of it still counts."""
     candidates: int = 10
     """Actions examined in each state: half of them the policy's, half drawn evenly."""
 
