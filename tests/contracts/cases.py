@@ -109,6 +109,7 @@ CASES = {
             "vae/misfit": frozenset({"vae"}),
             "vae/divergence": frozenset({"vae"}),
             "reward_critic/error": frozenset({"reward"}),
+            "cost_critic/honest_error": frozenset({"honest"}),
             "cost_critic/error": frozenset({"cost"}),
             "cost_critic/penalty": frozenset({"cost"}),
             "actor/reward": frozenset({"actor", "reward"}),

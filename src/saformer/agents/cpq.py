@@ -69,7 +69,12 @@ class CPQConfig:
 
 
 class CPQ(nn.Module):
-    """All networks of the agent. States and actions are in model units, values in units of a typical step."""
+    """All networks of the agent. States and actions are in model units, values in units of a typical step.
+
+    `cost` decides what is safe: it is penalised where actions are unfamiliar. What it is taught follows from `honest`,
+    which no penalty ever touched: beside a penalty, the little by which one step's cost moves the value of a thousand
+    is lost, and what spills over from unfamiliar actions to their neighbours would add up over the horizon.
+    """
 
     def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
         super().__init__()
@@ -82,13 +87,17 @@ class CPQ(nn.Module):
         scale = steps_that_count(config.discount, dimensions.horizon)
         self.reward = TwinCritic(state, action, 1, hidden, scale=scale, dropout=dropout)
         scale = steps_that_count(config.cost_discount, dimensions.horizon)
-        self.cost = TwinCritic(
-            *(self.timed.size, action, dimensions.constraints, hidden),
-            scale=scale,
-            dropout=dropout,
-            finite=self.timed.finite,
+        self.honest, self.cost = (
+            TwinCritic(
+                *(self.timed.size, action, dimensions.constraints, hidden),
+                scale=scale,
+                dropout=dropout,
+                finite=self.timed.finite,
+            )
+            for _ in range(2)
         )
-        self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
+        self.reward_target = target_of(self.reward)
+        self.honest_target, self.cost_target = target_of(self.honest), target_of(self.cost)
 
     def allowed(self, timestep: Tensor) -> Tensor:
         """[..., C] what the cost critic may say at these steps."""
@@ -100,51 +109,47 @@ class CPQ(nn.Module):
         return self.actor(timed).drawn()
 
     @torch.no_grad()
-    def expected_cost(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """An action of the policy [B, A], its costs to come [B, C], and whether it is nearly safe [B, 1].
+    def threshold(self, batch: TransitionBatch) -> Tensor:
+        """[] how strange a familiar action is at most: as the data's own are, but for its strangest few."""
+        strangeness = self.vae.strangeness(batch.state, batch.action, self.config.kl_weight)
+        num_strange = max(1, round((1 - self.config.familiar) * len(strangeness)))
+        return strangeness.topk(num_strange).values[-1]
 
-        By the target network: the mean of two costs, and the higher of them for safety. Nearly: up to half of the
-        margin by which unfamiliar actions look unsafe. A policy that is drawn to its limit is above it half of the
-        time: to cut off its future there would leave its actor nothing to look forward to.
+    @torch.no_grad()
+    def expected(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the policy's action: reward to come [B, 1], the lower of two; and whether one may count on it [B, 1].
+
+        One may if it is familiar and, by the higher of two costs, nearly safe: up to half of the margin by which
+        unfamiliar actions look unsafe. A policy that is drawn to its limit is above it half of the time: to cut off its
+        future there would leave its actor nothing to look forward to.
         """
         timed = self.timed(state, timestep)
         action = self.drawn(timed)
-        cost = self.cost_target(timed, action)
         nearly = self.allowed(timestep) + 0.5 * self.config.margin * self.units.get_buffer("limit")
-        return action, cost.mean(0).clamp(min=0), (cost.amax(0) <= nearly).all(-1, keepdim=True)
+        safe = (self.cost_target(timed, action).amax(0) <= nearly).all(-1)
+        familiar = self.vae.strangeness(state, action, self.config.kl_weight) <= threshold
+        return self.reward_target(state, action).amin(0), (safe & familiar)[:, None]
 
     @torch.no_grad()
-    def expected(self, state: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the policy's action: reward to come [B, 1], the lower of two; costs to come; whether it is nearly safe."""
-        action, cost, safe = self.expected_cost(state, timestep)
-        return self.reward_target(state, action).amin(0), cost, safe
-
-    @torch.no_grad()
-    def examined(self, batch: TransitionBatch, timed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Actions [B, 1 + N, A], the data's own first; which [B, N] of the others are stranger than its strangest.
-
-        And how strange [] that one is.
-        """
-        half = self.config.candidates // 2
-        state, timed = batch.state[:, None].expand(-1, 1 + 2 * half, -1), timed[:, None].expand(-1, half, -1)
-        evenly = 2 * torch.rand_like(batch.action[:, None].expand(-1, half, -1)) - 1
-        action = torch.cat([batch.action[:, None], self.drawn(timed), evenly], dim=1)
-        strangeness = self.vae.strangeness(state, action, self.config.kl_weight)
-        num_strange = max(1, round((1 - self.config.familiar) * len(strangeness)))
-        threshold = strangeness[:, 0].topk(num_strange).values[-1]
-        return action, strangeness[:, 1:] > threshold, threshold
-
-    @torch.no_grad()
-    def familiar_cost(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> Tensor:
+    def expected_cost(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> Tensor:
         """[B, C] costs to come of the policy's actions or, where those are stranger than this, of actions of the data.
 
-        What is said of strange ones is a penalty and no cost: whoever counted on it would add it up, step by step.
+        What is said of strange ones is a guess: whoever counted on it would add its error up, step by step.
         """
         timed = self.timed(state, timestep)
         drawn = self.drawn(timed)
         strange = self.vae.strangeness(state, drawn, self.config.kl_weight) > threshold
         usual = self.vae.decode(state, torch.randn_like(state[:, :1].expand(-1, self.vae.code)))
-        return self.cost_target(timed, torch.where(strange[:, None], usual, drawn)).mean(0).clamp(min=0)
+        return self.honest_target(timed, torch.where(strange[:, None], usual, drawn)).mean(0).clamp(min=0)
+
+    @torch.no_grad()
+    def examined(self, batch: TransitionBatch, timed: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [B, N, A] of the policy and, as many, drawn evenly; which of them [B, N] are stranger than this."""
+        half = self.config.candidates // 2
+        state, timed = batch.state[:, None].expand(-1, 2 * half, -1), timed[:, None].expand(-1, half, -1)
+        evenly = 2 * torch.rand_like(batch.action[:, None].expand(-1, half, -1)) - 1
+        action = torch.cat([self.drawn(timed), evenly], dim=1)
+        return action, self.vae.strangeness(state, action, self.config.kl_weight) > threshold
 
 
 class CPQAgent:
@@ -163,8 +168,9 @@ class CPQAgent:
     def create(cls, data: RelabelledStore, config: CPQConfig, *, seed: int) -> CPQAgent:
         """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
         agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
-        for critic in (agent.model.cost, agent.model.cost_target):
-            critic.begin_at(agent.model.units.mean_cost_to_go(data))
+        model = agent.model
+        for critic in (model.honest, model.honest_target, model.cost, model.cost_target):
+            critic.begin_at(model.units.mean_cost_to_go(data))
         return agent
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> TransitionSampler:
@@ -178,7 +184,7 @@ class CPQAgent:
         return (
             Phase("vae", tuple(model.vae.parameters()), self.vae_terms),
             Phase("reward_critic", tuple(model.reward.parameters()), self.reward_terms),
-            Phase("cost_critic", tuple(model.cost.parameters()), self.cost_terms),
+            Phase("cost_critic", (*model.honest.parameters(), *model.cost.parameters()), self.cost_terms),
             Phase("actor", tuple(model.actor.parameters()), self.actor_terms),
         )
 
@@ -186,7 +192,11 @@ class CPQAgent:
     def averages(self) -> tuple[MovingAverage, ...]:
         """Target networks."""
         model, rate = self.model, self.config.average_rate
-        return follow(model.reward_target, model.reward, rate), follow(model.cost_target, model.cost, rate)
+        return (
+            follow(model.reward_target, model.reward, rate),
+            follow(model.honest_target, model.honest, rate),
+            follow(model.cost_target, model.cost, rate),
+        )
 
     def vae_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """The actions of the data."""
@@ -194,10 +204,10 @@ class CPQAgent:
         return self.model.vae.terms(batch.state, batch.action, self.config.kl_weight)
 
     def reward_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """Only what follows safely, or nearly so, counts."""
+        """Only what follows safely, or nearly so, by familiar actions counts."""
         model, batch = self.model, self.model.units.transitions(batch)
-        reward, _, safe = model.expected(batch.next_state, batch.timestep + 1)
-        following = torch.where(safe, reward, 0.0)
+        reward, counts = model.expected(batch.next_state, batch.timestep + 1, model.threshold(batch))
+        following = torch.where(counts, reward, 0.0)
         discount, horizon = self.config.discount, self.dimensions.horizon
         target = td_target(batch.reward, following, batch, discount=discount, horizon=horizon)
         return {"error": model.reward.error(model.reward(batch.state, batch.action), target)}
@@ -205,18 +215,21 @@ class CPQAgent:
     def cost_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """What the policy costs; and unfamiliar actions are to look costlier than the limit and than the data's."""
         model, batch = self.model, self.model.units.transitions(batch)
-        timed, allowed = model.timed(batch.state, batch.timestep), model.allowed(batch.timestep)
-        action, strange, threshold = model.examined(batch, timed)
-        cost = model.familiar_cost(batch.next_state, batch.timestep + 1, threshold)
+        timed, threshold = model.timed(batch.state, batch.timestep), model.threshold(batch)
+        cost = model.expected_cost(batch.next_state, batch.timestep + 1, threshold)
         discount, horizon = self.config.cost_discount, self.dimensions.horizon
         target = td_target(batch.cost, cost, batch, discount=discount, horizon=horizon)
+        others, strange = model.examined(batch, timed, threshold)
+        action = torch.cat([batch.action[:, None], others], dim=1)
         said = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, 1 + N, C]
         familiar, looks = said[:, :, 0], said[:, :, 1:]
+        allowed = model.allowed(batch.timestep)
         unsafe = allowed + self.config.margin * model.units.get_buffer("limit")
-        floor = torch.maximum(unsafe, familiar.detach().mean(0))  # no margin here: it would add up over the horizon
+        floor = torch.maximum(unsafe, familiar.detach().mean(0))
         shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale).sum((0, -1)) / HUNDRED_STEPS  # [B, N]
         penalty = torch.where(strange, shortfall, 0.0).mean(1)
         return {
+            "honest_error": model.honest.error(model.honest(timed, batch.action), target),
             "error": model.cost.error(familiar, target),
             "penalty": of_each(self.config.penalty * penalty),
             "unfamiliar": watched(strange.float().mean()),
@@ -228,14 +241,15 @@ class CPQAgent:
         timed = model.timed(batch.state, batch.timestep)
         action = model.drawn(timed)
         cost = model.cost(timed, action).amax(0)  # [B, C]
-        overrun = (cost - model.allowed(batch.timestep)).clamp(min=0).sum(-1) / model.cost.scale
+        # in the reward's scale: a step's cost weighs as much as a step's reward, however many steps a critic counts
+        overrun = (cost - model.allowed(batch.timestep)).clamp(min=0).sum(-1) / model.reward.scale
         reward = model.reward(batch.state, action).amin(0)[:, 0] / model.reward.scale
         safe = overrun.detach() == 0
         return {
             "reward": of_each(torch.where(safe, -reward, 0.0)),
             "overrun": of_each(overrun),
             "safe": watched(safe.float()),
-        } | self._begun(batch)
+        } | self._expected(batch)
 
     def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:
         """The middle of the actor's distribution."""
@@ -260,8 +274,8 @@ class CPQAgent:
         """How to act unless told otherwise."""
         return MarkovOptions()
 
-    def _begun(self, batch: TransitionBatch) -> dict[str, PerSample]:
+    def _expected(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """What whole episodes are expected to cost, in raw units, to be watched."""
-        _, cost, _ = self.model.expected_cost(batch.initial_state, torch.zeros_like(batch.timestep))
-        raw = self.model.units.raw_cost(cost)
+        start, model = torch.zeros_like(batch.timestep), self.model
+        raw = model.units.raw_cost(model.expected_cost(batch.initial_state, start, model.threshold(batch)))
         return {f"expected_cost_{i}": watched(raw[:, i]) for i in range(raw.shape[1])}
