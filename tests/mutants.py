@@ -1159,6 +1159,10 @@ MUTANTS = (
            "tests/agents/test_values.py::test_penalties_are_not_backed_up"),
     Mutant("strange rewards backed up", "agents/cpq.py", "(safe & familiar)[:, None]", "safe[:, None]",
            "tests/agents/test_values.py::test_cpq_counts_on_no_strange_action"),
+    Mutant("metrics go with the weights", "api/runs.py", "run.is_done or run.checkpoint_path", "run.checkpoint_path",
+           "tests/training/test_grouping.py::test_finished_runs_keep_their_metrics_if_their_weights_were_removed"),
+    Mutant("finished runs are overwritten", "runs/run.py", "run.is_done or run.checkpoint_path", "run.checkpoint_path",
+           "tests/training/test_grouping.py::test_finished_runs_keep_their_metrics_if_their_weights_were_removed"),
     Mutant("no future at the limit", "agents/cpq.py", "self.allowed(timestep) + 0.5 * self.config.margin", "self.allowed(timestep) + 0.0 * self.config.margin",
            "tests/agents/test_values.py::test_cpq_counts_on_what_is_nearly_safe"),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Which runs are packed, and that many runs are as many ordinary ones."""
 
 import os
+import shutil
 import signal
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from saformer.agents.cdt import CDTAgent, CDTConfig
 from saformer.agents.dt import DTAgent, DTConfig
 from saformer.api import Listener, build_data
 from saformer.core.transformer import TrunkConfig
+from saformer.runs.run import Run
 from saformer.training.fit import InterruptedTrainingError, fit
 from saformer.training.grouping import LARGEST_PACK, grouped
 from saformer.training.presets import small
@@ -84,6 +86,19 @@ def test_finished_runs_are_not_redone(runs):
     before = [path.stat().st_mtime_ns for path in files]
     together(out)
     assert [path.stat().st_mtime_ns for path in files] == before
+
+
+def test_finished_runs_keep_their_metrics_if_their_weights_were_removed(runs, tmp_path):
+    """Results are small and weights are not. Seen to fail when what has no checkpoint is begun anew."""
+    out = shutil.copytree(runs[1], tmp_path / "runs")
+    for weights in out.glob("*/checkpoint.safetensors"):
+        weights.unlink()
+    before = {path: path.read_text() for path in out.glob("*/metrics.jsonl")}
+    assert len(before) == 2
+    assert all(run.is_done for run in together(out))
+    assert {path: path.read_text() for path in out.glob("*/metrics.jsonl")} == before
+    with pytest.raises(FileExistsError, match="already holds a run"):
+        Run.create(next(iter(before)).parent, runs[0][0].spec)
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
     if not Run(path).spec_path.exists():
         raise FileNotFoundError(f"there is no run to resume in {path}; leave --resume out to begin one")
     run = begun_run(path, spec)
-    return run if run.checkpoint_path.exists() else Run.create(path, spec)
+    return run if run.is_done or run.checkpoint_path.exists() else Run.create(path, spec)
 
 
 def begun_run(path: Path, spec: RunSpec) -> Run:

@@ -35,7 +35,7 @@ class Run:
         if run.is_export:
             raise FileExistsError(f"{path} holds an export, which cannot be trained; choose another folder with --out")
         if run.spec_path.exists():
-            if run.checkpoint_path.exists():
+            if run.is_done or run.checkpoint_path.exists():
                 raise FileExistsError(
                     f"{path} already holds a run; continue it with --resume, or choose another folder with --out"
                 )
