@@ -19,7 +19,7 @@ smoke: setup  ## every table and figure of the paper from tiny runs, in a minute
 	$(BIN)/saformer experiment all --scale smoke --out results/smoke --runs results/smoke/runs
 
 test: setup lint types  ## what CI runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" --numprocesses auto --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 test-long: setup  ## learning results that take longer than CI should
 	$(BIN)/python -m pytest -m long

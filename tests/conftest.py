@@ -15,6 +15,11 @@ from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that learn first: they take minutes each, and begun last they would keep one core busy alone."""
+    items.sort(key=lambda item: "tests/learning/" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def _data_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Built datasets are shared by the tests of one session and never touch the user's own."""
