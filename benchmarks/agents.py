@@ -200,9 +200,12 @@ def ask_critic(runs: Sequence[Run], rows: Rows) -> None:
         model = agent.model.eval()
         steps = agent.sampler(fresh).sample(4096, torch.Generator().manual_seed(0))
         steps = model.units.transitions(steps)
-        timed, generator = model.timed(steps.state, steps.timestep), torch.Generator().manual_seed(1)
+        generator = torch.Generator().manual_seed(1)
         evenly = 2 * torch.rand(steps.action.shape, generator=generator) - 1
-        said = [model.units.raw_cost(model.cost(timed, a).mean(0)).mean().item() for a in (evenly, steps.action)]
+        said = [
+            model.units.raw_cost(model.all_cost(model.cost, steps.state, steps.timestep, a).mean(0)).mean().item()
+            for a in (evenly, steps.action)
+        ]
         rows.add({**key, "uniform": said[0], "data": said[1]})
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from saformer.agents.actors import SquashedActor
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.agents.markov import MarkovOptions, MarkovPolicy
-from saformer.agents.parts import ConditionalVAE, TwinCritic, follow, of_each, target_of, watched
+from saformer.agents.parts import ConditionalVAE, Perceptron, TwinCritic, follow, of_each, target_of, watched
 from saformer.agents.targets import limit_at, steps_that_count, td_target
 from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions
@@ -71,9 +71,10 @@ class CPQConfig:
 class CPQ(nn.Module):
     """All networks of the agent. States and actions are in model units, values in units of a typical step.
 
-    `cost` decides what is safe: it is penalised where actions are unfamiliar. What it is taught follows from `honest`,
-    which no penalty ever touched: beside a penalty, the little by which one step's cost moves the value of a thousand
-    is lost, and what spills over from unfamiliar actions to their neighbours would add up over the horizon.
+    What an action costs is its own step's cost, which `step_cost` learns from the data as it stands, and what follows,
+    by one of two critics: through a critic alone, an actor would not see what it saves, a thousandth of a value.
+    `cost` is penalised where actions are unfamiliar. What it is taught follows from `honest`, which no penalty ever
+    touched: what spills over from unfamiliar actions to their neighbours would add up over the horizon.
     """
 
     def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
@@ -86,6 +87,7 @@ class CPQ(nn.Module):
         self.actor = SquashedActor(self.timed.size, action, hidden, dropout=dropout)
         scale = steps_that_count(config.discount, dimensions.horizon)
         self.reward = TwinCritic(state, action, 1, hidden, scale=scale, dropout=dropout)
+        self.step_cost = Perceptron(state + action, hidden, dimensions.constraints)
         scale = steps_that_count(config.cost_discount, dimensions.horizon)
         self.honest, self.cost = (
             TwinCritic(
@@ -104,6 +106,15 @@ class CPQ(nn.Module):
         limit = self.units.get_buffer("limit")
         return limit_at(limit, timestep, discount=self.config.cost_discount, horizon=self.horizon)
 
+    def own_cost(self, state: Tensor, action: Tensor) -> Tensor:
+        """[..., C] what a step costs, by its state and action."""
+        found: Tensor = self.step_cost(torch.cat([state, action], dim=-1))
+        return found
+
+    def all_cost(self, critic: TwinCritic, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
+        """[2, ..., C] what actions cost from here on: their own step, and by this critic what follows it."""
+        return self.own_cost(state, action) + critic(self.timed(state, timestep + 1), action)
+
     def drawn(self, timed: Tensor) -> Tensor:
         """Actions [..., A] of the present policy, in states with their time beside them."""
         return self.actor(timed).drawn()
@@ -116,6 +127,11 @@ class CPQ(nn.Module):
         return strangeness.topk(num_strange).values[-1]
 
     @torch.no_grad()
+    def is_strange(self, state: Tensor, action: Tensor, threshold: Tensor) -> Tensor:
+        """[...] whether actions [..., A] are stranger than this."""
+        return self.vae.strangeness(state, action, self.config.kl_weight) > threshold
+
+    @torch.no_grad()
     def expected(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
         """Of the policy's action: reward to come [B, 1], the lower of two; and whether one may count on it [B, 1].
 
@@ -126,9 +142,8 @@ class CPQ(nn.Module):
         timed = self.timed(state, timestep)
         action = self.drawn(timed)
         nearly = self.allowed(timestep) + 0.5 * self.config.margin * self.units.get_buffer("limit")
-        safe = (self.cost_target(timed, action).amax(0) <= nearly).all(-1)
-        familiar = self.vae.strangeness(state, action, self.config.kl_weight) <= threshold
-        return self.reward_target(state, action).amin(0), (safe & familiar)[:, None]
+        safe = (self.all_cost(self.cost_target, state, timestep, action).amax(0) <= nearly).all(-1)
+        return self.reward_target(state, action).amin(0), (safe & ~self.is_strange(state, action, threshold))[:, None]
 
     @torch.no_grad()
     def expected_cost(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> Tensor:
@@ -136,11 +151,11 @@ class CPQ(nn.Module):
 
         What is said of strange ones is a guess: whoever counted on it would add its error up, step by step.
         """
-        timed = self.timed(state, timestep)
-        drawn = self.drawn(timed)
-        strange = self.vae.strangeness(state, drawn, self.config.kl_weight) > threshold
+        drawn = self.drawn(self.timed(state, timestep))
+        strange = self.is_strange(state, drawn, threshold)
         usual = self.vae.decode(state, torch.randn_like(state[:, :1].expand(-1, self.vae.code)))
-        return self.honest_target(timed, torch.where(strange[:, None], usual, drawn)).mean(0).clamp(min=0)
+        action = torch.where(strange[:, None], usual, drawn)
+        return self.all_cost(self.honest_target, state, timestep, action).mean(0).clamp(min=0)
 
     @torch.no_grad()
     def examined(self, batch: TransitionBatch, timed: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,7 +164,7 @@ class CPQ(nn.Module):
         state, timed = batch.state[:, None].expand(-1, 2 * half, -1), timed[:, None].expand(-1, half, -1)
         evenly = 2 * torch.rand_like(batch.action[:, None].expand(-1, half, -1)) - 1
         action = torch.cat([self.drawn(timed), evenly], dim=1)
-        return action, self.vae.strangeness(state, action, self.config.kl_weight) > threshold
+        return action, self.is_strange(state, action, threshold)
 
 
 class CPQAgent:
@@ -181,10 +196,11 @@ class CPQAgent:
     def phases(self) -> tuple[Phase, ...]:
         """What the data does, what actions earn, what they cost, and which to take."""
         model = self.model
+        costs = tuple(p for part in (model.step_cost, model.honest, model.cost) for p in part.parameters())
         return (
             Phase("vae", tuple(model.vae.parameters()), self.vae_terms),
             Phase("reward_critic", tuple(model.reward.parameters()), self.reward_terms),
-            Phase("cost_critic", (*model.honest.parameters(), *model.cost.parameters()), self.cost_terms),
+            Phase("cost_critic", costs, self.cost_terms),
             Phase("actor", tuple(model.actor.parameters()), self.actor_terms),
         )
 
@@ -213,34 +229,42 @@ class CPQAgent:
         return {"error": model.reward.error(model.reward(batch.state, batch.action), target)}
 
     def cost_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """What the policy costs; and unfamiliar actions are to look costlier than the limit and than the data's."""
+        """What steps and the policy cost; unfamiliar actions are to look costlier than the limit and the data's."""
         model, batch = self.model, self.model.units.transitions(batch)
-        timed, threshold = model.timed(batch.state, batch.timestep), model.threshold(batch)
+        threshold, after = model.threshold(batch), model.timed(batch.state, batch.timestep + 1)
         cost = model.expected_cost(batch.next_state, batch.timestep + 1, threshold)
         discount, horizon = self.config.cost_discount, self.dimensions.horizon
-        target = td_target(batch.cost, cost, batch, discount=discount, horizon=horizon)
-        others, strange = model.examined(batch, timed, threshold)
+        follows = td_target(torch.zeros_like(cost), cost, batch, discount=discount, horizon=horizon)
+        others, strange = model.examined(batch, model.timed(batch.state, batch.timestep), threshold)
         action = torch.cat([batch.action[:, None], others], dim=1)
-        said = model.cost(timed[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, 1 + N, C]
-        familiar, looks = said[:, :, 0], said[:, :, 1:]
-        allowed = model.allowed(batch.timestep)
-        unsafe = allowed + self.config.margin * model.units.get_buffer("limit")
-        floor = torch.maximum(unsafe, familiar.detach().mean(0))
+        own = model.own_cost(batch.state[:, None].expand(-1, action.shape[1], -1), action)  # [B, 1 + N, C]
+        said = model.cost(after[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, 1 + N, C]
+        familiar, looks = (own.detach() + said).split([1, action.shape[1] - 1], dim=2)
+        unsafe = model.allowed(batch.timestep) + self.config.margin * model.units.get_buffer("limit")
+        floor = torch.maximum(unsafe, familiar[:, :, 0].detach().mean(0))
         shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale).sum((0, -1)) / HUNDRED_STEPS  # [B, N]
         penalty = torch.where(strange, shortfall, 0.0).mean(1)
         return {
-            "honest_error": model.honest.error(model.honest(timed, batch.action), target),
-            "error": model.cost.error(familiar, target),
+            "step_error": of_each((own[:, 0] - batch.cost).square().sum(-1)),
+            "honest_error": model.honest.error(model.honest(after, batch.action), follows),
+            "error": model.cost.error(said[:, :, 0], follows),
             "penalty": of_each(self.config.penalty * penalty),
             "unfamiliar": watched(strange.float().mean()),
         }
 
     def actor_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """The most reward where the action is safe; where it is not, back to safety."""
+        """The most reward where the action is safe; where it is not, back to safety.
+
+        What familiar actions cost is asked of the honest critic: the other one's slope leads back from strange ones.
+        """
         model, batch = self.model, self.model.units.transitions(batch)
         timed = model.timed(batch.state, batch.timestep)
         action = model.drawn(timed)
-        cost = model.cost(timed, action).amax(0)  # [B, C]
+        strange = model.is_strange(batch.state, action, model.threshold(batch))
+        looks, costs = (
+            model.all_cost(critic, batch.state, batch.timestep, action).amax(0) for critic in (model.cost, model.honest)
+        )
+        cost = torch.where(strange[:, None], looks, costs)  # [B, C]
         # in the reward's scale: a step's cost weighs as much as a step's reward, however many steps a critic counts
         overrun = (cost - model.allowed(batch.timestep)).clamp(min=0).sum(-1) / model.reward.scale
         reward = model.reward(batch.state, action).amin(0)[:, 0] / model.reward.scale
