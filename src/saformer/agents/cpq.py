@@ -261,10 +261,9 @@ class CPQAgent:
         timed = model.timed(batch.state, batch.timestep)
         action = model.drawn(timed)
         strange = model.is_strange(batch.state, action, model.threshold(batch))
-        looks, costs = (
-            model.all_cost(critic, batch.state, batch.timestep, action).amax(0) for critic in (model.cost, model.honest)
-        )
-        cost = torch.where(strange[:, None], looks, costs)  # [B, C]
+        after = model.timed(batch.state, batch.timestep + 1)
+        follows = torch.where(strange[:, None], model.cost(after, action).amax(0), model.honest(after, action).amax(0))
+        cost = model.own_cost(batch.state, action) + follows  # [B, C]
         # in the reward's scale: a step's cost weighs as much as a step's reward, however many steps a critic counts
         overrun = (cost - model.allowed(batch.timestep)).clamp(min=0).sum(-1) / model.reward.scale
         reward = model.reward(batch.state, action).amin(0)[:, 0] / model.reward.scale
