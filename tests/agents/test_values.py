@@ -7,7 +7,7 @@ import torch
 
 from saformer.agents.bcq_lag import BCQLagAgent, BCQLagConfig
 from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, conjugate, correction, episode_mass
-from saformer.agents.cpq import CPQ, CPQAgent, CPQConfig
+from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.agents.parts import Multiplier, divergence_from_normal
 from saformer.core.gaussian import Gaussian
 from saformer.data.relabel import relabel
@@ -40,15 +40,8 @@ def values(agent) -> tuple[float, float]:
     state, step = model.units.state(BEGUN), torch.zeros(1, dtype=torch.int64)
     with torch.no_grad():
         reward = model.reward(state, action).mean(0) * model.units.get_buffer("reward")
-        cost = model.units.raw_cost(all_cost(model, state, step, action).mean(0))
+        cost = model.units.raw_cost(model.all_cost(model.cost, state, step, action).mean(0))
     return reward.item(), cost.item()
-
-
-def all_cost(model, state, step, action) -> torch.Tensor:
-    """[2, B, C] costs to come of actions, by the critic that decides."""
-    if isinstance(model, CPQ):
-        return model.all_cost(model.cost, state, step, action)
-    return model.cost(model.timed(state, step), action)
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("bcq_lag", 3.0), ("cpq", 9.0)])
@@ -91,14 +84,38 @@ def test_cpq_counts_on_nothing_that_is_not_safe():
     assert values(trained("cpq", 1.0))[0] == pytest.approx(1.0, rel=0.25)
 
 
-def test_cpq_knows_what_a_step_costs_by_itself():
+@pytest.mark.parametrize("kind", ["bcq_lag", "cpq"])
+def test_what_a_step_costs_by_itself_is_known(kind):
     """Whatever a critic says of those after it. Seen to fail when nothing teaches it."""
-    agent, data = trained("cpq", 9.0), short_episodes()
+    agent, data = trained(kind, 9.0), short_episodes()
     batch = agent.model.units.transitions(agent.sampler(data).sample(200, torch.Generator().manual_seed(0)))
     with torch.no_grad():
-        found = agent.model.own_cost(batch.state, batch.action)
+        found = agent.model.step_cost(batch.state, batch.action)
     assert batch.cost.unique().numel() == 2
     assert (found - batch.cost).abs().max() < 0.2 * batch.cost.max()
+
+
+@pytest.mark.parametrize("kind", ["bcq_lag", "cpq"])
+def test_nothing_follows_the_last_step_of_the_horizon(kind):
+    """Whatever the critic says. Seen to fail when what follows is timed as the step itself."""
+    make, config = {"bcq_lag": (BCQLagAgent, BCQLagConfig), "cpq": (CPQAgent, CPQConfig)}[kind]
+    model = make.create(short_episodes(), config(limit=(3.0,), **SMALL), seed=0).model.eval()
+    state, action = model.units.state(BEGUN), torch.zeros(1, 1)
+    found = model.all_cost(model.cost, state, torch.tensor([HORIZON - 1]), action)
+    assert found.flatten().tolist() == model.step_cost(state, action).expand(2, 1, 1).flatten().tolist()
+
+
+def test_a_steps_cost_is_worth_the_multiplier_in_a_steps_reward():
+    """However many steps each critic counts. Seen to fail when costs are priced by the share of their own scale."""
+    data = short_episodes()
+    agent = BCQLagAgent.create(data, BCQLagConfig(limit=(3.0,), multiplier=0.5, discount=0.9, **SMALL), seed=0)
+    model = agent.model
+    assert model.reward.scale == pytest.approx(10)
+    assert model.cost.scale == HORIZON
+    assert model.priced(torch.tensor([[7.0]]), torch.tensor([[4.0]])).item() == pytest.approx((7 - 0.5 * 4) / 10)
+    told_alike(model, 40.0)
+    batch = agent.sampler(data).transitions(torch.tensor([0]), torch.tensor([0]))
+    assert agent.perturbation_terms(batch)["cost"].sums.item() == pytest.approx(0.5 * 40.0 * (1 - 1 / HORIZON) / 10)
 
 
 def test_unfamiliar_actions_look_costly():
@@ -111,7 +128,7 @@ def test_unfamiliar_actions_look_costly():
     batch = model.units.transitions(batch)
     far = torch.where(torch.rand(200, 1, generator=torch.Generator().manual_seed(1)) < 0.5, -0.8, 0.8)
     with torch.no_grad():
-        own, other = (all_cost(model, batch.state, batch.timestep, a).mean(0) for a in (batch.action, far))
+        own, other = (model.all_cost(model.cost, batch.state, batch.timestep, a).mean(0) for a in (batch.action, far))
     allowed = model.allowed(batch.timestep)
     assert (other > allowed).float().mean() > 0.95
     assert (own <= allowed).float().mean() > 0.95
@@ -146,7 +163,7 @@ def acting_strangely(monkeypatch):
     model, batch = agent.model, agent.sampler(data).sample(200, torch.Generator().manual_seed(0))
     batch = model.units.transitions(batch)
     monkeypatch.setattr(model, "drawn", lambda timed: torch.full((*timed.shape[:-1], 1), 0.8))
-    monkeypatch.setattr(model, "own_cost", lambda _, action: torch.zeros(len(action), 1))
+    monkeypatch.setattr(model.step_cost, "forward", lambda _, action: torch.zeros(len(action), 1))
     threshold = model.threshold(batch)
     _, strange = model.examined(batch, model.timed(batch.state, batch.timestep), threshold)
     assert strange[:, : strange.shape[1] // 2].all()
@@ -195,9 +212,8 @@ def test_cpq_counts_on_what_is_nearly_safe(said, counts):
 def told_alike(model, value: float) -> None:
     """Let the cost critic say this of everything, of a whole horizon; steps cost nothing of their own."""
     with torch.no_grad():
-        if isinstance(model, CPQ):
-            model.step_cost.output.weight.zero_()
-            model.step_cost.output.bias.zero_()
+        model.step_cost.network.output.weight.zero_()
+        model.step_cost.network.output.bias.zero_()
         model.cost.output.weight.zero_()
         model.cost.begin_at(torch.tensor([value]))
 

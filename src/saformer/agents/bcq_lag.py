@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.costs import StepCost, cost_critic, reward_critic
 from saformer.agents.markov import MarkovPolicy
 from saformer.agents.parts import (
     ConditionalVAE,
@@ -23,7 +24,7 @@ from saformer.agents.parts import (
     target_of,
     watched,
 )
-from saformer.agents.targets import steps_that_count, td_target
+from saformer.agents.targets import td_target
 from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
@@ -47,7 +48,7 @@ class BCQLagConfig:
     dropout: float = 0.1
     """Share of activations that critics and perturbation drop while training."""
     multiplier: float = 0.1
-    """The Lagrangian multiplier to begin with: what the cost critic's scale is worth in the reward critic's."""
+    """The Lagrangian multiplier to begin with: what a step's cost is worth in a step's reward, both typical ones."""
     multiplier_learning_rate: float = 3e-4
     """How fast it follows broken limits."""
     average_rate: float = 0.05
@@ -102,18 +103,19 @@ class BCQLag(nn.Module):
         self.timed = Timed(dimensions, finite=config.cost_discount == 1)
         self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
         self.perturbation = Perceptron(self.timed.size + action, hidden, action, dropout=dropout)
-        scale = steps_that_count(config.discount, dimensions.horizon)
-        self.reward = TwinCritic(state, action, 1, hidden, scale=scale, dropout=dropout)
-        scale = steps_that_count(config.cost_discount, dimensions.horizon)
-        self.cost = TwinCritic(
-            *(self.timed.size, action, dimensions.constraints, hidden),
-            scale=scale,
-            dropout=dropout,
-            finite=self.timed.finite,
-        )
+        self.reward = reward_critic(dimensions, config)
+        self.step_cost, self.cost = StepCost(dimensions, hidden), cost_critic(dimensions, config)
         self.multiplier = Multiplier(dimensions.constraints, config.multiplier)
         self.perturbation_target = target_of(self.perturbation)
         self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
+
+    def all_cost(self, critic: TwinCritic, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
+        """[2, ..., C] what actions cost from here on: their own step, and by this critic what follows it."""
+        return self.step_cost(state, action) + critic(self.timed(state, timestep + 1), action)
+
+    def priced(self, reward: Tensor, cost: Tensor) -> Tensor:
+        """[...] rewards to come [..., 1] less what costs to come [..., C] are worth, in the reward critic's scale."""
+        return (reward[..., 0] - cost @ self.multiplier()) / self.reward.scale
 
     def perturbed(self, network: nn.Module, timed: Tensor, action: Tensor) -> Tensor:
         """Actions [..., A] moved by at most Phi, in states with their time beside them."""
@@ -134,11 +136,10 @@ class BCQLag(nn.Module):
         state, timestep = state[:, None].expand(-1, noise.shape[1], -1), timestep[:, None].expand(-1, noise.shape[1])
         timed = self.timed(state, timestep)
         action = self.perturbed(self.perturbation_target, timed, self.like_the_data(state, noise))
-        reward, cost = self.reward_target(state, action), self.cost_target(timed, action)
+        reward, cost = self.reward_target(state, action), self.all_cost(self.cost_target, state, timestep, action)
         reward = pessimistic(reward.amin(0), reward.amax(0), self.config.pessimism)  # [B, N, 1]
         cost = pessimistic(cost.amax(0), cost.amin(0), self.config.pessimism).clamp(min=0)  # [B, N, C]
-        priced = reward[..., 0] / self.reward.scale - (cost / self.cost.scale) @ self.multiplier()
-        chosen = priced.argmax(1)[:, None, None]
+        chosen = self.priced(reward, cost).argmax(1)[:, None, None]
         picked = (values.gather(1, chosen.expand(-1, -1, values.shape[-1]))[:, 0] for values in (action, reward, cost))
         return tuple(picked)  # type: ignore[return-value]
 
@@ -171,7 +172,7 @@ class BCQLagAgent:
     def phases(self) -> tuple[Phase, ...]:
         """What the data does, what actions bring, which are better, and what cost is worth."""
         model, config = self.model, self.config
-        critics = (*model.reward.parameters(), *model.cost.parameters())
+        critics = tuple(p for part in (model.reward, model.step_cost, model.cost) for p in part.parameters())
         return (
             Phase("vae", tuple(model.vae.parameters()), self.vae_terms),
             Phase("critics", critics, self.critic_terms),
@@ -206,11 +207,12 @@ class BCQLagAgent:
         _, reward, cost = model.best(batch.next_state, batch.timestep + 1, self._noise(batch.state, config.candidates))
         horizon = self.dimensions.horizon
         reward_target = td_target(batch.reward, reward, batch, discount=config.discount, horizon=horizon)
-        cost_target = td_target(batch.cost, cost, batch, discount=config.cost_discount, horizon=horizon)
-        timed = model.timed(batch.state, batch.timestep)
+        follows = td_target(torch.zeros_like(cost), cost, batch, discount=config.cost_discount, horizon=horizon)
+        after = model.timed(batch.state, batch.timestep + 1)
         return {
             "reward_error": model.reward.error(model.reward(batch.state, batch.action), reward_target),
-            "cost_error": model.cost.error(model.cost(timed, batch.action), cost_target),
+            "step_error": of_each((model.step_cost(batch.state, batch.action) - batch.cost).square().sum(-1)),
+            "cost_error": model.cost.error(model.cost(after, batch.action), follows),
             "reward_value": watched(reward_target[:, 0]),
         }
 
@@ -221,7 +223,7 @@ class BCQLagAgent:
         action = model.like_the_data(batch.state, self._noise(batch.state, 1)[:, 0])
         action = model.perturbed(model.perturbation, timed, action)
         reward = model.reward(batch.state, action)[0] / model.reward.scale
-        cost = model.cost(timed, action)[0] / model.cost.scale
+        cost = model.all_cost(model.cost, batch.state, batch.timestep, action)[0] / model.reward.scale
         return {"reward": of_each(-reward[:, 0]), "cost": of_each(cost @ model.multiplier())}
 
     def multiplier_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:

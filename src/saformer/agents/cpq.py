@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from saformer.agents.actors import SquashedActor
 from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.costs import StepCost, cost_critic, reward_critic
 from saformer.agents.markov import MarkovOptions, MarkovPolicy
-from saformer.agents.parts import ConditionalVAE, Perceptron, TwinCritic, follow, of_each, target_of, watched
-from saformer.agents.targets import limit_at, steps_that_count, td_target
+from saformer.agents.parts import ConditionalVAE, TwinCritic, follow, of_each, target_of, watched
+from saformer.agents.targets import limit_at, td_target
 from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
@@ -71,10 +72,9 @@ class CPQConfig:
 class CPQ(nn.Module):
     """All networks of the agent. States and actions are in model units, values in units of a typical step.
 
-    What an action costs is its own step's cost, which `step_cost` learns from the data as it stands, and what follows,
-    by one of two critics: through a critic alone, an actor would not see what it saves, a thousandth of a value.
-    `cost` is penalised where actions are unfamiliar. What it is taught follows from `honest`, which no penalty ever
-    touched: what spills over from unfamiliar actions to their neighbours would add up over the horizon.
+    What follows a step costs as one of two critics says. `cost` is penalised where actions are unfamiliar. What it is
+    taught follows from `honest`, which no penalty ever touched: what spills over from unfamiliar actions to their
+    neighbours would add up over the horizon.
     """
 
     def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
@@ -85,19 +85,9 @@ class CPQ(nn.Module):
         self.timed = Timed(dimensions, finite=config.cost_discount == 1)
         self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
         self.actor = SquashedActor(self.timed.size, action, hidden, dropout=dropout)
-        scale = steps_that_count(config.discount, dimensions.horizon)
-        self.reward = TwinCritic(state, action, 1, hidden, scale=scale, dropout=dropout)
-        self.step_cost = Perceptron(state + action, hidden, dimensions.constraints)
-        scale = steps_that_count(config.cost_discount, dimensions.horizon)
-        self.honest, self.cost = (
-            TwinCritic(
-                *(self.timed.size, action, dimensions.constraints, hidden),
-                scale=scale,
-                dropout=dropout,
-                finite=self.timed.finite,
-            )
-            for _ in range(2)
-        )
+        self.reward = reward_critic(dimensions, config)
+        self.step_cost = StepCost(dimensions, hidden)
+        self.honest, self.cost = (cost_critic(dimensions, config) for _ in range(2))
         self.reward_target = target_of(self.reward)
         self.honest_target, self.cost_target = target_of(self.honest), target_of(self.cost)
 
@@ -106,14 +96,9 @@ class CPQ(nn.Module):
         limit = self.units.get_buffer("limit")
         return limit_at(limit, timestep, discount=self.config.cost_discount, horizon=self.horizon)
 
-    def own_cost(self, state: Tensor, action: Tensor) -> Tensor:
-        """[..., C] what a step costs, by its state and action."""
-        found: Tensor = self.step_cost(torch.cat([state, action], dim=-1))
-        return found
-
     def all_cost(self, critic: TwinCritic, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
         """[2, ..., C] what actions cost from here on: their own step, and by this critic what follows it."""
-        return self.own_cost(state, action) + critic(self.timed(state, timestep + 1), action)
+        return self.step_cost(state, action) + critic(self.timed(state, timestep + 1), action)
 
     def drawn(self, timed: Tensor) -> Tensor:
         """Actions [..., A] of the present policy, in states with their time beside them."""
@@ -237,7 +222,7 @@ class CPQAgent:
         follows = td_target(torch.zeros_like(cost), cost, batch, discount=discount, horizon=horizon)
         others, strange = model.examined(batch, model.timed(batch.state, batch.timestep), threshold)
         action = torch.cat([batch.action[:, None], others], dim=1)
-        own = model.own_cost(batch.state[:, None].expand(-1, action.shape[1], -1), action)  # [B, 1 + N, C]
+        own = model.step_cost(batch.state[:, None].expand(-1, action.shape[1], -1), action)  # [B, 1 + N, C]
         said = model.cost(after[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, 1 + N, C]
         familiar, looks = (own.detach() + said).split([1, action.shape[1] - 1], dim=2)
         unsafe = model.allowed(batch.timestep) + self.config.margin * model.units.get_buffer("limit")
@@ -263,7 +248,7 @@ class CPQAgent:
         strange = model.is_strange(batch.state, action, model.threshold(batch))
         after = model.timed(batch.state, batch.timestep + 1)
         follows = torch.where(strange[:, None], model.cost(after, action).amax(0), model.honest(after, action).amax(0))
-        cost = model.own_cost(batch.state, action) + follows  # [B, C]
+        cost = model.step_cost(batch.state, action) + follows  # [B, C]
         # in the reward's scale: a step's cost weighs as much as a step's reward, however many steps a critic counts
         overrun = (cost - model.allowed(batch.timestep)).clamp(min=0).sum(-1) / model.reward.scale
         reward = model.reward(batch.state, action).amin(0)[:, 0] / model.reward.scale
