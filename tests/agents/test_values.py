@@ -192,12 +192,19 @@ def test_penalties_are_not_backed_up():
     assert found[0] == found[1]
 
 
-def test_cpq_counts_on_no_strange_action(monkeypatch):
-    """However cheap it looks. Seen to fail when the cost critic alone is asked."""
+def test_what_strange_actions_earn_is_not_backed_up(monkeypatch):
+    """Where the policy acts strangely, what follows earns what the data's actions do, and is as safe as those.
+
+    Seen to fail when what is said of strange actions is counted on.
+    """
     model, batch, threshold = acting_strangely(monkeypatch)
-    monkeypatch.setattr(model.cost_target, "forward", lambda timed, action: torch.zeros(2, len(action), 1))
-    assert not model.expected(batch.state, batch.timestep, threshold)[1].any()
-    assert model.expected(batch.state, batch.timestep, torch.tensor(float("inf")))[1].all()
+    said = 1000 * model.units.get_buffer("limit")
+    monkeypatch.setattr(model.reward_target, "forward", lambda state, action: action[None].expand(2, -1, -1).abs())
+    monkeypatch.setattr(model.cost_target, "forward", lambda timed, action: said * (action > 0.5).expand(2, -1, -1))
+    for at_most, is_usual in ((threshold, True), (torch.tensor(float("inf")), False)):
+        reward, counts = model.expected(batch.state, batch.timestep, at_most)
+        assert ((reward < 0.5) == is_usual).all()
+        assert (counts == is_usual).all()
 
 
 @pytest.mark.parametrize(("said", "counts"), [(3.0, True), (3.1, True), (3.2, False)])

@@ -33,12 +33,14 @@ def learnt(agent, data: RelabelledStore, *, updates: int, batch_size: int) -> Ve
 
 
 def test_bcq_lagrangian_meets_its_limit_and_earns_four_fifths_of_the_optimum(data):
-    """Measured: 0.92 of the limit, 0.95 of the optimum; without a multiplier it costs 14 and more.
+    """Measured with seeds 0, 1, 2: 0.90, 0.90, 0.97 of the limit, 0.93, 0.93, 0.98 of the optimum; before, it swings.
+
+    Without a multiplier it costs 14 and more.
 
     Actions have either sign, so codes are drawn from further out than robots need.
     """
     config = BCQLagConfig(**SMALL, candidates=5, code_bound=2.0, multiplier_learning_rate=2e-3)
-    found = learnt(BCQLagAgent.create(data, config, seed=0), data, updates=2000, batch_size=64)
+    found = learnt(BCQLagAgent.create(data, config, seed=0), data, updates=3000, batch_size=64)
     assert found.mean_cost[0] <= 1.1 * LIMIT
     assert found.mean_return >= 0.8 * allowance.optimal_return(LIMIT)
 

@@ -117,29 +117,32 @@ class CPQ(nn.Module):
         return self.vae.strangeness(state, action, self.config.kl_weight) > threshold
 
     @torch.no_grad()
-    def expected(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the policy's action: reward to come [B, 1], the lower of two; and whether one may count on it [B, 1].
-
-        One may if it is familiar and, by the higher of two costs, nearly safe: up to half of the margin by which
-        unfamiliar actions look unsafe. A policy that is drawn to its limit is above it half of the time: to cut off its
-        future there would leave its actor nothing to look forward to.
-        """
-        timed = self.timed(state, timestep)
-        action = self.drawn(timed)
-        nearly = self.allowed(timestep) + 0.5 * self.config.margin * self.units.get_buffer("limit")
-        safe = (self.all_cost(self.cost_target, state, timestep, action).amax(0) <= nearly).all(-1)
-        return self.reward_target(state, action).amin(0), (safe & ~self.is_strange(state, action, threshold))[:, None]
-
-    @torch.no_grad()
-    def expected_cost(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> Tensor:
-        """[B, C] costs to come of the policy's actions or, where those are stranger than this, of actions of the data.
+    def foreseen(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> Tensor:
+        """[B, A] actions of the policy or, where those are stranger than this, of the data.
 
         What is said of strange ones is a guess: whoever counted on it would add its error up, step by step.
         """
         drawn = self.drawn(self.timed(state, timestep))
-        strange = self.is_strange(state, drawn, threshold)
         usual = self.vae.decode(state, torch.randn_like(state[:, :1].expand(-1, self.vae.code)))
-        action = torch.where(strange[:, None], usual, drawn)
+        return torch.where(self.is_strange(state, drawn, threshold)[:, None], usual, drawn)
+
+    @torch.no_grad()
+    def expected(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the foreseen action: reward to come [B, 1], the lower of two; and whether one may count on it [B, 1].
+
+        One may if, by the higher of two costs, it is nearly safe: up to half of the margin by which unfamiliar actions
+        look unsafe. A policy that is drawn to its limit is above it half of the time: to cut off its future there would
+        leave its actor nothing to look forward to.
+        """
+        action = self.foreseen(state, timestep, threshold)
+        nearly = self.allowed(timestep) + 0.5 * self.config.margin * self.units.get_buffer("limit")
+        safe = (self.all_cost(self.cost_target, state, timestep, action).amax(0) <= nearly).all(-1)
+        return self.reward_target(state, action).amin(0), safe[:, None]
+
+    @torch.no_grad()
+    def expected_cost(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> Tensor:
+        """[B, C] costs to come of the foreseen action."""
+        action = self.foreseen(state, timestep, threshold)
         return self.all_cost(self.honest_target, state, timestep, action).mean(0).clamp(min=0)
 
     @torch.no_grad()
@@ -205,7 +208,7 @@ class CPQAgent:
         return self.model.vae.terms(batch.state, batch.action, self.config.kl_weight)
 
     def reward_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """Only what follows safely, or nearly so, by familiar actions counts."""
+        """Only what follows safely, or nearly so, counts."""
         model, batch = self.model, self.model.units.transitions(batch)
         reward, counts = model.expected(batch.next_state, batch.timestep + 1, model.threshold(batch))
         following = torch.where(counts, reward, 0.0)
