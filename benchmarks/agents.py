@@ -46,6 +46,7 @@ VARIANTS = {
 """Other ways to act that are judged beside the usual one: docs/log.md says why."""
 FRESH_SEED, FRESH_STEPS = 1, 20_000
 """Of data that no agent was trained on."""
+VALUE, EXPECTED_COST = "multiplier/watched/value_0", "multiplier/watched/expected_cost_0"
 Row = dict[str, Any]
 
 
@@ -180,10 +181,8 @@ def watch_multiplier(runs: Sequence[Run], rows: Rows) -> None:
         spec = run.spec
         key = {"kind": "curve", "agent": spec.agent, "task": spec.task_name, "limit": spec.limit, "seed": spec.seed}
         if not rows.of(**key):
-            metrics = [row for row in run.metrics() if "multiplier/value_0" in row]
-            curve = [
-                [row[n] for row in metrics] for n in ("update", "multiplier/value_0", "multiplier/expected_cost_0")
-            ]
+            metrics = [row for row in run.metrics() if VALUE in row]
+            curve = [[row[n] for row in metrics] for n in ("update", VALUE, EXPECTED_COST)]
             rows.add({**key, "at_most": spec.agent_config["limit"][0], "curve": curve})
 
 

@@ -55,7 +55,9 @@ def test_train_evaluate_and_report_every_agent(tmp_path, capsys, name):
         assert spec.agent_config["limit"] == list(expected)
         assert found["verdicts"][0]["limit"]["values"] == list(expected)
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Learning curves" in page
+    _, there, curves = page.partition("Learning curves")
+    assert there
+    assert (">limit</text>" in curves) == (name in {"bcq_lag", "cpq", "coptidice"})  # beside what they expect to cost
     assert ("trained for the limit p60" in page) == (spec.limit is not None)
 
 

@@ -175,7 +175,7 @@ def test_what_is_watched_is_no_part_of_the_loss():
     weight = model.weight.item()
     found = updates.run([1e-3]).means
     assert model.weight.grad.item() == 1.0
-    assert found["one/seen"] == pytest.approx([9 * weight])
+    assert found["one/watched/seen"] == pytest.approx([9 * weight])
 
 
 def test_every_update_learns_from_what_was_drawn_at_its_own_rate():

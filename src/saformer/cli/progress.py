@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from saformer.api import Listener
+from saformer.runs.metrics import terms_of
 from saformer.training.trainer import Metrics
 
 PLAIN_LINES = 10
@@ -74,12 +75,8 @@ def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listen
 
 
 def _losses(metrics: Metrics) -> str:
-    """The sum of each phase's terms."""
-    sums: dict[str, float] = {}
-    for name, value in metrics.items():
-        phase, _, term = name.partition("/")
-        if term not in {"", "gradient_norm"}:
-            sums[phase] = sums.get(phase, 0.0) + value
+    """What each phase minimises: the sum of its terms."""
+    sums = {phase: sum(metrics[name] for name in names) for phase, names in terms_of(metrics).items()}
     return "  ".join(f"{phase} {total:7.4f}" for phase, total in sums.items())
 
 

@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from saformer.report.table import percent
+from saformer.runs.metrics import figures_of, terms_of
 
+EXPECTED_COST = "expected cost"
 ACCEPTED, REJECTED, DATA, POINTS = "#2a7f4f", "#b5342d", "#c4c8cf", "#8a93a0"
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -33,21 +35,27 @@ STYLE: Any = {
 }
 
 
-def learning_curves(rows: list[dict[str, Any]]) -> str:
-    """The terms of every phase's loss, and brief evaluations while training."""
-    losses = [row for row in rows if "evaluation" not in row]
-    watched = [row for row in rows if "evaluation" in row]
-    terms = [name for name in (losses[0] if losses else {}) if "/" in name and not name.endswith("/gradient_norm")]
-    phases = list(dict.fromkeys(name.partition("/")[0] for name in terms))
+def learning_curves(rows: list[dict[str, Any]], limit: Sequence[float] = ()) -> str:
+    """The terms of every phase's loss, what is watched beside them, and brief evaluations while training.
+
+    `limit`: of an agent that is trained for one; what it expects to cost is held against it.
+    """
+    measured = [row for row in rows if "evaluation" not in row]
+    judged = [row for row in rows if "evaluation" in row]
+    names = measured[-1] if measured else {}
+    figures = [(phase, each) for phase, own in figures_of(names).items() for each in _of_constraints(own)]
     with matplotlib.rc_context(STYLE):
-        num_costs = len(next(iter(watched[0]["evaluation"].values()))["cost"]) if watched else 0
-        figure, axes = canvas(len(phases) + (num_costs + 1 if watched else 0))
-        for phase, axis in zip(phases, axes, strict=False):
-            _phase(axis, losses, phase, [name for name in terms if name.startswith(f"{phase}/")])
+        num_costs = len(next(iter(judged[0]["evaluation"].values()))["cost"]) if judged else 0
+        figure, axes = canvas(len(terms_of(names)) + len(figures) + (num_costs + 1 if judged else 0))
+        free = iter(axes)
+        for phase, terms in terms_of(names).items():
+            _phase(next(free), measured, phase, terms)
+        for phase, (what, own) in figures:
+            _figure(next(free), measured, f"{phase}: {what}", own, limit if what == EXPECTED_COST else ())
         for place in range(num_costs):
-            _watched(axes[len(phases) + place], watched, f"cost {place + 1}" if num_costs > 1 else "cost", place)
-        if watched:
-            _watched(axes[-1], watched, "return")
+            _judged(next(free), judged, f"cost {place + 1}" if num_costs > 1 else "cost", place)
+        if judged:
+            _judged(next(free), judged, "return")
         for axis in axes:
             axis.set_xlabel("update")
             axis.legend()
@@ -186,16 +194,34 @@ def canvas(panels: int, columns: int = 2) -> tuple[Figure, list[Axes]]:
 def _phase(axis: Axes, rows: list[dict[str, Any]], phase: str, terms: list[str]) -> None:
     for name in terms:
         _curve(axis, rows, name, name.partition("/")[2].replace("_", " "))
-    if all(row[name] >= 0 for row in rows for name in terms):
+    if all(row[name] >= 0 for row in rows for name in terms if name in row):
         axis.set_yscale("log")
     axis.set_title(f"{phase}: terms of its loss, model units")
 
 
-def _curve(axis: Axes, rows: list[dict[str, Any]], key: str, label: str) -> None:
-    axis.plot([row["update"] for row in rows], [row[key] for row in rows], lw=1, label=label)
+def _of_constraints(names: list[str]) -> list[tuple[str, list[str]]]:
+    """What figures are called, and the names of each: several where there are several constraints."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        what = re.sub(r"_\d+$", "", name.rpartition("/")[2]).replace("_", " ")
+        found.setdefault(what, []).append(name)
+    return list(found.items())
 
 
-def _watched(axis: Axes, rows: list[dict[str, Any]], what: str, constraint: int | None = None) -> None:
+def _figure(axis: Axes, rows: list[dict[str, Any]], title: str, names: list[str], limit: Sequence[float]) -> None:
+    for place, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+        _curve(axis, rows, name, f"cost {place + 1}" if len(names) > 1 else "while training", color=colour)
+        if limit:
+            axis.axhline(limit[place], color=colour, lw=0.8, ls="--", label="limit")
+    axis.set_title(title)
+
+
+def _curve(axis: Axes, rows: list[dict[str, Any]], key: str, label: str, **style: Any) -> None:
+    own = [row for row in rows if key in row]
+    axis.plot([row["update"] for row in own], [row[key] for row in own], lw=1, label=label, **style)
+
+
+def _judged(axis: Axes, rows: list[dict[str, Any]], what: str, constraint: int | None = None) -> None:
     names = list(rows[0]["evaluation"])
     for name, colour in zip(names, colours(len(names)), strict=True):
         found = [row["evaluation"][name] for row in rows]

@@ -61,7 +61,8 @@ def section(title: str, svg: str, caption: str = "") -> str:
 def learning(run: Run) -> list[str]:
     """The learning curves, if the run kept any metrics."""
     rows = list(run.metrics())
-    return [section("Learning curves", figure.learning_curves(rows))] if rows else []
+    limit = run.spec.agent_config.get("limit", ())
+    return [section("Learning curves", figure.learning_curves(rows, limit))] if rows else []
 
 
 def how_it_was_made(run: Run, command: str | None, facts: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.engine.distributed import Ranks
+from saformer.runs.metrics import GRADIENT_NORM, WATCHED
 from saformer.training.losses import losses_of, over_ranks, shares_of
 from saformer.training.optimizers import Optimizer, have_triton
 from saformer.training.snapshot import Snapshot
@@ -166,7 +167,8 @@ class Update:
         if self._ranks.are_several:
             losses, watched, gradients = over_ranks(losses, watched, gradients, self._ranks)
         norm = self._optimizers[phase.name].take(gradients)
-        found = {**losses, **watched, "gradient_norm": norm}
+        seen = {WATCHED + name: value for name, value in watched.items()}
+        found = {**losses, **seen, GRADIENT_NORM: norm}
         return {name: value.detach() for name, value in found.items()}
 
     @torch.no_grad()

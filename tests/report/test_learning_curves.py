@@ -1,0 +1,48 @@
+"""The figure of what was measured while training."""
+
+import re
+
+from saformer.report.figure import learning_curves
+
+
+def row(update: int, **changes) -> dict:
+    return {
+        "update": update,
+        "actor/reward": -0.5,
+        "actor/watched/safe": 0.5,
+        "actor/watched/expected_cost_0": 40.0 - update,
+        "actor/watched/expected_cost_1": 20.0,
+        "actor/gradient_norm": 1.0,
+        **changes,
+    }
+
+
+def texts(svg: str) -> list[str]:
+    return re.findall(r">([^<>]*[a-z][^<>]*)</text>", svg)
+
+
+def num_panels(svg: str) -> int:
+    return len(re.findall(r'id="axes_\d+"', svg))
+
+
+def test_what_is_watched_is_drawn_apart_and_held_against_the_limit():
+    """Seen to fail when raw costs stand among the terms of a loss."""
+    found = texts(learning_curves([row(10), row(20)], limit=(25.0, 30.0)))
+    assert found.count("reward") == 1
+    for title in ("actor: terms of its loss, model units", "actor: safe", "actor: expected cost"):
+        assert found.count(title) == 1
+    assert found.count("limit") == 2
+    assert {"cost 1", "cost 2"} <= set(found)
+
+
+def test_no_limit_is_drawn_where_an_agent_has_none():
+    svg = learning_curves([row(10), row(20)])
+    assert "limit" not in texts(svg)
+    assert num_panels(svg) == 3
+
+
+def test_rows_of_another_version_do_not_stop_it():
+    """A run that an earlier version began names some figures otherwise."""
+    former = {"update": 5, "actor/reward": -0.1, "actor/safe": 0.5, "actor/gradient_norm": 1.0}
+    svg = learning_curves([former, row(10)])
+    assert num_panels(svg) == 3
