@@ -55,7 +55,7 @@ SMALL = {
     "cdt": CDTConfig(window=5, trunk=SMALL_TRUNK),
     "bc_safe": BCSafeConfig(trunk=SMALL_TRUNK),
     "bcq_lag": BCQLagConfig(hidden=(128, 128), acting_candidates=3),
-    "cpq": CPQConfig(hidden=(128, 128), dropout=0.0),
+    "cpq": CPQConfig(hidden=(128, 128)),
     "coptidice": COptiDICEConfig(hidden=(128, 128), dropout=0.0),
 }
 """What preset `small` makes of each agent."""
