@@ -1187,6 +1187,6 @@ MUTANTS = (
            "tests/runs/test_metrics.py::test_progress_shows_what_is_minimised"),
     Mutant("expected costs without their limit", "report/frame.py", 'run.spec.agent_config.get("limit", ())', "()",
            "tests/cli/test_agents.py::test_train_evaluate_and_report_every_agent"),
-    Mutant("figures among terms", "report/figure.py", "in terms_of(names).items():\n            _phase(", "in {**figures_of(names), **terms_of(names)}.items():\n            _phase(",
+    Mutant("figures among terms", "report/figure.py", "_phase(next(free), measured, phase, terms)", "_phase(next(free), measured, phase, terms + figures_of(names).get(phase, []))",
            "tests/report/test_learning_curves.py::test_what_is_watched_is_drawn_apart_and_held_against_the_limit"),
 )  # fmt: skip

@@ -29,6 +29,7 @@ def test_what_is_watched_is_drawn_apart_and_held_against_the_limit():
     """Seen to fail when raw costs stand among the terms of a loss."""
     found = texts(learning_curves([row(10), row(20)], limit=(25.0, 30.0)))
     assert found.count("reward") == 1
+    assert not any("watched" in text for text in found)
     for title in ("actor: terms of its loss, model units", "actor: safe", "actor: expected cost"):
         assert found.count(title) == 1
     assert found.count("limit") == 2
