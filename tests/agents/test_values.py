@@ -18,6 +18,7 @@ from tests.agents.made import HORIZON, LENGTH, short_episodes
 FIT = FitConfig(updates=600, batch_size=64, learning_rate=5e-3, warmup_updates=0)
 SMALL = {"hidden": (32, 32), "dropout": 0.0, "average_rate": 0.2}
 BEGUN = torch.tensor([[0.0]])
+MADE = {"bcq_lag": (BCQLagAgent, BCQLagConfig), "cpq": (CPQAgent, CPQConfig)}
 
 
 @cache
@@ -70,10 +71,10 @@ def test_cpq_calls_an_episode_safe_by_all_of_its_cost(limit, safe):
     assert counts_on(trained("cpq", limit).model) == safe
 
 
-def counts_on(model, *, threshold: float = float("inf")) -> bool:
+def counts_on(model) -> bool:
     """Whether CPQ counts on what its policy does at the beginning of an episode."""
     step = torch.zeros(1, dtype=torch.int64)
-    return model.expected(model.units.state(BEGUN), step, torch.tensor(threshold))[1].item()
+    return model.expected(model.units.state(BEGUN), step, torch.tensor(float("inf")))[1].item()
 
 
 def test_cpq_counts_on_nothing_that_is_not_safe():
@@ -98,7 +99,7 @@ def test_what_a_step_costs_by_itself_is_known(kind):
 @pytest.mark.parametrize("kind", ["bcq_lag", "cpq"])
 def test_nothing_follows_the_last_step_of_the_horizon(kind):
     """Whatever the critic says. Seen to fail when what follows is timed as the step itself."""
-    make, config = {"bcq_lag": (BCQLagAgent, BCQLagConfig), "cpq": (CPQAgent, CPQConfig)}[kind]
+    make, config = MADE[kind]
     model = make.create(short_episodes(), config(limit=(3.0,), **SMALL), seed=0).model.eval()
     state, action = model.units.state(BEGUN), torch.zeros(1, 1)
     found = model.all_cost(model.cost, state, torch.tensor([HORIZON - 1]), action)
@@ -138,7 +139,7 @@ def test_unfamiliar_actions_look_costly():
 @pytest.mark.parametrize("kind", ["bcq_lag", "cpq"])
 def test_an_undiscounted_cost_critic_begins_with_what_is_left_of_the_horizon(kind, discount, said):
     """At its beginning, half-way and at its end. Seen to fail when values must travel from the horizon first."""
-    make, config = {"bcq_lag": (BCQLagAgent, BCQLagConfig), "cpq": (CPQAgent, CPQConfig)}[kind]
+    make, config = MADE[kind]
     data = relabel(short_episodes().store, short_episodes().criteria, cost_discount=discount)
     model = make.create(data, config(limit=(3.0,), cost_discount=discount, **SMALL), seed=0).model.eval()
     told_alike(model, 5.0)
@@ -229,7 +230,7 @@ def told_alike(model, value: float) -> None:
 def test_no_cost_to_come_is_negative(kind):
     """However low a critic's output. Seen to fail when costs are backed up as they come."""
     data = short_episodes()
-    make, config = {"bcq_lag": (BCQLagAgent, BCQLagConfig), "cpq": (CPQAgent, CPQConfig)}[kind]
+    make, config = MADE[kind]
     model = make.create(data, config(limit=(3.0,), **SMALL), seed=0).model
     state, step = model.units.state(BEGUN), torch.zeros(1, dtype=torch.int64)
     if kind == "bcq_lag":

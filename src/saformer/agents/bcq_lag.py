@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
-from saformer.agents.costs import StepCost, cost_critic, reward_critic
+from saformer.agents.costs import CountsCosts, StepCost, cost_critic, reward_critic
 from saformer.agents.markov import MarkovPolicy
 from saformer.agents.parts import (
     ConditionalVAE,
     Multiplier,
     Perceptron,
-    TwinCritic,
     follow,
     of_each,
     pessimistic,
@@ -92,7 +91,7 @@ class BCQLagOptions:
             raise ValueError(f"candidates must be at least 1, got {self.candidates}")
 
 
-class BCQLag(nn.Module):
+class BCQLag(CountsCosts):
     """All networks of the agent. States and actions are in model units, values in units of a typical step."""
 
     def __init__(self, dimensions: Dimensions, config: BCQLagConfig) -> None:
@@ -104,14 +103,10 @@ class BCQLag(nn.Module):
         self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
         self.perturbation = Perceptron(self.timed.size + action, hidden, action, dropout=dropout)
         self.reward = reward_critic(dimensions, config)
-        self.step_cost, self.cost = StepCost(dimensions, hidden), cost_critic(dimensions, config)
+        self.step_cost, self.cost = StepCost(dimensions, hidden), cost_critic(dimensions, self.timed, config)
         self.multiplier = Multiplier(dimensions.constraints, config.multiplier)
         self.perturbation_target = target_of(self.perturbation)
         self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
-
-    def all_cost(self, critic: TwinCritic, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
-        """[2, ..., C] what actions cost from here on: their own step, and by this critic what follows it."""
-        return self.step_cost(state, action) + critic(self.timed(state, timestep + 1), action)
 
     def priced(self, reward: Tensor, cost: Tensor) -> Tensor:
         """[...] rewards to come [..., 1] less what costs to come [..., C] are worth, in the reward critic's scale."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from saformer.agents.parts import Perceptron, TwinCritic
 from saformer.agents.targets import steps_that_count
+from saformer.agents.units import Timed
 from saformer.core.batch import Dimensions
 
 
@@ -50,21 +51,31 @@ class StepCost(nn.Module):
         return found
 
 
+class CountsCosts(nn.Module):
+    """A model that knows what a step costs by itself, and asks a critic what follows it."""
+
+    timed: Timed
+    step_cost: StepCost
+
+    def all_cost(self, critic: TwinCritic, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
+        """[2, ..., C] what actions cost from here on: their own step, and by this critic what follows it."""
+        return self.step_cost(state, action) + critic(self.timed(state, timestep + 1), action)
+
+
 def reward_critic(dimensions: Dimensions, config: WithCritics) -> TwinCritic:
     """Of rewards to come, in states as they are."""
     scale = steps_that_count(config.discount, dimensions.horizon)
     return TwinCritic(dimensions.state, dimensions.action, 1, config.hidden, scale=scale, dropout=config.dropout)
 
 
-def cost_critic(dimensions: Dimensions, config: WithCritics) -> TwinCritic:
-    """Of costs to come, in states with their time beside them if nothing is discounted."""
-    finite = config.cost_discount == 1
+def cost_critic(dimensions: Dimensions, timed: Timed, config: WithCritics) -> TwinCritic:
+    """Of costs to come, in states as `timed` gives them."""
     return TwinCritic(
-        dimensions.state + int(finite),
+        timed.size,
         dimensions.action,
         dimensions.constraints,
         config.hidden,
         scale=steps_that_count(config.cost_discount, dimensions.horizon),
         dropout=config.dropout,
-        finite=finite,
+        finite=timed.finite,
     )

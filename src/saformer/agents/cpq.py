@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saformer.agents.actors import SquashedActor
 from saformer.agents.agent import MovingAverage, Phase
-from saformer.agents.costs import StepCost, cost_critic, reward_critic
+from saformer.agents.costs import CountsCosts, StepCost, cost_critic, reward_critic
 from saformer.agents.markov import MarkovOptions, MarkovPolicy
-from saformer.agents.parts import ConditionalVAE, TwinCritic, follow, of_each, target_of, watched
+from saformer.agents.parts import ConditionalVAE, follow, of_each, target_of, watched
 from saformer.agents.targets import limit_at, td_target
 from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions
@@ -69,7 +69,7 @@ class CPQConfig:
             raise ValueError(f"candidates must be at least 2, one of each kind, got {self.candidates}")
 
 
-class CPQ(nn.Module):
+class CPQ(CountsCosts):
     """All networks of the agent. States and actions are in model units, values in units of a typical step.
 
     What follows a step costs as one of two critics says. `cost` is penalised where actions are unfamiliar. What it is
@@ -87,7 +87,7 @@ class CPQ(nn.Module):
         self.actor = SquashedActor(self.timed.size, action, hidden, dropout=dropout)
         self.reward = reward_critic(dimensions, config)
         self.step_cost = StepCost(dimensions, hidden)
-        self.honest, self.cost = (cost_critic(dimensions, config) for _ in range(2))
+        self.honest, self.cost = (cost_critic(dimensions, self.timed, config) for _ in range(2))
         self.reward_target = target_of(self.reward)
         self.honest_target, self.cost_target = target_of(self.honest), target_of(self.cost)
 
@@ -95,10 +95,6 @@ class CPQ(nn.Module):
         """[..., C] what the cost critic may say at these steps."""
         limit = self.units.get_buffer("limit")
         return limit_at(limit, timestep, discount=self.config.cost_discount, horizon=self.horizon)
-
-    def all_cost(self, critic: TwinCritic, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
-        """[2, ..., C] what actions cost from here on: their own step, and by this critic what follows it."""
-        return self.step_cost(state, action) + critic(self.timed(state, timestep + 1), action)
 
     def drawn(self, timed: Tensor) -> Tensor:
         """Actions [..., A] of the present policy, in states with their time beside them."""

@@ -43,13 +43,14 @@ def learning_curves(rows: list[dict[str, Any]], limit: Sequence[float] = ()) -> 
     measured = [row for row in rows if "evaluation" not in row]
     judged = [row for row in rows if "evaluation" in row]
     names = measured[-1] if measured else {}
+    terms = terms_of(names)
     figures = [(phase, each) for phase, own in figures_of(names).items() for each in _of_constraints(own)]
     with matplotlib.rc_context(STYLE):
         num_costs = len(next(iter(judged[0]["evaluation"].values()))["cost"]) if judged else 0
-        figure, axes = canvas(len(terms_of(names)) + len(figures) + (num_costs + 1 if judged else 0))
+        figure, axes = canvas(len(terms) + len(figures) + (num_costs + 1 if judged else 0))
         free = iter(axes)
-        for phase, terms in terms_of(names).items():
-            _phase(next(free), measured, phase, terms)
+        for phase, own in terms.items():
+            _phase(next(free), measured, phase, own)
         for phase, (what, own) in figures:
             _figure(next(free), measured, f"{phase}: {what}", own, limit if what == EXPECTED_COST else ())
         for place in range(num_costs):
