@@ -1,9 +1,12 @@
-"""Every agent on generated data, trained together: a row of JSON for each agent, task, limit and seed.
+"""Every agent on generated data, trained together: a row of JSON for each agent, task, limit and
+seed.
 
-python -m benchmarks.agents --work DIR --out DIR [--agents cpq bcq_lag ...] [--updates 20000] [--compile record]
-python -m benchmarks.agents --out DIR --show             tables in Markdown, and BCQ-L's curve (bcq_lag.svg)
+python -m benchmarks.agents --work DIR --out DIR [--agents cpq bcq_lag ...] [--updates 20000]
+[--compile record] python -m benchmarks.agents --out DIR --show             tables in Markdown, and
+BCQ-L's curve (bcq_lag.svg)
 
-What has finished is never redone: runs lie under --work, rows in rows.jsonl under --out, appended as they come.
+What has finished is never redone: runs lie under --work, rows in rows.jsonl under --out, appended
+as they come.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from saformer.training.presets import Preset, paper
 
 TASKS = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
 LIMITS = {"walker2d-medium": ("p10", "p20", "p50"), "hopper-medium": ("p10", "p20", "p30", "p50")}
-"""Judged under these where the agent can be told any limit; elsewhere, and for the rest, p20 and p50."""
+"""Judged under these where the agent can be told any limit; elsewhere, and for the rest, p20 and
+p50."""
 VARIANTS = {
     "bcq_lag": {"bcq_lag, 3 candidates": {"candidates": 3}},
     "cdt": {"cdt, sampled": {"noise": "normal"}},
@@ -72,11 +76,15 @@ class Rows:
 
 
 class SideBySide:
-    """Several policies, each with lanes of its own, as one: their environments are stepped together."""
+    """Several policies, each with lanes of its own, as one: their environments are stepped
+    together."""
 
     def __init__(self, policies: Sequence[Policy], num_lanes: Sequence[int]) -> None:
         ends = np.cumsum(num_lanes).tolist()
-        self._parts = [(policy, end - own, end) for policy, own, end in zip(policies, num_lanes, ends, strict=True)]
+        self._parts = [
+            (policy, end - own, end)
+            for policy, own, end in zip(policies, num_lanes, ends, strict=True)
+        ]
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
         """Begin episodes on all lanes."""
@@ -85,7 +93,10 @@ class SideBySide:
 
     def act(self, state: Tensor, lanes: Tensor) -> Decision:
         """Choose one action per lane."""
-        decided = [policy.act(state[mine], lanes[mine] - first).action for policy, first, mine in self._mine(lanes)]
+        decided = [
+            policy.act(state[mine], lanes[mine] - first).action
+            for policy, first, mine in self._mine(lanes)
+        ]
         return Decision(torch.cat(decided))
 
     def observe(self, reward: Tensor, cost: Tensor, lanes: Tensor) -> None:
@@ -135,12 +146,21 @@ def train(agent: str, options: argparse.Namespace) -> list[Run]:
         data_steps=options.data_steps,
         out=options.work / "runs",
         device=options.device,
-        listener=Listener(say=lambda text: log(f"{agent}: {text}") if "failed" in text else None, training=tell),
+        listener=Listener(
+            say=lambda text: log(f"{agent}: {text}") if "failed" in text else None, training=tell
+        ),
     )
 
 
 def judge(
-    agent: str, task: str, runs: Sequence[Run], rows: Rows, options: argparse.Namespace, *, name: str, acting: Row
+    agent: str,
+    task: str,
+    runs: Sequence[Run],
+    rows: Rows,
+    options: argparse.Namespace,
+    *,
+    name: str,
+    acting: Row,
 ) -> None:
     """All cells of an agent and a task in one rollout, in rows of this name."""
     wanted = judged_under(agent, task)
@@ -149,10 +169,14 @@ def judge(
     data = data_of(runs[0])
     for run in runs:
         own = [run.spec.limit] if run.spec.limit else list(wanted)
-        missing = [limit for limit in own if limit in wanted and (limit, run.spec.seed) not in known]
+        missing = [
+            limit for limit in own if limit in wanted and (limit, run.spec.seed) not in known
+        ]
         if missing:
             trained = load(run.path, device=options.device)
-            policies.append((trained.policy(options_of(trained, acting)), len(missing) * options.episodes))
+            policies.append(
+                (trained.policy(options_of(trained, acting)), len(missing) * options.episodes)
+            )
             cells += [(run, parse_limit(limit, data)) for limit in missing]
     if not cells:
         return
@@ -163,7 +187,17 @@ def judge(
     )  # fmt: skip
     lengths = np.array([row.num_steps for row in found.rows]).reshape(len(cells), -1).mean(1)
     for (run, limit), verdict, length in zip(cells, found.verdicts, lengths, strict=True):
-        rows.add(cell(name, task, limit, run.spec.seed, verdict, updates=options.updates, length=float(length)))
+        rows.add(
+            cell(
+                name,
+                task,
+                limit,
+                run.spec.seed,
+                verdict,
+                updates=options.updates,
+                length=float(length),
+            )
+        )
 
 
 def cell(agent: str, task: str, limit: Limit, seed: int, verdict: Any, **more: Any) -> Row:
@@ -179,7 +213,13 @@ def watch_multiplier(runs: Sequence[Run], rows: Rows) -> None:
     """BCQ-L: multiplier and expected cost over the updates, beside the limit."""
     for run in runs:
         spec = run.spec
-        key = {"kind": "curve", "agent": spec.agent, "task": spec.task_name, "limit": spec.limit, "seed": spec.seed}
+        key = {
+            "kind": "curve",
+            "agent": spec.agent,
+            "task": spec.task_name,
+            "limit": spec.limit,
+            "seed": spec.seed,
+        }
         if not rows.of(**key):
             metrics = [row for row in run.metrics() if VALUE in row]
             curve = [[row[n] for row in metrics] for n in ("update", VALUE, EXPECTED_COST)]
@@ -188,10 +228,17 @@ def watch_multiplier(runs: Sequence[Run], rows: Rows) -> None:
 
 @torch.no_grad()
 def ask_critic(runs: Sequence[Run], rows: Rows) -> None:
-    """CPQ: what the cost critic says of evenly drawn actions and of the data's own, in states that it never saw."""
+    """CPQ: what the cost critic says of evenly drawn actions and of the data's own, in states that
+    it never saw."""
     for run in runs:
         spec = run.spec
-        key = {"kind": "critic", "agent": spec.agent, "task": spec.task_name, "limit": spec.limit, "seed": spec.seed}
+        key = {
+            "kind": "critic",
+            "agent": spec.agent,
+            "task": spec.task_name,
+            "limit": spec.limit,
+            "seed": spec.seed,
+        }
         if rows.of(**key):
             continue
         agent, fresh = load(run.path, device="cpu"), fresh_data(spec.task_name)
@@ -202,7 +249,9 @@ def ask_critic(runs: Sequence[Run], rows: Rows) -> None:
         generator = torch.Generator().manual_seed(1)
         evenly = 2 * torch.rand(steps.action.shape, generator=generator) - 1
         said = [
-            model.units.raw_cost(model.all_cost(model.cost, steps.state, steps.timestep, a).mean(0)).mean().item()
+            model.units.raw_cost(model.all_cost(model.cost, steps.state, steps.timestep, a).mean(0))
+            .mean()
+            .item()
             for a in (evenly, steps.action)
         ]
         rows.add({**key, "uniform": said[0], "data": said[1]})
@@ -223,7 +272,11 @@ def ask_for_returns(runs: Sequence[Run], rows: Rows, options: argparse.Namespace
             continue
         earned = data_of(run).episode_return
         found = sweep(
-            run.path, limits=["p50"], episodes=options.episodes, device=options.device, workers=options.workers
+            run.path,
+            limits=["p50"],
+            episodes=options.episodes,
+            device=options.device,
+            workers=options.workers,
         )
         tried = [[trial.value, trial.mean_return, trial.mean_cost[0]] for trial in found.trials]
         rows.add({**key, "behaviour": float(earned.mean()), "tried": tried})
@@ -248,13 +301,19 @@ def measure(options: argparse.Namespace) -> None:
     for task in options.tasks:
         timed(f"data of {task}", functools.partial(build_data, task, steps=options.data_steps))
     for agent in options.agents:
-        runs = [run for run in timed(f"{agent}: trained", functools.partial(train, agent, options)) if run.is_done]
+        runs = [
+            run
+            for run in timed(f"{agent}: trained", functools.partial(train, agent, options))
+            if run.is_done
+        ]
         for task in options.tasks:
             own = [run for run in runs if run.spec.task == task]
             if not own:
                 continue
             for name, acting in {agent: {}, **VARIANTS.get(agent, {})}.items():
-                do = functools.partial(judge, agent, task, own, rows, options, name=name, acting=acting)
+                do = functools.partial(
+                    judge, agent, task, own, rows, options, name=name, acting=acting
+                )
                 timed(f"{name}, {task}: judged", do)
         if agent == "bcq_lag":
             watch_multiplier(runs, rows)
@@ -266,20 +325,34 @@ def measure(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure, or show what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=Path("agents-work"), help="where runs are kept")
-    parser.add_argument("--out", type=Path, default=Path("agents-out"), help="where rows and figures are kept")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("agents-work"), help="where runs are kept"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("agents-out"), help="where rows and figures are kept"
+    )
     parser.add_argument("--agents", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--swept-seeds", type=int, default=1, help="of how many seeds DT's returns are swept")
+    parser.add_argument(
+        "--swept-seeds", type=int, default=1, help="of how many seeds DT's returns are swept"
+    )
     parser.add_argument("--updates", type=int, default=20_000)
     parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--data-steps", type=int, default=None, help="by default the canonical million")
+    parser.add_argument(
+        "--data-steps", type=int, default=None, help="by default the canonical million"
+    )
     parser.add_argument("--compile", default="auto", choices=("auto", "record", "off"))
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--workers", type=lambda text: text if text == "auto" else int(text), default="auto")
-    parser.add_argument("--show", action="store_true", help="print tables and draw the figure; measure nothing")
+    parser.add_argument(
+        "--workers", type=lambda text: text if text == "auto" else int(text), default="auto"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="print tables and draw the figure; measure nothing"
+    )
     options = parser.parse_args()
     if options.show:
         from benchmarks.agents_shown import show  # Matplotlib may not be where agents are trained

@@ -3,8 +3,8 @@
     python -m benchmarks.data            about 10 minutes on two cores; 3 GB of disk, given back
     python -m benchmarks.data --brief    a tenth of it
 
-Batches are drawn beside OSRL's loader where that is installed (benchmarks/requirements.txt), in the same process on one
-core.
+Batches are drawn beside OSRL's loader where that is installed (benchmarks/requirements.txt), in the
+same process on one core.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ Rows = list[tuple[str, str, str]]
 
 def main() -> None:
     """Measure everything and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--brief", action="store_true", help="a tenth of the sizes")
     scale = 10 if parser.parse_args().brief else 1
     torch.set_num_threads(1)
@@ -50,7 +52,8 @@ def main() -> None:
     finally:
         shutil.rmtree(folder)
     print(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; torch {torch.__version__}, one thread"
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; torch "
+        f"{torch.__version__}, one thread"
     )
     print("\n| what | measured | asked for |\n|---|---|---|")
     for row in rows:
@@ -64,14 +67,25 @@ def speeds(store: TrajectoryStore) -> Rows:
     data = relabel(store, [torque])
     ours = batch_seconds(data)
     rows = [
-        (f"open a store of {steps:,} steps", f"{1e3 * seconds(lambda: TrajectoryStore.open(path)):.1f} ms", "50 ms"),
+        (
+            f"open a store of {steps:,} steps",
+            f"{1e3 * seconds(lambda: TrajectoryStore.open(path)):.1f} ms",
+            "50 ms",
+        ),
         (f"relabel {steps:,} steps", f"{seconds(lambda: relabel(store, [torque])):.3f} s", "0.5 s"),
         (f"a batch of {BATCH} windows of {WINDOW} steps, one core", f"{1e3 * ours:.2f} ms", "2 ms"),
     ]
     theirs = osrl_batch_seconds(data)
     if theirs is None:
         return [*rows, ("the same by OSRL's loader", "not installed", "")]
-    return [*rows, ("the same by OSRL's loader", f"{1e3 * theirs:.2f} ms ({theirs / ours:.0f} times ours)", "")]
+    return [
+        *rows,
+        (
+            "the same by OSRL's loader",
+            f"{1e3 * theirs:.2f} ms ({theirs / ours:.0f} times ours)",
+            "",
+        ),
+    ]
 
 
 def batch_seconds(data: RelabelledStore) -> float:
@@ -81,7 +95,8 @@ def batch_seconds(data: RelabelledStore) -> float:
 
 
 def osrl_batch_seconds(data: RelabelledStore) -> float | None:
-    """Of one batch from OSRL's SequenceDataset in PyTorch's DataLoader, as its training scripts use it."""
+    """Of one batch from OSRL's SequenceDataset in PyTorch's DataLoader, as its training scripts use
+    it."""
     try:
         from osrl.common.dataset import SequenceDataset
     except ImportError:
@@ -110,11 +125,14 @@ def large_store(store: TrajectoryStore, folder: Path) -> Rows:
         for _ in range(10):
             for trajectory in store:
                 writer.add(trajectory)
-        writer.finish(store.environment, criteria=store.criteria, provenance={"source": "ten copies"})
+        writer.finish(
+            store.environment, criteria=store.criteria, provenance={"source": "ten copies"}
+        )
     found = apart("benchmarks.data", "train_on", str(path), str(folder / "run"))
     return [
         (
-            f"train on {found['steps']:,} steps (CPU, preset small, 50 updates): anonymous memory at its peak",
+            f"train on {found['steps']:,} steps (CPU, preset small, 50 updates): anonymous "
+            "memory at its peak",
             f"{found['anonymous']:.0f} MB ({found['resident']:.0f} MB with file pages); "
             f"{found['before']:.0f} MB before the data is opened",
             "1,500 MB",
@@ -131,24 +149,40 @@ def train_on(path: str, out: str) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     preset = PRESETS["small"]()
-    brief = replace(preset, fit=replace(preset.fit, updates=50, warmup_updates=10, evaluate_every=1000))
+    brief = replace(
+        preset, fit=replace(preset.fit, updates=50, warmup_updates=10, evaluate_every=1000)
+    )
     with peak_memory() as before:
         time.sleep(0.1)
     with peak_memory() as peak:
         saformer.train(path, preset=brief, out=out, held_out=0.0)
     steps = TrajectoryStore.open(path).num_steps
-    return {"steps": steps, "before": before.anonymous, "anonymous": peak.anonymous, "resident": peak.resident}
+    return {
+        "steps": steps,
+        "before": before.anonymous,
+        "anonymous": peak.anonymous,
+        "resident": peak.resident,
+    }
 
 
 def logs(num_rows: int, folder: Path) -> Rows:
     """A long CSV log and the same as Parquet."""
     write_logs(num_rows, folder)
-    found = {kind: apart("benchmarks.data", "import_logs", str(folder / f"log.{kind}")) for kind in ("csv", "parquet")}
-    same = "the same" if found["csv"]["fingerprint"] == found["parquet"]["fingerprint"] else "NOT the same"
+    found = {
+        kind: apart("benchmarks.data", "import_logs", str(folder / f"log.{kind}"))
+        for kind in ("csv", "parquet")
+    }
+    same = (
+        "the same"
+        if found["csv"]["fingerprint"] == found["parquet"]["fingerprint"]
+        else "NOT the same"
+    )
     return [
         (
-            f"import {num_rows:,} rows of 12 columns, {kind.upper()} ({fact['megabytes']:.0f} MB): memory at its peak",
-            f"{fact['resident']:.0f} MB ({fact['anonymous']:.0f} MB anonymous); survey {fact['survey']:.0f} s, "
+            f"import {num_rows:,} rows of 12 columns, {kind.upper()} ({fact['megabytes']:.0f} "
+            "MB): memory at its peak",
+            f"{fact['resident']:.0f} MB ({fact['anonymous']:.0f} MB anonymous); survey "
+            f"{fact['survey']:.0f} s, "
             f"import {fact['import']:.0f} s",
             "1,000 MB" if kind == "csv" else f"{same} result as CSV",
         )

@@ -1,4 +1,5 @@
-"""Where the time of a decision goes: what a GPU computes, and what the host does around it. One table.
+"""Where the time of a decision goes: what a GPU computes, and what the host does around it. One
+table.
 
 python -m benchmarks.decision_parts --device cuda --lanes 64
 """
@@ -13,7 +14,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from benchmarks.decisions import HOPPER, Case, decide, latencies, model_of_paper_size, policy_at_work
+from benchmarks.decisions import (
+    HOPPER,
+    Case,
+    decide,
+    latencies,
+    model_of_paper_size,
+    policy_at_work,
+)
 from saformer.accelerated.model import fastest
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
@@ -29,8 +37,11 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def without_waiting(step: Callable[[], object], after: Callable[[], object], *, repeat: int, device: str) -> float:
-    """Median seconds until a call returns, whatever a GPU still has to do; `after` makes ready for the next."""
+def without_waiting(
+    step: Callable[[], object], after: Callable[[], object], *, repeat: int, device: str
+) -> float:
+    """Median seconds until a call returns, whatever a GPU still has to do; `after` makes ready for
+    the next."""
     taken = []
     for _ in range(repeat):
         wait(device)
@@ -48,16 +59,26 @@ def in_a_row(step: Callable[[], object], *, repeat: int, device: str) -> float:
         for _ in range(IN_A_ROW):
             step()
 
-    return statistics.median(latencies(several, repeat=max(1, repeat // IN_A_ROW), device=device)) / IN_A_ROW
+    return (
+        statistics.median(latencies(several, repeat=max(1, repeat // IN_A_ROW), device=device))
+        / IN_A_ROW
+    )
 
 
-def recorded_parts(policy: SaFormerPolicy, case: Case, repeat: int, device: str) -> dict[str, float]:
+def recorded_parts(
+    policy: SaFormerPolicy, case: Case, repeat: int, device: str
+) -> dict[str, float]:
     """Seconds of what a GPU replays, each one after the other."""
     with torch.inference_mode():
-        state, every = torch.zeros(case.lanes, HOPPER.state, device=device), torch.arange(case.lanes, device=device)
+        state, every = (
+            torch.zeros(case.lanes, HOPPER.state, device=device),
+            torch.arange(case.lanes, device=device),
+        )
         reading = policy._read(policy.history, state, every)
         drawn = draw(case.lanes, HOPPER.action, policy.options, policy._generator)
-        of_reading = in_a_row(lambda: policy._read(policy.history, state, every), repeat=repeat, device=device)
+        of_reading = in_a_row(
+            lambda: policy._read(policy.history, state, every), repeat=repeat, device=device
+        )
         of_round = in_a_row(lambda: policy._first(reading, *drawn), repeat=repeat, device=device)
     return {"reading, one after the other": of_reading, "a round, one after the other": of_round}
 
@@ -77,7 +98,9 @@ def host_parts(policy: SaFormerPolicy, case: Case, repeat: int, device: str) -> 
 
     return {
         "`act`, until it returns": without_waiting(act, observe, repeat=repeat, device=device),
-        "`act` and its action on the host": without_waiting(act_and_fetch, observe, repeat=repeat, device=device),
+        "`act` and its action on the host": without_waiting(
+            act_and_fetch, observe, repeat=repeat, device=device
+        ),
         "`observe`, until it returns": without_waiting(observe, act, repeat=repeat, device=device),
     }
 
@@ -91,7 +114,9 @@ def parts(policy: SaFormerPolicy, case: Case, repeat: int, device: str) -> dict[
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=200)
@@ -100,7 +125,9 @@ def main() -> None:
     print("| N | part | median |\n|---|---|---|")
     for candidates in (1, 128):
         case = Case(options.lanes, candidates)
-        for part, seconds in parts(policy_at_work(model, case), case, options.repeat, options.device).items():
+        for part, seconds in parts(
+            policy_at_work(model, case), case, options.repeat, options.device
+        ).items():
             print(f"| {candidates} | {part} | {1e3 * seconds:.3f} ms |", flush=True)
 
 

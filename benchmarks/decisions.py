@@ -1,4 +1,5 @@
-"""How long a decision takes, beside the naive way: every candidate read as a whole window. One table.
+"""How long a decision takes, beside the naive way: every candidate read as a whole window. One
+table.
 
 python -m benchmarks.decisions                             one lane on two CPU cores
 python -m benchmarks.decisions --device cuda --lanes 64    a GPU; --no-kernels: the plain model
@@ -57,7 +58,9 @@ class Case:
     @property
     def naive_work(self) -> Work:
         """What the naive way must, in one round."""
-        return rooflines.naive(TRUNK, lanes=self.lanes, candidates=self.candidates, window=self.window)
+        return rooflines.naive(
+            TRUNK, lanes=self.lanes, candidates=self.candidates, window=self.window
+        )
 
 
 def cases(base: Case, *, curves: bool) -> Iterator[Case]:
@@ -67,7 +70,9 @@ def cases(base: Case, *, curves: bool) -> Iterator[Case]:
     if curves:
         yield from (replace(base, candidates=n) for n in (1, 8, 32, 64, 256, 512))
         yield from (replace(base, window=k) for k in (5, 10, 40))
-        yield from (replace(base, lanes=lanes) for lanes in (1, 4, 16, 64, 256) if lanes != base.lanes)
+        yield from (
+            replace(base, lanes=lanes) for lanes in (1, 4, 16, 64, 256) if lanes != base.lanes
+        )
 
 
 def model_of_paper_size(device: str, dimensions: Dimensions = HOPPER) -> SaFormer:
@@ -87,9 +92,14 @@ def policy_at_work(
 
     It computes the model as it is given: `fastest(model)` is how an agent's policy does.
     """
-    options = ExecutionOptions(candidates=case.candidates, rounds=case.rounds, verification=verification)
+    options = ExecutionOptions(
+        candidates=case.candidates, rounds=case.rounds, verification=verification
+    )
     policy = SaFormerPolicy(model, window=case.window, options=options, reserve=reserve)
-    policy.reset(torch.zeros(case.lanes, model.dimensions.state), torch.zeros(case.lanes, model.dimensions.constraints))
+    policy.reset(
+        torch.zeros(case.lanes, model.dimensions.state),
+        torch.zeros(case.lanes, model.dimensions.constraints),
+    )
     policy.history.timestep.copy_(torch.arange(case.window - 1).expand(case.lanes, -1))
     policy.budget.num_steps.fill_(case.window - 1)
     policy.budget.spent.fill_(1e6)
@@ -110,9 +120,12 @@ def decide(policy: Policy, lanes: int, states: int = HOPPER.state) -> Callable[[
 
 @torch.no_grad()
 def naive_decision(model: SaFormer, prompt: Prompt, candidates: int) -> Tensor:
-    """Each candidate's whole window through both networks: [L, N] forecasts and the best action of each lane."""
+    """Each candidate's whole window through both networks: [L, N] forecasts and the best action of
+    each lane."""
     lanes = len(prompt.state)
-    window = _whole_windows(prompt, torch.zeros(lanes, 1, 1), torch.zeros(lanes, 1, model.dimensions.action))
+    window = _whole_windows(
+        prompt, torch.zeros(lanes, 1, 1), torch.zeros(lanes, 1, model.dimensions.action)
+    )
     expected = model.actor(model.normalizer.window(window)).return_to_go
     noise = torch.randn(lanes, candidates, 1, device=prompt.state.device)
     asked = expected.mean[:, -1:] + expected.log_deviation[:, -1:].exp() * noise  # [L, N, 1]
@@ -144,7 +157,9 @@ def _whole_windows(prompt: Prompt, return_to_go: Tensor, action: Tensor) -> Wind
         state=whole(past.state, repeated(prompt.state)),
         action=whole(past.action, action.to(device)),
         timestep=torch.cat([repeated(past.timestep), repeated(prompt.timestep[:, None])], dim=1),
-        valid=torch.ones(lanes * candidates, past.valid.shape[1] + 1, dtype=torch.bool, device=device),
+        valid=torch.ones(
+            lanes * candidates, past.valid.shape[1] + 1, dtype=torch.bool, device=device
+        ),
     )
 
 
@@ -164,14 +179,18 @@ def latencies(step: Callable[[], object], *, repeat: int, device: str) -> list[f
     return taken
 
 
-def naive_seconds(model: SaFormer, case: Case, machine: Ceilings, device: str, repeat: int) -> float | None:
+def naive_seconds(
+    model: SaFormer, case: Case, machine: Ceilings, device: str, repeat: int
+) -> float | None:
     """The median of a naive round, unless it takes too long."""
     if 3 * machine.arithmetic_seconds(case.naive_work) > PATIENCE:
         return None
     policy = policy_at_work(model, case)
     state = torch.zeros(case.lanes, model.dimensions.state, device=device)
     prompt = policy.history.prompt(state, policy.budget, torch.arange(case.lanes, device=device))
-    taken = latencies(lambda: naive_decision(model, prompt, case.candidates), repeat=repeat, device=device)
+    taken = latencies(
+        lambda: naive_decision(model, prompt, case.candidates), repeat=repeat, device=device
+    )
     return statistics.median(taken)
 
 
@@ -180,7 +199,9 @@ def row(model: SaFormer, case: Case, machine: Ceilings, options: argparse.Namesp
     device, repeat = options.device, options.repeat
     computed = fastest(model) if options.kernels else model
     naive = naive_seconds(model, case, machine, device, repeat // 10) if case.rounds == 1 else None
-    taken = latencies(decide(policy_at_work(computed, case), case.lanes), repeat=repeat, device=device)
+    taken = latencies(
+        decide(policy_at_work(computed, case), case.lanes), repeat=repeat, device=device
+    )
     middle, last = statistics.median(taken), sorted(taken)[int(0.99 * len(taken))]
     beside = ["", ""] if naive is None else [f"{1e3 * naive:.1f} ms", f"{naive / middle:.1f}"]
     bounds = [machine.arithmetic_seconds(case.work), machine.byte_seconds(case.work)]
@@ -190,12 +211,16 @@ def row(model: SaFormer, case: Case, machine: Ceilings, options: argparse.Namesp
 
 
 def ways_to_verify(model: SaFormer, case: Case, options: argparse.Namespace) -> Iterator[str]:
-    """One round of the paper's rule, by reserve, that within a shield, and as policies act in one, by turns."""
+    """One round of the paper's rule, by reserve, that within a shield, and as policies act in one,
+    by turns."""
     computed, dimensions = fastest(model) if options.kernels else model, model.dimensions
     reserve = Reserve(dimensions).to(options.device).eval().requires_grad_(False)
     bounds = {"action_low": (-1.0,) * dimensions.action, "action_high": (1.0,) * dimensions.action}
     told = policy_at_work(computed, replace(case, candidates=1), reserve, verification="told")
-    shielded = [Shield(policy, [torque], **bounds) for policy in (policy_at_work(computed, case, reserve), told)]
+    shielded = [
+        Shield(policy, [torque], **bounds)
+        for policy in (policy_at_work(computed, case, reserve), told)
+    ]
     for policy in shielded:
         policy.reset(torch.zeros(case.lanes, dimensions.state), torch.full((case.lanes, 1), 1e6))
     policies: dict[str, Policy] = {
@@ -207,7 +232,9 @@ def ways_to_verify(model: SaFormer, case: Case, options: argparse.Namespace) -> 
     taken: dict[str, list[float]] = {name: [] for name in policies}
     for _ in range(5):
         for name, policy in policies.items():
-            taken[name] += latencies(decide(policy, case.lanes), repeat=options.repeat // 5, device=options.device)
+            taken[name] += latencies(
+                decide(policy, case.lanes), repeat=options.repeat // 5, device=options.device
+            )
     plain, *_ = (statistics.median(found) for found in taken.values())
     for name, found in taken.items():
         middle, last = statistics.median(found), sorted(found)[int(0.99 * len(found))]
@@ -229,13 +256,16 @@ def memory_over(model: SaFormer, case: Case, steps: int, device: str) -> str:
             held.append((resident() / 2**20, allocated / 2**20))
     (before, on_gpu_before), (after, on_gpu_after) = held
     return (
-        f"Memory after {steps // 10} and {steps} steps ({case.lanes} lanes, N = {case.candidates}): process "
-        f"{before:.1f} and {after:.1f} MB, GPU {on_gpu_before:.3f} and {on_gpu_after:.3f} MB allocated."
+        f"Memory after {steps // 10} and {steps} steps ({case.lanes} lanes, N = "
+        f"{case.candidates}): process "
+        f"{before:.1f} and {after:.1f} MB, GPU {on_gpu_before:.3f} and {on_gpu_after:.3f} MB "
+        "allocated."
     )
 
 
 def _how_it_is_computed(model: SaFormer, options: argparse.Namespace) -> str:
-    """Which way, and how long it takes to get ready: kernels are built when first needed, and kept on disk."""
+    """Which way, and how long it takes to get ready: kernels are built when first needed, and kept
+    on disk."""
     began = time.perf_counter()
     computed = fastest(model) if options.kernels else model
     return f"{type(computed).__name__}, ready after {time.perf_counter() - began:.1f} s.\n"
@@ -243,32 +273,48 @@ def _how_it_is_computed(model: SaFormer, options: argparse.Namespace) -> str:
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=200)
     parser.add_argument("--curves", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--kernels", action=argparse.BooleanOptionalAction, default=True, help="our own, on a GPU")
+    parser.add_argument(
+        "--kernels", action=argparse.BooleanOptionalAction, default=True, help="our own, on a GPU"
+    )
     parser.add_argument("--memory-steps", type=int, default=10_000, help="0: not measured")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, machine = model_of_paper_size(options.device), float32_ceilings(options.device)
     print(_how_it_is_computed(model, options))
-    print("| lanes | N | K | rounds | median | p99 | per second | naive | times faster | arithmetic | bytes |")
+    print(
+        "| lanes | N | K | rounds | median | p99 | per second | naive | times faster | "
+        "arithmetic | bytes |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for case in cases(Case(options.lanes), curves=options.curves):
         print(row(model, case, machine, options), flush=True)
     print(
-        f"\nArithmetic and bytes: the least time they take at {machine.operations / 1e12:.2f} TFLOP/s and "
-        f"{machine.bytes / 1e9:.0f} GB/s, which a large product and a large copy reach here in float32 "
+        f"\nArithmetic and bytes: the least time they take at {machine.operations / 1e12:.2f} "
+        "TFLOP/s and "
+        f"{machine.bytes / 1e9:.0f} GB/s, which a large product and a large copy reach here in "
+        "float32 "
         "(tensor cores: a third of what they do in tf32, whose three passes are float32)."
     )
     print("\n| verification | median | p99 | against the paper's |\n|---|---|---|---|")
     for line in ways_to_verify(model, Case(options.lanes), options):
         print(line, flush=True)
     if options.memory_steps:
-        print(memory_over(fastest(model), Case(options.lanes, candidates=16), options.memory_steps, options.device))
+        print(
+            memory_over(
+                fastest(model),
+                Case(options.lanes, candidates=16),
+                options.memory_steps,
+                options.device,
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""How long evaluation takes, simulation included: untrained models of the paper's size in MuJoCo, alive to the end.
+"""How long evaluation takes, simulation included: untrained models of the paper's size in MuJoCo,
+alive to the end.
 
-python -m benchmarks.evaluation [--device cuda] [--cells 36] [--episodes 20] [--steps 1000] [--together 2]
+python -m benchmarks.evaluation [--device cuda] [--cells 36] [--episodes 20] [--steps 1000]
+[--together 2]
 
-Fewer --steps are said to be fewer: the last line tells what all of them would take at that speed, the start included.
-A cell is a dataset under one limit; four cells share a model and are one rollout of 4 x episodes lanes. --tight of the
-four limits are so low that every round of proposals is rejected; under the others the first one is accepted.
+Fewer --steps are said to be fewer: the last line tells what all of them would take at that speed,
+the start included. A cell is a dataset under one limit; four cells share a model and are one
+rollout of 4 x episodes lanes. --tight of the four limits are so low that every round of proposals
+is rejected; under the others the first one is accepted.
 """
 
 from __future__ import annotations
@@ -111,7 +114,13 @@ class Measured:
 
 
 def evaluate(
-    options: argparse.Namespace, workers: Workers, together: int, *, steps: int, cells: int, alone: bool = False
+    options: argparse.Namespace,
+    workers: Workers,
+    together: int,
+    *,
+    steps: int,
+    cells: int,
+    alone: bool = False,
 ) -> Measured:
     models = [list(ROBOTS.items())[i % len(ROBOTS)] for i in range(max(1, cells // LIMITS))]
     policies = [
@@ -119,13 +128,24 @@ def evaluate(
         for _, (dimensions, _) in models
     ]
     lanes = LIMITS * options.episodes
-    limits = [np.array([TIGHT if i < options.tight else LOOSE]) for i in range(LIMITS) for _ in range(options.episodes)]
+    limits = [
+        np.array([TIGHT if i < options.tight else LOOSE])
+        for i in range(LIMITS)
+        for _ in range(options.episodes)
+    ]
     number = pick_workers(workers, num_lanes=lanes, num_steps=lanes * 1000)
     with peak_memory() as memory, _waiting() as waited:
         busy, began = _workers()[0], time.perf_counter()
         played = take_turns(
             [
-                play(policy, maker_of(name), limits, list(range(lanes)), horizon=steps, workers=number)
+                play(
+                    policy,
+                    maker_of(name),
+                    limits,
+                    list(range(lanes)),
+                    horizon=steps,
+                    workers=number,
+                )
                 for policy, (name, _) in zip(policies, models, strict=True)
             ],
             at_once=together,
@@ -139,7 +159,9 @@ def evaluate(
         seconds,
         deciding=sum(policy.seconds for policy in policies) / seconds,
         waiting=sum(waited) / seconds,
-        simulating=(working - busy) / seconds / (number * min(together, len(models))) if number else float("nan"),
+        simulating=(working - busy) / seconds / (number * min(together, len(models)))
+        if number
+        else float("nan"),
         memory=memory,
         workers_memory=workers_memory,
     )
@@ -174,12 +196,15 @@ def _waiting() -> Iterator[list[float]]:
 def maker_of(name: str) -> Maker:
     dimensions, arguments = ROBOTS[name]
     bounds = (1.0,) * dimensions.action
-    spec = EnvironmentSpec(tuple(-b for b in bounds), bounds, dimensions.horizon, name, dict(arguments))
+    spec = EnvironmentSpec(
+        tuple(-b for b in bounds), bounds, dimensions.horizon, name, dict(arguments)
+    )
     return Maker(spec, (torque,))
 
 
 def _workers() -> tuple[float, float]:
-    """Processor seconds that our workers have used so far, and the MB they hold (Linux; 0 where it does not say)."""
+    """Processor seconds that our workers have used so far, and the MB they hold (Linux; 0 where it
+    does not say)."""
     seconds = megabytes = 0.0
     for children in Path("/proc/self/task").glob("*/children"):
         for process in (Path("/proc") / pid for pid in children.read_text().split()):
@@ -187,13 +212,18 @@ def _workers() -> tuple[float, float]:
             seconds += (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
             rollup = process / "smaps_rollup"
             held = rollup.read_text().splitlines() if rollup.exists() else []
-            megabytes += sum(int(line.split()[1]) for line in held if line.startswith("Pss:")) / 1024
+            megabytes += (
+                sum(int(line.split()[1]) for line in held if line.startswith("Pss:")) / 1024
+            )
     return seconds, megabytes
 
 
 def _row(name: str, found: Measured, lanes: int) -> str:
     per_step = 1e3 * found.seconds * lanes / found.num_steps
-    speed, busy = found.num_steps / found.seconds, "" if np.isnan(found.simulating) else f"{found.simulating:.0%}"
+    speed, busy = (
+        found.num_steps / found.seconds,
+        "" if np.isnan(found.simulating) else f"{found.simulating:.0%}",
+    )
     return (
         f"| {name} | {found.num_steps} | {found.seconds:.1f} s | {speed:.0f} | {per_step:.2f} ms "
         f"| {found.deciding:.0%} | {found.waiting:.0%} | {busy} "
@@ -208,10 +238,11 @@ def _decisions(options: argparse.Namespace, lanes: int) -> str:
         policy = _policy(ROBOTS["HalfCheetah-v5"][0], options)
         limits = torch.full((number, 1), LOOSE)
         policy.reset(torch.zeros(number, 17), limits)
-        taken.append(1e3 * float(np.median(latencies(decide(policy, number), repeat=20, device=options.device))))
-    return (
-        f"A decision of one round for {lanes} lanes takes {taken[0]:.2f} ms, for {lanes // 2} lanes {taken[1]:.2f} ms."
-    )
+        taken.append(
+            1e3
+            * float(np.median(latencies(decide(policy, number), repeat=20, device=options.device)))
+        )
+    return f"A decision of one round for {lanes} lanes takes {taken[0]:.2f} ms, for {lanes // 2} lanes {taken[1]:.2f} ms."
 
 
 def _number(text: str) -> Workers:
@@ -220,13 +251,17 @@ def _number(text: str) -> Workers:
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cells", type=int, default=36)
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--tight", type=int, default=2, help="how many of the four limits reject every proposal")
+    parser.add_argument(
+        "--tight", type=int, default=2, help="how many of the four limits reject every proposal"
+    )
     parser.add_argument("--workers", type=_number, nargs="+", default=["auto"])
     parser.add_argument("--together", type=int, nargs="+", default=[2])
     parser.add_argument("--brief", type=int, default=50, help="steps of the rows that compare")
@@ -234,22 +269,41 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     lanes = LIMITS * options.episodes
-    evaluate(options, 0, 1, steps=3, cells=4 * len(ROBOTS))  # what happens once only is not measured
+    evaluate(
+        options, 0, 1, steps=3, cells=4 * len(ROBOTS)
+    )  # what happens once only is not measured
     print(
         f"{options.device}, {len(os.sched_getaffinity(0))} cores, {lanes} lanes a model, "
         f"{options.tight} of 4 limits reject all of {options.rounds} rounds"
     )
     print(
-        "| evaluation | steps | time | steps per second | a step of all lanes | deciding | waiting for environments "
+        "| evaluation | steps | time | steps per second | a step of all lanes | deciding | "
+        "waiting for environments "
         "| each worker busy | memory |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     brief = {"steps": options.brief, "cells": 4 * len(ROBOTS)}
     most = pick_workers("auto", num_lanes=lanes, num_steps=lanes * 1000)
-    print(_row("environments alone, in this process", evaluate(options, 0, 1, alone=True, **brief), lanes), flush=True)
+    print(
+        _row(
+            "environments alone, in this process",
+            evaluate(options, 0, 1, alone=True, **brief),
+            lanes,
+        ),
+        flush=True,
+    )
     evaluate(options, most, 1, alone=True, steps=3, cells=4)  # the workers are started
-    print(_row(f"environments alone, {most} workers", evaluate(options, most, 1, alone=True, **brief), lanes))
-    print(_row("in this process, one model at a time", evaluate(options, 0, 1, **brief), lanes), flush=True)
+    print(
+        _row(
+            f"environments alone, {most} workers",
+            evaluate(options, most, 1, alone=True, **brief),
+            lanes,
+        )
+    )
+    print(
+        _row("in this process, one model at a time", evaluate(options, 0, 1, **brief), lanes),
+        flush=True,
+    )
     close_idle()
     wholes: list[str] = []
     for together in options.together:
@@ -259,10 +313,13 @@ def main() -> None:
             found = evaluate(options, number, together, steps=options.steps, cells=options.cells)
             name = f"{options.cells} cells, {number} workers a model, {together} models at a time"
             print(_row(name, found, lanes), flush=True)
-            wholes.append(f"{found.seconds * WHOLE / options.steps:.0f} s {together} models at a time")
+            wholes.append(
+                f"{found.seconds * WHOLE / options.steps:.0f} s {together} models at a time"
+            )
             close_idle()
     print(
-        f"{options.cells} cells of {options.episodes} episodes and {WHOLE} steps, at that speed: {', '.join(wholes)}."
+        f"{options.cells} cells of {options.episodes} episodes and {WHOLE} steps, at that speed: "
+        f"{', '.join(wholes)}."
     )
     print(_decisions(options, lanes))
     if options.device != "cpu":

@@ -1,17 +1,20 @@
-"""The paper's Table 3 and Figure 4: limits below all data, before and after fine-tuning, in one JSON.
+"""The paper's Table 3 and Figure 4: limits below all data, before and after fine-tuning, in one
+JSON.
 
-    python -m benchmarks.finetuning --task halfcheetah-medium-replay --preset paper --updates 40000 --out finetuning/hc
+    python -m benchmarks.finetuning --task halfcheetah-medium-replay --preset paper --updates 40000
+    --out finetuning/hc
 
-Every trajectory that cost less than the 10th percentile is removed; a policy is trained on the rest (or given with
---run) and judged under nine limits: five at the paper's ratios below that percentile, four in the data. Then it is
-fine-tuned and judged again, by the paper's rule or, with --verification reserve, as users would run it; in any case the
-policies before and after are judged by reserve too. The same call goes on where an earlier one was stopped.
+Every trajectory that cost less than the 10th percentile is removed; a policy is trained on the rest
+(or given with --run) and judged under nine limits: five at the paper's ratios below that
+percentile, four in the data. Then it is fine-tuned and judged again, by the paper's rule or, with
+--verification reserve, as users would run it; in any case the policies before and after are judged
+by reserve too. The same call goes on where an earlier one was stopped.
 
 To train on the cut data elsewhere, among other runs:
 
-    python -m benchmarks.finetuning --task halfcheetah-medium-replay --only-data --out cut    (prints the store's path)
-    saformer train cut/halfcheetah-medium-replay-above-p10 hopper-medium --preset paper
-    python -m benchmarks.finetuning --run runs/halfcheetah-... --out finetuning/hc
+    python -m benchmarks.finetuning --task halfcheetah-medium-replay --only-data --out cut
+    (prints the store's path) saformer train cut/halfcheetah-medium-replay-above-p10 hopper-medium
+    --preset paper python -m benchmarks.finetuning --run runs/halfcheetah-... --out finetuning/hc
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ RATIOS = (0.942, 0.955, 0.967, 0.980, 0.993)
 """The paper's limits below its 10th percentile, as shares of it: 3700 to 3900 of 3928."""
 IN_SAMPLE = ("p10", "p20", "p30", "p50")
 EARNED = 0.8
-"""Of the median return of the tenth of the data just above the 10th percentile: standing still does not count."""
+"""Of the median return of the tenth of the data just above the 10th percentile: standing still does
+not count."""
 LOSS = 0.05
 """Share of their return that limits within the data may lose."""
 JUDGING_SEED = 7
@@ -79,7 +83,8 @@ class Settings:
     verification: Literal["paper", "reserve"] = "paper"
     """By which limits are to hold; what is found by reserve is shown in any case."""
     tuning: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(lanes=20, updates=600))
-    """On a GPU 20 lanes take hardly longer than 10, and half as many rounds need half as many evaluations."""
+    """On a GPU 20 lanes take hardly longer than 10, and half as many rounds need half as many
+    evaluations."""
 
     def execution(self, verification: str | None = None) -> dict[str, Any]:
         """Options of the policy that were given."""
@@ -110,9 +115,13 @@ class Question:
         costs, returns = data.episode_cost[:, 0], data.episode_return
         if before is None or costs.min() < before["p10"]:
             raise ValueError(
-                f"{data.store.path} is not a store without its cheapest tenth, made by --only-data: train on one"
+                f"{data.store.path} is not a store without its cheapest tenth, made by "
+                "--only-data: train on one"
             )
-        numbers = [f"{before['p10'] * ratio:.6g}" for ratio in RATIOS], [f"{before[p]:.6g}" for p in IN_SAMPLE]
+        numbers = (
+            [f"{before['p10'] * ratio:.6g}" for ratio in RATIOS],
+            [f"{before[p]:.6g}" for p in IN_SAMPLE],
+        )
         return cls(
             limits={name: float(name) for names in numbers for name in names},
             below=tuple(numbers[0]),
@@ -184,7 +193,9 @@ def main(settings: Settings) -> None:
     watch.took("setting up and saving")
     after = judged(tuned.run.path, question, settings, plain)
     watch.took("judging after")
-    reserved.append(after if is_reserved else judged(tuned.run.path, question, settings, plain, "reserve"))
+    reserved.append(
+        after if is_reserved else judged(tuned.run.path, question, settings, plain, "reserve")
+    )
     watch.took("judging by reserve")
     found = findings(question, data, before, after, tuned.run)
     found["by_reserve"] = compared(question, *reserved)
@@ -194,7 +205,10 @@ def main(settings: Settings) -> None:
     settings.out.mkdir(parents=True, exist_ok=True)
     (settings.out / "finetuning.json").write_text(json.dumps(without_nan(found)))
     (settings.out / "figure-4.svg").write_text(figure(found))
-    print(f"\n{table(found)}\n\neverything is in {settings.out / 'finetuning.json'}, Figure 4 beside it")
+    print(
+        f"\n{table(found)}\n\neverything is in {settings.out / 'finetuning.json'}, Figure 4 "
+        "beside it"
+    )
 
 
 def cut_data(settings: Settings, listener: Listener) -> Path:
@@ -221,11 +235,17 @@ def train(settings: Settings, listener: Listener) -> Path:
 
 
 def judged(
-    run: Path, question: Question, settings: Settings, listener: Listener, verification: str | None = None
+    run: Path,
+    question: Question,
+    settings: Settings,
+    listener: Listener,
+    verification: str | None = None,
 ) -> dict[str, Any]:
     """Under all limits, by other episodes than fine-tuning is steered by."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="limit .* lies outside the data")  # which is what this is about
+        warnings.filterwarnings(
+            "ignore", message="limit .* lies outside the data"
+        )  # which is what this is about
         found = judge(
             run,
             limits=list(question.limits),
@@ -239,10 +259,16 @@ def judged(
     return found.evaluation.plain()
 
 
-def judged_before(run: Path, question: Question, settings: Settings, listener: Listener) -> dict[str, Any]:
+def judged_before(
+    run: Path, question: Question, settings: Settings, listener: Listener
+) -> dict[str, Any]:
     """What an earlier call found, if it asked the same of the same run; else what is found now."""
     path = settings.out / "before.json"
-    how = {"run": Run(run).spec.digest, "episodes": settings.judged_episodes, "execution": settings.execution()}
+    how = {
+        "run": Run(run).spec.digest,
+        "episodes": settings.judged_episodes,
+        "execution": settings.execution(),
+    }
     if path.exists() and (found := json.loads(path.read_text()))["how"] == how:
         return dict(found["found"])
     before = without_nan(judged(run, question, settings, listener))
@@ -251,11 +277,16 @@ def judged_before(run: Path, question: Question, settings: Settings, listener: L
     return dict(before)
 
 
-def compared(question: Question, before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+def compared(
+    question: Question, before: dict[str, Any], after: dict[str, Any]
+) -> list[dict[str, Any]]:
     """For each limit what was found before and after, and whether that is what is asked for."""
     rows = []
     for old, new in zip(before["verdicts"], after["verdicts"], strict=True):
-        name, is_p10 = old["limit"]["name"], old["limit"]["name"] == list(question.limits)[len(question.below)]
+        name, is_p10 = (
+            old["limit"]["name"],
+            old["limit"]["name"] == list(question.limits)[len(question.below)],
+        )
         is_below, earned = name in question.below, old["mean_return"]
         least = question.least_return if is_below else earned - LOSS * abs(earned)
         rows.append(
@@ -273,7 +304,11 @@ def compared(question: Question, before: dict[str, Any], after: dict[str, Any]) 
 
 
 def findings(
-    question: Question, data: RelabelledStore, before: dict[str, Any], after: dict[str, Any], run: Run
+    question: Question,
+    data: RelabelledStore,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    run: Run,
 ) -> dict[str, Any]:
     rows, explored = compared(question, before, after), list(run.read_rows("episodes.jsonl"))
     return {

@@ -19,8 +19,10 @@ def table(found: dict[str, Any]) -> str:
             *_lines(rows),
             "the same policies by reserve",
             *_lines(found["by_reserve"]),
-            f"{found['limits_met']} of {len(rows)} limits met ({found['limits_met_before']} before) after "
-            f"{found['new_trajectories']} new trajectories, {found['broke_ceiling']:.0%} of which broke the ceiling; "
+            f"{found['limits_met']} of {len(rows)} limits met ({found['limits_met_before']} "
+            "before) after "
+            f"{found['new_trajectories']} new trajectories, {found['broke_ceiling']:.0%} of "
+            "which broke the ceiling; "
             f"weights of the evaluation after {found['done']['kept_after']}",
             f"time: {seconds}",
         ]
@@ -48,12 +50,21 @@ def figure(found: dict[str, Any]) -> str:
     def line(label: str, when: str, name: str) -> Line:
         return Line(label, limits, [_first(row[when][name]) for row in found["limits"]])
 
-    asked = [(row["limit"], row["least_return"]) for row in found["limits"] if row["least_return"] is not None]
+    asked = [
+        (row["limit"], row["least_return"])
+        for row in found["limits"]
+        if row["least_return"] is not None
+    ]
     costs = [line("offline", "before", "mean_cost"), line("fine-tuned", "after", "mean_cost")]
     returns = [line("offline", "before", "mean_return"), line("fine-tuned", "after", "mean_return")]
     panels = [
         Panel(found["task"], [*costs, Line("limit", limits, limits)], "limit", "mean episode cost"),
-        Panel("", [*returns, Line("asked for", *zip(*asked, strict=True))], "limit", "mean episode return"),
+        Panel(
+            "",
+            [*returns, Line("asked for", *zip(*asked, strict=True))],
+            "limit",
+            "mean episode return",
+        ),
     ]
     return line_panels(panels, columns=2)
 

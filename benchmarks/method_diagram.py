@@ -68,14 +68,22 @@ def _reserve(axis: Axes, y: float) -> None:
     proposals = Box(COLUMNS[0], y, f"{narrow} such proposals,\n{wide}")
     forecast = Box(COLUMNS[1], y, "critic: forecast,\na small network:\nstep cost of each")
     overrun = Box(COLUMNS[2], y, "is the mean\nforecast to overrun\nwhat remains?", QUESTION)
-    late = Box(COLUMNS[3], y, "does no more remain\nthan needed: to stop,\nor idle to the end?", QUESTION)
-    cheapest = Box(COLUMNS[4], y, f"at stake: the least\nforecast\n+ {EMPHASIS:.0f} x step cost", ANSWER)
+    late = Box(
+        COLUMNS[3], y, "does no more remain\nthan needed: to stop,\nor idle to the end?", QUESTION
+    )
+    cheapest = Box(
+        COLUMNS[4], y, f"at stake: the least\nforecast\n+ {EMPHASIS:.0f} x step cost", ANSWER
+    )
     middle, width = (overrun.x + late.x) / 2, late.x - overrun.x + WIDTH
     mean = Box(middle, y - 0.93, "the mean proposal", ANSWER, width=width, height=0.3)
-    told = Box(COLUMNS[0], y - 0.84, "told the limit, or what\nearns most; to idle,\nthe cheapest cost")
+    told = Box(
+        COLUMNS[0], y - 0.84, "told the limit, or what\nearns most; to idle,\nthe cheapest cost"
+    )
     _title(axis, y, f"By reserve (what remains: less {options.margin:.0%} of the limit)")
     _boxes(axis, told, proposals, forecast, overrun, late, cheapest, mean)
-    _arrow(axis, (told.x, told.y + told.height / 2), (proposals.x, proposals.y - proposals.height / 2))
+    _arrow(
+        axis, (told.x, told.y + told.height / 2), (proposals.x, proposals.y - proposals.height / 2)
+    )
     _across(axis, proposals, forecast)
     _across(axis, forecast, overrun)
     _across(axis, overrun, late, "yes")
@@ -121,4 +129,9 @@ def _down(axis: Axes, start: Box, end: Box, word: str) -> None:
 
 
 def _arrow(axis: Axes, tail: tuple[float, float], tip: tuple[float, float]) -> None:
-    axis.annotate("", tip, tail, arrowprops={"arrowstyle": "-|>", "lw": 0.9, "fc": "k", "shrinkA": 0, "shrinkB": 0})
+    axis.annotate(
+        "",
+        tip,
+        tail,
+        arrowprops={"arrowstyle": "-|>", "lw": 0.9, "fc": "k", "shrinkA": 0, "shrinkB": 0},
+    )

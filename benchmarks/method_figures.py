@@ -3,10 +3,11 @@
     python -m benchmarks.method_figures --out docs/figures
     python -m benchmarks.method_figures --run runs/halfcheetah-medium-... --out docs/figures
 
-By default of the policy that comes with the package, which needs no data. Of a run whose episodes can end before their
-time, one episode's budget and the ways to stop it are drawn; where the actor is told another limit than its own, what
-that spends and earns; else what the whole episode is forecast to cost. The episode shown is the one whose cost by the
-paper's rule is the median. What is drawn is printed.
+By default of the policy that comes with the package, which needs no data. Of a run whose episodes
+can end before their time, one episode's budget and the ways to stop it are drawn; where the actor
+is told another limit than its own, what that spends and earns; else what the whole episode is
+forecast to cost. The episode shown is the one whose cost by the paper's rule is the median. What is
+drawn is printed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def main(settings: Settings) -> None:
     """Draw all, and say what was seen."""
     drawn = {"reserve_rule": rule()}
     for path in settings.run:
-        scene = watch(path, limit=settings.limit, episodes=settings.episodes, device=settings.device)
+        scene = watch(
+            path, limit=settings.limit, episodes=settings.episodes, device=settings.device
+        )
         print(table(scene))
         drawn |= figures_of(scene)
     settings.out.mkdir(parents=True, exist_ok=True)
@@ -52,7 +55,10 @@ def figures_of(scene: Scene) -> dict[str, str]:
     """By name."""
     found = {}
     if scene.can_stop:
-        found |= {f"reserve_budget_{scene.task}": budgets(scene), f"reserve_stop_{scene.task}": stopping(scene)}
+        found |= {
+            f"reserve_budget_{scene.task}": budgets(scene),
+            f"reserve_stop_{scene.task}": stopping(scene),
+        }
     if scene.tells:
         found |= {f"reserve_told_{scene.task}": telling(scene)}
     return found or {f"reserve_course_{scene.task}": course(scene)}

@@ -10,7 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.method_scene import NARROW, PAPER, RESERVE, TOLD_THE_LIMIT, Account, Proposals, Scene
+from benchmarks.method_scene import (
+    NARROW,
+    PAPER,
+    RESERVE,
+    TOLD_THE_LIMIT,
+    Account,
+    Proposals,
+    Scene,
+)
 from saformer.core.proposals import num_narrow
 from saformer.report.figure import ACCEPTED, POINTS, REJECTED, STYLE, svg
 from saformer.reserve import EMPHASIS
@@ -35,7 +43,10 @@ def table(scene: Scene) -> str:
         lines.append(f"{way}: {_within(accounts)}, costs {costs}, mean return {earned:.0f}")
         lines.append(f"    held {held} steps; {wide} took one of the second half")
         if way == RESERVE and scene.tells:
-            told = ", ".join(f"{value:.0f}" for value in np.unique(np.concatenate([one.told for one in accounts])))
+            told = ", ".join(
+                f"{value:.0f}"
+                for value in np.unique(np.concatenate([one.told for one in accounts]))
+            )
             idle = ", ".join(_share(account.idles) for account in accounts)
             lines.append(f"    told {told}; idled {idle} steps")
     found = scene.accounts[RESERVE][scene.shown].proposals
@@ -47,23 +58,34 @@ def _told(found: Proposals) -> str:
     parts = [f"step {found.step}, chosen number {found.chosen}"]
     for name, some in _halves(found).items():
         spans = [
-            f"{values[some].min():.2f} to {values[some].max():.2f}" for values in (found.forecast, found.step_cost)
+            f"{values[some].min():.2f} to {values[some].max():.2f}"
+            for values in (found.forecast, found.step_cost)
         ]
         parts.append(f"{name}: forecast {spans[0]}, step cost {spans[1]}")
     return "; ".join(parts)
 
 
 def budgets(scene: Scene) -> str:
-    """One episode by the paper's rule and by reserve: what is left of the limit, and what is forecast to be needed."""
+    """One episode by the paper's rule and by reserve: what is left of the limit, and what is
+    forecast to be needed."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")
         axes = figure.subplots(1, 2, sharex=True, sharey=True)
         for axis, way in zip(axes, (PAPER, RESERVE), strict=True):
-            _budget(axis, scene.accounts[way][scene.shown], shaded={PAPER: "all rejected", RESERVE: "at stake"}[way])
+            _budget(
+                axis,
+                scene.accounts[way][scene.shown],
+                shaded={PAPER: "all rejected", RESERVE: "at stake"}[way],
+            )
         by_paper, by_reserve = (scene.accounts[way][scene.shown].held for way in (PAPER, RESERVE))
-        axes[0].set(title=f"the paper's rule: all proposals rejected in {_share(by_paper)} steps", ylabel="cost")
+        axes[0].set(
+            title=f"the paper's rule: all proposals rejected in {_share(by_paper)} steps",
+            ylabel="cost",
+        )
         axes[1].set_title(f"by reserve: the limit is at stake in {_share(by_reserve)} steps")
-        kept = scene.kept[: max(len(scene.accounts[way][scene.shown].left) for way in (PAPER, RESERVE))]
+        kept = scene.kept[
+            : max(len(scene.accounts[way][scene.shown].left) for way in (PAPER, RESERVE))
+        ]
         axes[1].plot(kept, color="k", lw=0.9, ls=":")
         axes[1].text(5, kept[0], f"{kept[0]:.0f}: needed and margin", va="bottom", **NOTE)
         return svg(figure)
@@ -71,7 +93,9 @@ def budgets(scene: Scene) -> str:
 
 def _budget(axis: Axes, account: Account, *, shaded: str) -> None:
     _shade(axis, account.held, shaded)
-    axis.plot(account.forecast, color=FORECAST, lw=1.3, ls="--", label="forecast after the mean proposal")
+    axis.plot(
+        account.forecast, color=FORECAST, lw=1.3, ls="--", label="forecast after the mean proposal"
+    )
     axis.plot(account.left, color=LEFT, lw=1.6, label="remains of the limit")
     axis.axhline(0, color="k", lw=0.8)
     axis.set_xlabel("step")
@@ -81,11 +105,14 @@ def _budget(axis: Axes, account: Account, *, shaded: str) -> None:
     axis.plot(*end, "o", ms=6, color=colour)
     reached = f"ends after {end[0]} steps\ncost {account.cost:.0f}, limit {account.left[0]:.0f}"
     arrow = {"arrowstyle": "-", "lw": 0.6}
-    axis.annotate(reached, end, (0.98, 0.5), textcoords="axes fraction", ha="right", arrowprops=arrow, **NOTE)
+    axis.annotate(
+        reached, end, (0.98, 0.5), textcoords="axes fraction", ha="right", arrowprops=arrow, **NOTE
+    )
 
 
 def stopping(scene: Scene) -> str:
-    """How episodes go on once no more is left than is needed to see them out, and what there is to choose from then."""
+    """How episodes go on once no more is left than is needed to see them out, and what there is to
+    choose from then."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")
         axis, beside = figure.subplots(1, 2)
@@ -103,7 +130,9 @@ def stopping(scene: Scene) -> str:
 
 
 def _endings(axis: Axes, accounts: list[Account], kept: NDArray[np.float64], way: str) -> None:
-    lasts = [one.left[np.logical_or.accumulate(one.left <= kept[: len(one.left)])] for one in accounts]
+    lasts = [
+        one.left[np.logical_or.accumulate(one.left <= kept[: len(one.left)])] for one in accounts
+    ]
     for number, left in enumerate(lasts):
         label = f"{way}: {_within(accounts)}" if number == 0 else None
         axis.plot(left, color=COLOURS[way], ls=LINES[way], lw=1.3, label=label)
@@ -111,7 +140,8 @@ def _endings(axis: Axes, accounts: list[Account], kept: NDArray[np.float64], way
 
 
 def course(scene: Scene) -> str:
-    """What the whole episode is forecast to cost, step by step, where it cannot be ended; and one choice."""
+    """What the whole episode is forecast to cost, step by step, where it cannot be ended; and one
+    choice."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")
         axis, beside = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -121,12 +151,17 @@ def course(scene: Scene) -> str:
             axis.plot(whole, color=COLOURS[way], lw=1.2, label=f"{way}: cost {account.cost:.0f}")
             axis.plot(len(account.held), whole[-1], "o", ms=5, color=COLOURS[way])
         by_reserve = scene.accounts[RESERVE][scene.shown]
-        held, least = by_reserve.held, (scene.limit - by_reserve.left + scene.needed[: len(by_reserve.left)])
+        held, least = (
+            by_reserve.held,
+            (scene.limit - by_reserve.left + scene.needed[: len(by_reserve.left)]),
+        )
         _shade(axis, held, "at stake by reserve")
         if np.isfinite(least).all():
             axis.plot(least, color=LEFT, lw=1.2, ls="-.", label="by reserve: spent + needed")
         axis.axhline(scene.limit, color="k", lw=0.9, ls="--", label=f"limit {scene.limit:.0f}")
-        axis.axhline(scene.limit - scene.margin, color="k", lw=0.9, ls=":", label="limit, less the margin")
+        axis.axhline(
+            scene.limit - scene.margin, color="k", lw=0.9, ls=":", label="limit, less the margin"
+        )
         axis.set(
             title=f"by reserve at stake in {_share(held)} steps",
             xlabel="step",
@@ -138,13 +173,16 @@ def course(scene: Scene) -> str:
 
 
 def telling(scene: Scene) -> str:
-    """What an episode spends and earns if the actor is told the limit, and if it is told what earns most."""
+    """What an episode spends and earns if the actor is told the limit, and if it is told what earns
+    most."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")
         spent, earned = figure.subplots(1, 2, sharex=True)
         for way, name in ((TOLD_THE_LIMIT, "told the limit"), (RESERVE, "told what earns most")):
             account, style = scene.accounts[way][scene.shown], {"color": COLOURS[way], "lw": 1.5}
-            spent.plot(account.left[0] - account.left, label=f"{name}: cost {account.cost:.0f}", **style)
+            spent.plot(
+                account.left[0] - account.left, label=f"{name}: cost {account.cost:.0f}", **style
+            )
             earned.plot(account.earned, label=f"{name}: return {account.earned[-1]:.0f}", **style)
         account = scene.accounts[RESERVE][scene.shown]
         spent.axhline(scene.limit, color="k", lw=0.9, ls="--", label=f"limit {scene.limit:.0f}")
@@ -154,28 +192,42 @@ def telling(scene: Scene) -> str:
             _shade(axis, account.idles, f"told {account.told.min():.0f}, to idle")
             axis.set_xlabel("step")
             _legend_above(axis)
-        spent.set(title=f"told {account.told.max():.0f}, and to idle in {_share(account.idles)} steps", ylabel="spent")
+        spent.set(
+            title=f"told {account.told.max():.0f}, and to idle in {_share(account.idles)} steps",
+            ylabel="spent",
+        )
         earned.set(title="what that earns", ylabel="earned")
         return svg(figure)
 
 
 def _choice(axis: Axes, scene: Scene) -> None:
-    """What each proposal costs now and leads to; what lies below the line has a smaller price than the mean."""
+    """What each proposal costs now and leads to; what lies below the line has a smaller price than
+    the mean."""
     found = scene.accounts[RESERVE][scene.shown].proposals
     if found is None:
         axis.set_title("the limit was never at stake")
         return
     remarks = ("", "" if found.had_wide else " (not taken here)")
-    for (name, some), colour, remark in zip(_halves(found).items(), (LEFT, FORECAST), remarks, strict=True):
+    for (name, some), colour, remark in zip(
+        _halves(found).items(), (LEFT, FORECAST), remarks, strict=True
+    ):
         style: Any = {"s": 13, "c": colour, "linewidths": 0, "alpha": 0.75, "label": name + remark}
         axis.scatter(found.step_cost[some], found.forecast[some], **style)
-    mean, taken = (np.array([found.step_cost[number], found.forecast[number]]) for number in (0, found.chosen))
+    mean, taken = (
+        np.array([found.step_cost[number], found.forecast[number]]) for number in (0, found.chosen)
+    )
     axis.plot(*mean, "k+", ms=9, mew=1.6, ls="", label="the mean")
     axis.plot(*taken, "o", ms=10, mfc="none", mec="k", mew=1.4, ls="", label="the one taken")
     above_and_below = np.array([found.forecast.max(), found.forecast.min()]) - mean[1]
     price = f"as dear as the mean: forecast + {EMPHASIS:.0f} x step cost"
-    axis.plot(mean[0] - above_and_below / EMPHASIS, mean[1] + above_and_below, "k:", lw=0.9, label=price)
-    axis.set(title=f"the {len(found.forecast)} proposals of step {found.step}", xlabel="step cost", ylabel="forecast")
+    axis.plot(
+        mean[0] - above_and_below / EMPHASIS, mean[1] + above_and_below, "k:", lw=0.9, label=price
+    )
+    axis.set(
+        title=f"the {len(found.forecast)} proposals of step {found.step}",
+        xlabel="step cost",
+        ylabel="forecast",
+    )
     _legend_above(axis)
 
 
@@ -194,7 +246,9 @@ def _halves(found: Proposals) -> dict[str, slice]:
 def _shade(axis: Axes, flags: NDArray[np.bool_], label: str) -> None:
     edges = np.flatnonzero(np.diff([False, *flags, False])).reshape(-1, 2)
     for number, (start, end) in enumerate(edges):
-        axis.axvspan(start, end, fc=SHADE, ec=SHADE, lw=0.4, zorder=0, label=label if number == 0 else None)
+        axis.axvspan(
+            start, end, fc=SHADE, ec=SHADE, lw=0.4, zorder=0, label=label if number == 0 else None
+        )
 
 
 def _share(flags: NDArray[np.bool_]) -> str:

@@ -1,4 +1,5 @@
-"""What `benchmarks.method_figures` draws: episodes of one run under one limit, in several ways, and their budgets."""
+"""What `benchmarks.method_figures` draws: episodes of one run under one limit, in several ways, and
+their budgets."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class Account:
     num_wide: int
     """held steps that executed a proposal of the second half, which by reserve is spread widely"""
     proposals: Proposals | None
-    """of a held step: where episodes can end, the first of those, else the middle one of the others; or None"""
+    """of a held step: where episodes can end, the first of those, else the middle one of the
+    others; or None"""
 
     @property
     def cost(self) -> float:
@@ -128,7 +130,8 @@ class Scene:
 
 @dataclass(frozen=True)
 class Watch:
-    """Keeps every decision of a rollout, lane by lane: forecasts [N], actions [N, A] and which was chosen."""
+    """Keeps every decision of a rollout, lane by lane: forecasts [N], actions [N, A] and which was
+    chosen."""
 
     kept: dict[int, list[tuple[Tensor, Tensor, int]]] = field(default_factory=dict)
 
@@ -138,7 +141,11 @@ class Watch:
         assert decision.candidates is not None
         assert decision.chosen is not None
         for row, lane in enumerate(lanes.tolist()):
-            made = (decision.verification.cost[row, :, 0], decision.candidates.action[row], int(decision.chosen[row]))
+            made = (
+                decision.verification.cost[row, :, 0],
+                decision.candidates.action[row],
+                int(decision.chosen[row]),
+            )
             self.kept.setdefault(lane, []).append(made)
 
 
@@ -147,7 +154,10 @@ def watch(path: str, *, limit: str, episodes: int, device: str = "auto") -> Scen
     run, agent = find_run(path), saformer.load(path, device=device)
     if not isinstance(agent, SaFormerAgent) or agent.dimensions.constraints != 1:
         given = f"{agent.name} with {agent.dimensions.constraints} constraints"
-        raise ValueError(f"{path} is {given}; these figures are of one constraint: give a run of saformer that has one")
+        raise ValueError(
+            f"{path} is {given}; these figures are of one constraint: give a run of saformer "
+            "that has one"
+        )
     options = prepared(agent, run, replace(agent.default_options, verification="reserve"))
     assert agent.reserve is not None
     data, stop_cost = totals_of(run), float(agent.reserve.get_buffer("stop_cost")[0])
@@ -161,7 +171,9 @@ def watch(path: str, *, limit: str, episodes: int, device: str = "auto") -> Scen
         stop_cost=stop_cost,
         needed=_needed(agent.reserve),
         accounts={
-            way: roll_out(agent, replace(options, **WAYS[way]), data, parsed.values[0], episodes=episodes)
+            way: roll_out(
+                agent, replace(options, **WAYS[way]), data, parsed.values[0], episodes=episodes
+            )
             for way in ways
         },
     )
@@ -189,16 +201,25 @@ def _told_the_limit(agent: SaFormerAgent) -> SaFormerAgent:
 def roll_out(
     agent: SaFormerAgent, options: ExecutionOptions, data: Totals, limit: float, *, episodes: int
 ) -> list[Account]:
-    """So many episodes in one way, from the initial states that `saformer evaluate --seed 0` begins with."""
+    """So many episodes in one way, from the initial states that `saformer evaluate --seed 0` begins
+    with."""
     seen, maker = Watch(), Maker(data.environment, tuple(data.criteria))
-    seeds, limits = [FIRST_SEED + number for number in range(episodes)], [np.array([limit])] * episodes
+    seeds, limits = (
+        [FIRST_SEED + number for number in range(episodes)],
+        [np.array([limit])] * episodes,
+    )
     horizon = data.environment.horizon
     played = rollout(agent.policy(options), maker, limits, seeds, horizon=horizon, watch=seen)
-    return [_account(agent, episode, seen.kept[lane], options) for lane, episode in enumerate(played)]
+    return [
+        _account(agent, episode, seen.kept[lane], options) for lane, episode in enumerate(played)
+    ]
 
 
 def _account(
-    agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]], options: ExecutionOptions
+    agent: SaFormerAgent,
+    episode: Episode,
+    made: list[tuple[Tensor, Tensor, int]],
+    options: ExecutionOptions,
 ) -> Account:
     assert agent.reserve is not None
     can_stop = bool(agent.reserve.get_buffer("stop_cost").isfinite())
@@ -219,23 +240,35 @@ def _account(
     )
 
 
-def _told(reserve: Reserve, left: NDArray[np.float64], options: ExecutionOptions) -> NDArray[np.float64]:
-    """[T] which limit was read, by what was left [T + 1]: the reserve is asked again, without past or state."""
+def _told(
+    reserve: Reserve, left: NDArray[np.float64], options: ExecutionOptions
+) -> NDArray[np.float64]:
+    """[T] which limit was read, by what was left [T + 1]: the reserve is asked again, without past
+    or state."""
     if options.verification != "reserve":
         return np.full(len(left) - 1, left[0])
     remaining = torch.from_numpy(left[:-1, None]).to(reserve.get_buffer("levels"))  # [T, 1]
-    limit, nothing = remaining[:1].expand_as(remaining), remaining[:, None, :][:, :0]  # [T, 1], [T, 0, 1]
+    limit, nothing = (
+        remaining[:1].expand_as(remaining),
+        remaining[:, None, :][:, :0],
+    )  # [T, 1], [T, 0, 1]
     unseen = dict.fromkeys(("cost_to_go", "return_to_go", "state", "action"), nothing)
-    past = WindowBatch(limit=limit, timestep=nothing[..., 0].long(), valid=nothing[..., 0].bool(), **unseen)
+    past = WindowBatch(
+        limit=limit, timestep=nothing[..., 0].long(), valid=nothing[..., 0].bool(), **unseen
+    )
     prompt = Prompt(past, remaining, remaining, torch.arange(len(limit), device=limit.device))
     more = reserve.tell(prompt, remaining - options.margin * limit).past.limit - limit
     return left[0] + more[:, 0].double().cpu().numpy()
 
 
-def _proposals(agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]], step: int) -> Proposals:
+def _proposals(
+    agent: SaFormerAgent, episode: Episode, made: list[tuple[Tensor, Tensor, int]], step: int
+) -> Proposals:
     assert agent.reserve is not None
     normalize = agent.model.normalizer.normalize
     forecast, action, chosen = made[step]
-    state = torch.from_numpy(episode.trajectory.state[step]).to(action).expand(len(action), -1)  # [N, S]
+    state = (
+        torch.from_numpy(episode.trajectory.state[step]).to(action).expand(len(action), -1)
+    )  # [N, S]
     cost = agent.reserve.step_cost(normalize("state", state), normalize("action", action))[:, 0]
     return Proposals(step, forecast.double().cpu().numpy(), cost.double().cpu().numpy(), chosen)

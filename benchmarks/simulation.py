@@ -24,7 +24,8 @@ Actions = NDArray[np.float32]
 
 
 class Threads:
-    """Shares of the lanes, each stepped by a thread: MuJoCo lets go of Python's lock, the rest does not."""
+    """Shares of the lanes, each stepped by a thread: MuJoCo lets go of Python's lock, the rest does
+    not."""
 
     def __init__(self, maker: Maker, lanes: int, threads: int) -> None:
         self.columns = Here([maker() for _ in range(lanes)], range(lanes)).columns
@@ -56,8 +57,8 @@ def stepped(stepper: Stepper, actions: Actions) -> float:
 
 
 def rolled_out(maker: Maker, actions: Actions, threads: int) -> tuple[float, float]:
-    """MuJoCo's own threaded rollout, and what Python must add of an observation and a reward (wrappers, costs and
-    the end of episodes not counted): milliseconds of both."""
+    """MuJoCo's own threaded rollout, and what Python must add of an observation and a reward
+    (wrappers, costs and the end of episodes not counted): milliseconds of both."""
     lanes = actions.shape[1]
     environments = [maker().unwrapped for _ in range(lanes)]
     model, kind = environments[0].model, mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -69,7 +70,9 @@ def rolled_out(maker: Maker, actions: Actions, threads: int) -> tuple[float, flo
     with Rollout(nthread=threads) as roll:
         for action in actions:
             began = time.perf_counter()
-            control = np.repeat(action[:, None].astype(np.float64), environments[0].frame_skip, axis=1)
+            control = np.repeat(
+                action[:, None].astype(np.float64), environments[0].frame_skip, axis=1
+            )
             state = roll.rollout(model, scratch, state, control)[0][:, -1].copy()
             between = time.perf_counter()
             for lane, environment in enumerate(environments):
@@ -83,14 +86,21 @@ def rolled_out(maker: Maker, actions: Actions, threads: int) -> tuple[float, flo
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lanes", type=int, default=80)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     lanes, workers = options.lanes, options.workers
-    print(f"A step of {lanes} lanes, {workers} workers or threads, {len(os.sched_getaffinity(0))} cores:\n")
-    print("| environment | one process | threads | processes | MuJoCo's rollout: physics + Python |")
+    print(
+        f"A step of {lanes} lanes, {workers} workers or threads, {len(os.sched_getaffinity(0))} "
+        "cores:\n"
+    )
+    print(
+        "| environment | one process | threads | processes | MuJoCo's rollout: physics + Python |"
+    )
     print("|---|---|---|---|---|")
     for name, (dimensions, _) in ROBOTS.items():
         maker, rng = maker_of(name), np.random.default_rng(0)
@@ -102,7 +112,8 @@ def main() -> None:
             processes = stepped(pool, actions)
         physics, rest = rolled_out(maker, actions, workers)
         print(
-            f"| {name} | {here:.2f} ms | {threads:.2f} ms | {processes:.2f} ms | {physics:.2f} + {rest:.2f} ms |",
+            f"| {name} | {here:.2f} ms | {threads:.2f} ms | {processes:.2f} ms | {physics:.2f} + "
+            f"{rest:.2f} ms |",
             flush=True,
         )
     close_idle()

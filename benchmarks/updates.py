@@ -1,4 +1,5 @@
-"""How long an update of actor and critic takes: plainly, as we train, packed, and beside OSRL's CDT (its actor alone).
+"""How long an update of actor and critic takes: plainly, as we train, packed, and beside OSRL's CDT
+(its actor alone).
 
 python -m benchmarks.updates --scaling                    two CPU cores
 python -m benchmarks.updates --device cuda --packs 9 27   a GPU
@@ -69,13 +70,17 @@ def packed(data: list[RelabelledStore], device: str) -> Advance:
     for agent in agents:
         agent.model.to(device).train()
     samplers = {id(d): agents[0].sampler(d, device) for d in data}
-    members = [Member(agent, samplers[id(d)], seed) for seed, (agent, d) in enumerate(zip(agents, data, strict=True))]
+    members = [
+        Member(agent, samplers[id(d)], seed)
+        for seed, (agent, d) in enumerate(zip(agents, data, strict=True))
+    ]
     trainer = PackTrainer(members, preset.fit)
     return lambda: trainer.advance(50)[0]
 
 
 def per_update(cases: dict[str, Advance], device: str) -> dict[str, float]:
-    """Seconds per update: on a CPU the median of nine, in turn, so that whatever else goes on hits all alike."""
+    """Seconds per update: on a CPU the median of nine, in turn, so that whatever else goes on hits
+    all alike."""
     for advance in cases.values():
         advance()
         advance()
@@ -148,11 +153,15 @@ def scaling(data: RelabelledStore, device: str) -> list[tuple[str, float]]:
         found.append((f"K = {window}", _alone(single(data, device, fit, window=window), device)))
     for batch in (32, 64, 128, 256):
         torch._dynamo.reset()
-        found.append((f"batch {batch}", _alone(single(data, device, replace(fit, batch_size=batch)), device)))
+        found.append(
+            (f"batch {batch}", _alone(single(data, device, replace(fit, batch_size=batch)), device))
+        )
     for episodes in (10, 100, 1000):
         torch._dynamo.reset()
         grown = made_up(*SIZES[1], episodes=episodes)
-        found.append((f"{1000 * episodes:,} steps of data", _alone(single(grown, device, fit), device)))
+        found.append(
+            (f"{1000 * episodes:,} steps of data", _alone(single(grown, device, fit), device))
+        )
     return found
 
 
@@ -161,11 +170,17 @@ def _alone(advance: Advance, device: str) -> float:
 
 
 def print_single_steps(data: RelabelledStore, device: str, stacks: list[int]) -> None:
-    """Updates of agents of single steps, alone and stacked, recorded with and without compiling; and how long it takes
-    to make the agents and, with compiling and recording, to come through the first updates."""
-    print("\n| agents of single steps, batch 256 | compiled | time | per model | made | first 50 updates |")
+    """Updates of agents of single steps, alone and stacked, recorded with and without compiling;
+    and how long it takes to make the agents and, with compiling and recording, to come through the
+    first updates."""
+    print(
+        "\n| agents of single steps, batch 256 | compiled | time | per model | made | first 50 "
+        "updates |"
+    )
     print("|---|---|---|---|---|---|")
-    for name, how, size in itertools.product(("bcq_lag", "cpq", "coptidice"), ("record", "auto"), (1, *stacks)):
+    for name, how, size in itertools.product(
+        ("bcq_lag", "cpq", "coptidice"), ("record", "auto"), (1, *stacks)
+    ):
         torch._dynamo.reset()
         began = time.perf_counter()
         fit = replace(paper(name).fit, batch_size=256, compile=how)
@@ -174,19 +189,27 @@ def print_single_steps(data: RelabelledStore, device: str, stacks: list[int]) ->
         for agent in agents:
             agent.model.to(device).train()
         sampler = agents[0].sampler(data, device)
-        trainer = PackTrainer([Member(agent, sampler, seed) for seed, agent in enumerate(agents)], fit)
+        trainer = PackTrainer(
+            [Member(agent, sampler, seed) for seed, agent in enumerate(agents)], fit
+        )
         made = time.perf_counter()
         trainer.advance(50)
         first = time.perf_counter()
         taken = 1e3 * _alone(lambda trainer=trainer: trainer.advance(50)[0], device)
-        what, begun = f"{name}, models: {size} | {how == 'auto'}", f"{made - began:.1f} s | {first - made:.1f} s"
+        what, begun = (
+            f"{name}, models: {size} | {how == 'auto'}",
+            f"{made - began:.1f} s | {first - made:.1f} s",
+        )
         print(f"| {what} | {taken:.2f} ms | {taken / size:.3f} ms | {begun} |", flush=True)
 
 
 def print_rooflines(data: RelabelledStore, device: str, packs: list[int]) -> None:
     """What an update takes at the least, by arithmetic and by bytes."""
     preset = paper()
-    print("\n| roofline of an update | operations | bytes | by arithmetic | by bytes |\n|---|---|---|---|---|")
+    print(
+        "\n| roofline of an update | operations | bytes | by arithmetic | by bytes "
+        "|\n|---|---|---|---|---|"
+    )
     for dtype in (torch.float32, torch.bfloat16):
         most = ceilings(device, dtype)
         one = update_work(
@@ -197,7 +220,10 @@ def print_rooflines(data: RelabelledStore, device: str, packs: list[int]) -> Non
             element_bytes=dtype.itemsize,
         )
         name = str(dtype).removeprefix("torch.")
-        print(f"| {name}: at most | {most.operations / 1e9:,.0f} G/s | {most.bytes / 1e9:,.0f} GB/s | | |")
+        print(
+            f"| {name}: at most | {most.operations / 1e9:,.0f} G/s | {most.bytes / 1e9:,.0f} "
+            "GB/s | | |"
+        )
         for models in (1, *packs):
             work = one.times(models)
             least = (1e3 * most.arithmetic_seconds(work), 1e3 * most.byte_seconds(work))
@@ -207,12 +233,23 @@ def print_rooflines(data: RelabelledStore, device: str, packs: list[int]) -> Non
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--packs", type=int, nargs="*", default=[])
     parser.add_argument("--threads", type=int, default=2, help="of a CPU")
-    parser.add_argument("--scaling", action="store_true", help="also with other windows, batches and amounts of data")
-    parser.add_argument("--single-steps", type=int, nargs="*", help="only BCQ-L, CPQ and COptiDICE: alone, and so many")
+    parser.add_argument(
+        "--scaling",
+        action="store_true",
+        help="also with other windows, batches and amounts of data",
+    )
+    parser.add_argument(
+        "--single-steps",
+        type=int,
+        nargs="*",
+        help="only BCQ-L, CPQ and COptiDICE: alone, and so many",
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = [made_up(*size) for size in SIZES]
@@ -220,12 +257,21 @@ def main() -> None:
         print_single_steps(data[1], options.device, options.single_steps)
         return
     on_gpu = options.device != "cpu"
-    name = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {options.threads} threads"
-    print(f"{name}; torch {torch.__version__}; K = 20, 3 layers, width 128, batch 128, HalfCheetah's sizes\n")
+    name = (
+        torch.cuda.get_device_name()
+        if on_gpu
+        else f"{platform.machine()}, {options.threads} threads"
+    )
+    print(
+        f"{name}; torch {torch.__version__}; K = 20, 3 layers, width 128, batch 128, "
+        "HalfCheetah's sizes\n"
+    )
     print("| update of actor and critic | time | per model |\n|---|---|---|")
     fit = paper().fit
     cases = {
-        "plain (float32)": single(data[1], options.device, replace(fit, compile="off", precision="float32")),
+        "plain (float32)": single(
+            data[1], options.device, replace(fit, compile="off", precision="float32")
+        ),
         "as we train": single(data[1], options.device, fit),
     }
     theirs = None if on_gpu else osrl_cdt()

@@ -1,7 +1,8 @@
-"""Freeze the frontiers of the canonical builds: what the data itself shows to be possible within every limit.
+"""Freeze the frontiers of the canonical builds: what the data itself shows to be possible within
+every limit.
 
-Builds each dataset, or takes it from the cache, writes src/saformer/assets/frontiers.json, and prints its table.
-What is frozen already changes with --overwrite only.
+Builds each dataset, or takes it from the cache, writes src/saformer/assets/frontiers.json, and
+prints its table. What is frozen already changes with --overwrite only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name} ...", file=sys.stderr)
         store = load_data(find_task(name), steps=options.steps, seed=0)
         try:
-            frozen = freeze(frozen, name, CanonicalBuild.of(relabel(store, [torque])), overwrite=options.overwrite)
+            frozen = freeze(
+                frozen,
+                name,
+                CanonicalBuild.of(relabel(store, [torque])),
+                overwrite=options.overwrite,
+            )
         except ValueError as error:
             refused.append(str(error))
     options.out.write_text(_json(frozen))
@@ -42,29 +48,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def table(builds: dict[str, CanonicalBuild]) -> str:
     """The builds in Markdown."""
-    head = (
-        "| dataset | episodes | return min / mean / max | cost min / 10% / 20% / 30% / 50% / max | corr(return, cost) |"
+    head = "| dataset | episodes | return min / mean / max | cost min / 10% / 20% / 30% / 50% / max | corr(return, cost) |"
+    return "\n".join(
+        [head, "|---|---|---|---|---|", *(_row(name, build) for name, build in builds.items())]
     )
-    return "\n".join([head, "|---|---|---|---|---|", *(_row(name, build) for name, build in builds.items())])
 
 
 def _row(name: str, build: CanonicalBuild) -> str:
-    returns = " / ".join(f"{value:.0f}" for value in (build.return_min, build.return_mean, build.return_max))
+    returns = " / ".join(
+        f"{value:.0f}" for value in (build.return_min, build.return_mean, build.return_max)
+    )
     costs = " / ".join(f"{value:.0f}" for value in build.thresholds.values())
     return f"| {name} | {build.num_trajectories} | {returns} | {costs} | {build.correlation:.2f} |"
 
 
 def _json(builds: dict[str, CanonicalBuild]) -> str:
     """One line for each build, so that a change shows which one moved."""
-    lines = (f"{json.dumps(name)}: {json.dumps(build.plain(), allow_nan=False)}" for name, build in builds.items())
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(build.plain(), allow_nan=False)}"
+        for name, build in builds.items()
+    )
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", default=TASKS, help="which tasks; by default the nine of the paper")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tasks", nargs="+", default=TASKS, help="which tasks; by default the nine of the paper"
+    )
     parser.add_argument("--steps", type=int, help="build fewer steps, to try it out; needs --out")
-    parser.add_argument("--out", type=Path, default=FROZEN, help="where to write; by default into the package")
+    parser.add_argument(
+        "--out", type=Path, default=FROZEN, help="where to write; by default into the package"
+    )
     parser.add_argument("--overwrite", action="store_true", help="change what is frozen")
     options = parser.parse_args(arguments)
     if options.steps is not None and options.out == FROZEN:

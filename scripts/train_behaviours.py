@@ -1,11 +1,13 @@
 """Train behaviour policies for a Gymnasium task and pack them like the bundled ones.
 
-    python scripts/train_behaviours.py Hopper-v5 --steps 1500000 --snapshots 20 --out hopper.npz --seed 0
+    python scripts/train_behaviours.py Hopper-v5 --steps 1500000 --snapshots 20 --out hopper.npz
+    --seed 0
 
-The file is then a source of datasets: `saformer.envs.behaviours.build("hopper.npz", "medium-replay", steps=300_000)`.
-It needs Stable-Baselines3 (pip install 'saformer[behaviours]'), whose soft actor-critic is trained with two hidden
-layers of 256 and ReLU, learning rate 3e-4, batches of 256, one update per step, discount 0.99, and an automatic
-temperature with target entropy -dim(A). Observations are fed raw.
+The file is then a source of datasets: `saformer.envs.behaviours.build("hopper.npz",
+"medium-replay", steps=300_000)`. It needs Stable-Baselines3 (pip install 'saformer[behaviours]'),
+whose soft actor-critic is trained with two hidden layers of 256 and ReLU, learning rate 3e-4,
+batches of 256, one update per step, discount 0.99, and an automatic temperature with target entropy
+-dim(A). Observations are fed raw.
 """
 
 from __future__ import annotations
@@ -102,9 +104,13 @@ def snapshot_steps(steps: int, snapshots: int) -> list[int]:
 
 
 def choose_roles(returns: Sequence[float]) -> Roles:
-    """Expert: the best. Medium: the first to come a third of the way there, from zero or a negative start."""
+    """Expert: the best. Medium: the first to come a third of the way there, from zero or a negative
+    start."""
     if len(returns) < LEAST_SNAPSHOTS or not np.isfinite(returns).all():
-        raise ValueError(f"roles need the finite returns of at least {LEAST_SNAPSHOTS} snapshots, got {list(returns)}")
+        raise ValueError(
+            f"roles need the finite returns of at least {LEAST_SNAPSHOTS} snapshots, got "
+            f"{list(returns)}"
+        )
     expert = int(np.argmax(returns))
     start = min(returns[0], 0.0)
     enough = start + (returns[expert] - start) / 3
@@ -113,22 +119,30 @@ def choose_roles(returns: Sequence[float]) -> Roles:
 
 
 def weights_of(policy: Any) -> Weights:
-    """The layers of a Stable-Baselines3 SAC policy's actor as float16, inputs first: mean and log-deviation in one."""
+    """The layers of a Stable-Baselines3 SAC policy's actor as float16, inputs first: mean and
+    log-deviation in one."""
     actor = policy.actor
     hidden = [layer for layer in actor.latent_pi if isinstance(layer, torch.nn.Linear)]
     if len(hidden) != LAYERS - 1:
         raise ValueError(f"a bundle's policies have {LAYERS - 1} hidden layers, got {len(hidden)}")
     packed: Weights = {}
     for number, heads in enumerate([*((layer,) for layer in hidden), (actor.mu, actor.log_std)]):
-        packed[f"w{number}"] = np.concatenate([_half(head.weight).T for head in heads], axis=1)  # [inputs, outputs]
+        packed[f"w{number}"] = np.concatenate(
+            [_half(head.weight).T for head in heads], axis=1
+        )  # [inputs, outputs]
         packed[f"b{number}"] = np.concatenate([_half(head.bias) for head in heads])
     return packed
 
 
-def pack(environment: gymnasium.Env, identifier: str, snapshots: Sequence[Snapshot], roles: Roles) -> dict[str, Any]:
+def pack(
+    environment: gymnasium.Env, identifier: str, snapshots: Sequence[Snapshot], roles: Roles
+) -> dict[str, Any]:
     """The arrays of a bundle."""
     bounds = environment.action_space
-    layers = {name: np.stack([snapshot.weights[name] for snapshot in snapshots]) for name in snapshots[0].weights}
+    layers = {
+        name: np.stack([snapshot.weights[name] for snapshot in snapshots])
+        for name in snapshots[0].weights
+    }
     return {
         **layers,
         "steps": np.array([snapshot.steps for snapshot in snapshots], np.int64),
@@ -142,7 +156,11 @@ def pack(environment: gymnasium.Env, identifier: str, snapshots: Sequence[Snapsh
 
 
 def evaluate(
-    environment: gymnasium.Env, identifier: str, weights: Weights, episodes: int, seed: Sequence[int]
+    environment: gymnasium.Env,
+    identifier: str,
+    weights: Weights,
+    episodes: int,
+    seed: Sequence[int],
 ) -> float:
     """Mean return of a snapshot as it will be packed, with sampled actions."""
     alone = pack(environment, identifier, [Snapshot(0, weights, 0.0)], Roles((0,), 0, 0))
@@ -155,15 +173,22 @@ def evaluate(
     return float(np.mean(returns))
 
 
-def train(options: Options, *, stop: Callable[[], bool], progress: Callable[[int, str], None]) -> list[Snapshot]:
+def train(
+    options: Options, *, stop: Callable[[], bool], progress: Callable[[int, str], None]
+) -> list[Snapshot]:
     """Snapshots of one run; fewer than asked for if `stop` says so."""
     try:
         from stable_baselines3 import SAC
     except ModuleNotFoundError:
-        raise ValueError("training needs Stable-Baselines3: pip install 'saformer[behaviours]'") from None
+        raise ValueError(
+            "training needs Stable-Baselines3: pip install 'saformer[behaviours]'"
+        ) from None
     due = snapshot_steps(options.steps, options.snapshots)
     snapshots: list[Snapshot] = []
-    with make_environment(options.environment) as rehearsal, make_environment(options.environment) as environment:
+    with (
+        make_environment(options.environment) as rehearsal,
+        make_environment(options.environment) as environment,
+    ):
         model = SAC(
             "MlpPolicy",
             environment,
@@ -184,7 +209,9 @@ def train(options: Options, *, stop: Callable[[], bool], progress: Callable[[int
             step = model.num_timesteps
             if step == due[len(snapshots)]:
                 weights, seed = weights_of(model.policy), (options.seed, len(snapshots))
-                mean_return = evaluate(rehearsal, options.environment, weights, options.episodes, seed)
+                mean_return = evaluate(
+                    rehearsal, options.environment, weights, options.episodes, seed
+                )
                 snapshots.append(Snapshot(step, weights, mean_return))
             progress(step, f"return {snapshots[-1].mean_return:.1f}" if snapshots else "")
             return not stop() and len(snapshots) < options.snapshots
@@ -214,16 +241,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _finish(options: Options, snapshots: Sequence[Snapshot], console: Console) -> int:
     found = f"{len(snapshots)} of {options.snapshots} snapshots"
     if len(snapshots) < LEAST_SNAPSHOTS:
-        console.print(f"interrupted with {found}, of which a bundle needs {LEAST_SNAPSHOTS}: nothing is packed")
+        console.print(
+            f"interrupted with {found}, of which a bundle needs {LEAST_SNAPSHOTS}: nothing is "
+            "packed"
+        )
         return 130
     roles = choose_roles([snapshot.mean_return for snapshot in snapshots])
     console.print(_table(snapshots, roles))
     if roles.medium == roles.expert:
-        console.print("medium and expert are the same snapshot: train for longer, or take more", soft_wrap=True)
+        console.print(
+            "medium and expert are the same snapshot: train for longer, or take more",
+            soft_wrap=True,
+        )
     with make_environment(options.environment) as environment:
         save_bundle(pack(environment, options.environment, snapshots, roles), options.out)
     interrupted = len(snapshots) < options.snapshots
-    console.print(f"{'interrupted: ' if interrupted else ''}{options.out} holds {found}", soft_wrap=True)
+    console.print(
+        f"{'interrupted: ' if interrupted else ''}{options.out} holds {found}", soft_wrap=True
+    )
     return 130 if interrupted else 0
 
 
@@ -233,7 +268,9 @@ def _table(snapshots: Sequence[Snapshot], roles: Roles) -> Table:
         table.add_column(title, justify="right")
     table.add_column("role")
     for index, snapshot in enumerate(snapshots):
-        table.add_row(str(index), f"{snapshot.steps:,}", f"{snapshot.mean_return:.1f}", roles.of(index))
+        table.add_row(
+            str(index), f"{snapshot.steps:,}", f"{snapshot.mean_return:.1f}", roles.of(index)
+        )
     return table
 
 

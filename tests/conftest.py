@@ -16,7 +16,8 @@ from saformer.envs import allowance
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that learn first: they take minutes each, and begun last they would keep one core busy alone."""
+    """Those that learn first: they take minutes each, and begun last they would keep one core busy
+    alone."""
     items.sort(key=lambda item: "tests/learning/" not in item.nodeid)
 
 
@@ -47,7 +48,8 @@ def tiny_config(**changes: object) -> SaFormerConfig:
 
 @pytest.fixture
 def agent(data: RelabelledStore) -> SaFormerAgent:
-    """Untrained, with a spread of outputs: random weights rather than the near-zero initial ones."""
+    """Untrained, with a spread of outputs: random weights rather than the near-zero initial
+    ones."""
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     randomise(agent.model)
     return agent

@@ -19,7 +19,11 @@ class Mutant:
 
 OBJECTIVES, EXECUTION, FIT = "core/objectives.py", "core/execution.py", "training/fit.py"
 PROPOSALS = "core/proposals.py"
-LIMITS, CURVE, INSPECTION = "data/limits.py", "tests/data/test_frontier_curve.py", "tests/data/test_inspection.py"
+LIMITS, CURVE, INSPECTION = (
+    "data/limits.py",
+    "tests/data/test_frontier_curve.py",
+    "tests/data/test_inspection.py",
+)
 SCRIPT = "../../scripts/train_behaviours.py"
 
 MUTANTS = (

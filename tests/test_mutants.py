@@ -38,7 +38,9 @@ def test_every_claim_has_its_mutant():
     backed = {mutant.tests for mutant in MUTANTS}
     for path in sorted((ROOT / "tests").glob("*/test_*.py")):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and "Seen to fail" in (ast.get_docstring(node) or ""):
+            if isinstance(node, ast.FunctionDef) and "Seen to fail" in (
+                ast.get_docstring(node) or ""
+            ):
                 assert f"{path.relative_to(ROOT)}::{node.name}" in backed
 
 
@@ -49,9 +51,24 @@ def test_mutant_is_caught(copy: Path, mutant: Mutant):
     whole = file.read_text()
     file.write_text(whole.replace(mutant.old, mutant.new))
     try:
-        environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.tests]
-        result = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(copy / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            mutant.tests,
+        ]
+        result = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, check=False
+        )
     finally:
         file.write_text(whole)
     assert result.returncode == 1, f"survived: {result.stdout[-2000:]}"

@@ -1,4 +1,5 @@
-"""A shield around any policy: where costs are functions of the action alone, no episode passes its limit."""
+"""A shield around any policy: where costs are functions of the action alone, no episode passes its
+limit."""
 
 from __future__ import annotations
 
@@ -18,18 +19,19 @@ from saformer.criteria.afford import Affordable
 
 Doubles = NDArray[np.float64]
 MARGIN = 2.0**-23
-"""Share of a limit that is never spent: limits are told as float32, which may round them up by half of it; the other
-half is more than any order of adding costs up in float64 can lose."""
+"""Share of a limit that is never spent: limits are told as float32, which may round them up by half
+of it; the other half is more than any order of adding costs up in float64 can lose."""
 
 
 class Shield:
     """Executes what the policy chooses, made cheaper where it costs more than what remains.
 
-    spent + cost <= limit after every step, for each constraint, discounted or not, whatever the policy chooses, also if
-    `budget.limit` is cut mid-episode to no less than what is spent. Why: an action is costed before it is executed, by
-    the criteria themselves; and there is always one that can be afforded, the cheapest. If that is not free, what it
-    will cost until the horizon is set aside from the start, and a limit below that is refused. The policy is told what
-    was executed. See docs/shield.md for what this proves and what not.
+    spent + cost <= limit after every step, for each constraint, discounted or not, whatever the
+    policy chooses, also if `budget.limit` is cut mid-episode to no less than what is spent. Why: an
+    action is costed before it is executed, by the criteria themselves; and there is always one that
+    can be afforded, the cheapest. If that is not free, what it will cost until the horizon is set
+    aside from the start, and a limit below that is refused. The policy is told what was executed.
+    See docs/shield.md for what this proves and what not.
     """
 
     def __init__(
@@ -49,7 +51,8 @@ class Shield:
         self._horizon = horizon
         if self._affordable.least.any() and horizon is None:
             raise ValueError(
-                f"even the cheapest action costs {self._least} a step ({self._names}), which must be set aside for the "
+                f"even the cheapest action costs {self._least} a step ({self._names}), which "
+                "must be set aside for the "
                 "steps to come: say how many an episode can have, with horizon"
             )
         self._begin(0)
@@ -85,7 +88,12 @@ class Shield:
         return replace(decision, action=executed.to(device), shielded=shielded.to(device))
 
     def observe(
-        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Tensor | None = None
+        self,
+        reward: Tensor,
+        cost: Tensor,
+        lanes: Tensor | None = None,
+        *,
+        action: Tensor | None = None,
     ) -> None:
         """Book what the last action cost: what was known, or what is told if that is more."""
         rows = self._rows(lanes)
@@ -108,7 +116,8 @@ class Shield:
         return self.budget.limit.cpu().numpy().astype(np.float64)[rows]
 
     def _weights(self, rows: NDArray[np.int64]) -> tuple[Doubles, Doubles]:
-        """How much a cost counts at the present step, and from it to the horizon if one is needed: [L, 1] each."""
+        """How much a cost counts at the present step, and from it to the horizon if one is needed:
+        [L, 1] each."""
         step = self._num_steps[rows][:, None]
         weight = np.maximum(self._discount**step, np.finfo(np.float64).tiny)
         if not self._affordable.least.any():
@@ -116,7 +125,8 @@ class Shield:
         assert self._horizon is not None
         if (step >= self._horizon).any():
             raise ValueError(
-                f"an episode goes on beyond its horizon of {self._horizon} steps, for which its limit was shared out: "
+                f"an episode goes on beyond its horizon of {self._horizon} steps, for which its "
+                "limit was shared out: "
                 "give the shield the longest that an episode can be"
             )
         steps = np.arange(self._horizon)
@@ -126,15 +136,18 @@ class Shield:
         if short.any():
             lane, place = np.argwhere(short)[0]
             raise ValueError(
-                f"a limit of {limit[lane, place]:g} cannot be kept: even the cheapest action costs {self._least} a "
-                f"step ({self._names}), {needed[lane, place]:g} over {self._horizon} steps; raise the limit"
+                f"a limit of {limit[lane, place]:g} cannot be kept: even the cheapest action "
+                f"costs {self._least} a "
+                f"step ({self._names}), {needed[lane, place]:g} over {self._horizon} steps; "
+                "raise the limit"
             )
 
     def _warn_if_short(self, left: Doubles, needed: Doubles) -> None:
         """Only a limit that was cut can be short: `reset` refuses others."""
         if self._affordable.least.any() and (left < needed).any():
             warnings.warn(
-                f"a limit was cut below what even the cheapest actions still cost ({self._least} a step): it may be "
+                f"a limit was cut below what even the cheapest actions still cost ({self._least} "
+                "a step): it may be "
                 "passed, though by no more than they cost",
                 stacklevel=3,
             )
@@ -149,7 +162,8 @@ class Shield:
 
 
 class Unlimited:
-    """A policy that is told one limit in every episode, whatever the limit: what it does without heeding any."""
+    """A policy that is told one limit in every episode, whatever the limit: what it does without
+    heeding any."""
 
     def __init__(self, policy: Policy, limit: Sequence[float]) -> None:
         self._policy, self._told = policy, torch.tensor([list(limit)])
@@ -170,7 +184,12 @@ class Unlimited:
         return self._policy.act(state, lanes)
 
     def observe(
-        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Tensor | None = None
+        self,
+        reward: Tensor,
+        cost: Tensor,
+        lanes: Tensor | None = None,
+        *,
+        action: Tensor | None = None,
     ) -> None:
         """Pass on what the last action brought, and book it."""
         every = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()

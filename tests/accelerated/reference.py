@@ -1,6 +1,8 @@
-"""How far fused readings, branches and decisions are from plain ones: a program, because Triton is interpreted or not.
+"""How far fused readings, branches and decisions are from plain ones: a program, because Triton is
+interpreted or not.
 
-Prints a JSON object. On a GPU the kernels are compiled, elsewhere interpreted (TRITON_INTERPRET=1) and slow.
+Prints a JSON object. On a GPU the kernels are compiled, elsewhere interpreted (TRITON_INTERPRET=1)
+and slow.
 """
 
 from __future__ import annotations
@@ -37,12 +39,15 @@ class Plain(Recorder):
 
 @torch.no_grad()
 def trunk_differences(sizes: tuple[int, ...], candidates: int = 11) -> dict[str, float]:
-    """Of readings and branches, on lanes of which some are padded, and on some of the lanes in another order."""
+    """Of readings and branches, on lanes of which some are padded, and on some of the lanes in
+    another order."""
     width, heads, layers, length, own = sizes
     trunk = Trunk(TrunkConfig(layers=layers, width=width, heads=heads)).to(DEVICE).eval()
     randomise(trunk, seed=width + own)
     for parameter in trunk.parameters():
-        parameter.mul_((32 / width) ** 0.5)  # lest wide models weigh one token alone, and rounding with it
+        parameter.mul_(
+            (32 / width) ** 0.5
+        )  # lest wide models weigh one token alone, and rounding with it
     made, lanes = torch.Generator().manual_seed(length), 3
     tokens = torch.randn(lanes, length, width, generator=made).to(DEVICE)
     padding = torch.tensor([0, min(4, length - 1), length - 1], device=DEVICE)
@@ -61,8 +66,11 @@ def trunk_differences(sizes: tuple[int, ...], candidates: int = 11) -> dict[str,
     }
 
 
-def decision_differences(dimensions: Dimensions, *, steps: int, window: int = 4) -> dict[str, float]:
-    """Of whole decisions: pasts from empty to full, several rounds, lanes that end, one begun anew, weights changed."""
+def decision_differences(
+    dimensions: Dimensions, *, steps: int, window: int = 4
+) -> dict[str, float]:
+    """Of whole decisions: pasts from empty to full, several rounds, lanes that end, one begun anew,
+    weights changed."""
     plain = SaFormer(dimensions, TrunkConfig(layers=2, width=32, heads=2)).to(DEVICE)
     randomise(plain)
     make_it_matter(plain)
@@ -73,7 +81,10 @@ def decision_differences(dimensions: Dimensions, *, steps: int, window: int = 4)
     policies = [SaFormerPolicy(model, window=window, options=options) for model in models]
     forecast = _typical_forecast(policies[1], dimensions)
     for policy in policies:
-        policy.reset(torch.zeros(lanes, dimensions.state), torch.stack([0 * forecast[0], forecast[1], forecast[2] + 9]))
+        policy.reset(
+            torch.zeros(lanes, dimensions.state),
+            torch.stack([0 * forecast[0], forecast[1], forecast[2] + 9]),
+        )
     worst: dict[str, float] = {}
     for step in range(steps):
         alive = torch.tensor([0, 2] if step % 3 == 2 else [0, 1, 2])
@@ -81,14 +92,19 @@ def decision_differences(dimensions: Dimensions, *, steps: int, window: int = 4)
             with torch.no_grad():
                 plain.actor.action_head.linear.bias.add_(0.1)  # in place: both must see it
             for policy in policies:
-                policy.reset(torch.zeros(1, dimensions.state), forecast[:1], lanes=torch.tensor([1]))
+                policy.reset(
+                    torch.zeros(1, dimensions.state), forecast[:1], lanes=torch.tensor([1])
+                )
         state = torch.randn(len(alive), dimensions.state, generator=made)
         ours, theirs = (policy.act(state, alive) for policy in policies)
         cost = 0.05 * torch.rand(len(alive), dimensions.constraints, generator=made)
         for policy in policies:
             policy.observe(torch.zeros(len(alive), 1), cost, alive)
         rounds |= set(theirs.num_rounds.tolist())
-        found = {name: off(getattr(ours, name).float(), getattr(theirs, name).float()) for name in COMPARED}
+        found = {
+            name: off(getattr(ours, name).float(), getattr(theirs, name).float())
+            for name in COMPARED
+        }
         found |= {"cost": off(ours.verification.cost, theirs.verification.cost)}
         found |= {"density": off(ours.candidates.log_density, theirs.candidates.log_density)}
         worst = {name: max(value, worst.get(name, 0.0)) for name, value in found.items()}
@@ -96,7 +112,8 @@ def decision_differences(dimensions: Dimensions, *, steps: int, window: int = 4)
 
 
 def make_it_matter(model: SaFormer) -> None:
-    """Units, bounds of actions and of deviations; and costs lie ahead: no round is safe under a limit of 0."""
+    """Units, bounds of actions and of deviations; and costs lie ahead: no round is safe under a
+    limit of 0."""
     model.critic.head.bias.data.add_(20.0)
     model.actor.action_head.linear.bias.data[-2:] += torch.tensor([-9.0, 4.0], device=DEVICE)
     model.get_buffer("action_low").fill_(-1.0)
@@ -133,8 +150,12 @@ def main() -> None:
         for size in sizes:
             found[f"trunk {size} of many rows"] = trunk_differences(size, candidates=2000)
         with patch.object(execution, "Recorder", Plain):
-            found["unrecorded decisions"] = decision_differences(Dimensions(state=17, action=6, horizon=9), steps=12)
-    found["a past of nothing"] = decision_differences(Dimensions(state=2, action=1, horizon=6), steps=2, window=1)
+            found["unrecorded decisions"] = decision_differences(
+                Dimensions(state=17, action=6, horizon=9), steps=12
+            )
+    found["a past of nothing"] = decision_differences(
+        Dimensions(state=2, action=1, horizon=6), steps=2, window=1
+    )
     print(json.dumps(found))
 
 

@@ -1,4 +1,5 @@
-"""Decisions by kernels of our own are the plain ones, and where they cannot be made the plain ones are."""
+"""Decisions by kernels of our own are the plain ones, and where they cannot be made the plain ones
+are."""
 
 import copy
 import importlib.util
@@ -30,7 +31,9 @@ FUSED = TrunkConfig(layers=2, width=64, heads=2, dropout=0.1)
 @pytest.fixture
 def found():
     """What the kernels are off by: compiled on a GPU, else interpreted."""
-    environment = os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
+    environment = (
+        os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
+    )
     command = [sys.executable, "-m", "tests.accelerated.reference"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return json.loads(result.stdout.splitlines()[-1])
@@ -38,7 +41,8 @@ def found():
 
 @needs_triton
 def test_kernels_equal_plain_pytorch(found):
-    """Readings and branches of odd sizes, padded pasts, some lanes; whole decisions of several rounds."""
+    """Readings and branches of odd sizes, padded pasts, some lanes; whole decisions of several
+    rounds."""
     for case, differences in found.items():
         assert max(differences.values()) < 1e-5, (case, differences)
 
@@ -112,15 +116,21 @@ def test_a_reading_of_some_lanes_is_theirs(agent):
         alone = model.read(history.prompt(state[lanes], policy.budget, lanes))
         action, asked = torch.zeros(2, 4, 1), torch.zeros(2, 4, 1)
         for one, other in zip((some, alone), (alone, some), strict=True):
-            assert torch.allclose(model.forecast(one, action).mean, model.forecast(other, action).mean)
-            assert torch.allclose(model.actions(one, asked, action)[0], model.actions(other, asked, action)[0])
+            assert torch.allclose(
+                model.forecast(one, action).mean, model.forecast(other, action).mean
+            )
+            assert torch.allclose(
+                model.actions(one, asked, action)[0], model.actions(other, asked, action)[0]
+            )
     assert torch.equal(some.remaining, alone.remaining)
 
 
 @needs_triton
 def test_weights_are_shared(agent):
     """Not one is copied, and all go by their names."""
-    ours = dict(FusedSaFormer(agent.model).named_parameters()) | dict(FusedSaFormer(agent.model).named_buffers())
+    ours = dict(FusedSaFormer(agent.model).named_parameters()) | dict(
+        FusedSaFormer(agent.model).named_buffers()
+    )
     theirs = dict(agent.model.named_parameters()) | dict(agent.model.named_buffers())
     assert ours.keys() == theirs.keys()
     assert all(ours[name] is theirs[name] for name in theirs)
@@ -140,11 +150,14 @@ def test_an_agent_on_a_gpu_decides_by_kernels(data):
 @needs_a_gpu
 @needs_triton
 def test_decisions_of_the_papers_size_are_the_plain_ones():
-    """64 lanes from their first step until the window is full and beyond; a third of them ends on the way."""
+    """64 lanes from their first step until the window is full and beyond; a third of them ends on
+    the way."""
     torch.manual_seed(0)
     plain = SaFormer(Dimensions(state=17, action=6, horizon=1000), TrunkConfig()).cuda()
     options = ExecutionOptions(candidates=128, rounds=1)
-    policies = [SaFormerPolicy(model, window=20, options=options) for model in (fastest(plain), plain)]
+    policies = [
+        SaFormerPolicy(model, window=20, options=options) for model in (fastest(plain), plain)
+    ]
     made = torch.Generator().manual_seed(0)
     for policy in policies:
         policy.reset(torch.zeros(64, 17), torch.full((64, 1), 1.0))
@@ -159,6 +172,8 @@ def test_decisions_of_the_papers_size_are_the_plain_ones():
             (ours.verification.cost, theirs.verification.cost),
         ):
             assert ((one - other).abs() / (1 + other.abs())).max() < 1e-5, step
-        policies[0].history._steps.copy_(policies[1].history._steps)  # one that is a hair safer must not lead astray
+        policies[0].history._steps.copy_(
+            policies[1].history._steps
+        )  # one that is a hair safer must not lead astray
         for policy in policies:
             policy.observe(torch.zeros(len(lanes), 1), torch.full((len(lanes), 1), 0.01), lanes)

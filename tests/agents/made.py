@@ -13,7 +13,8 @@ LENGTH, HORIZON = 5, 100
 
 
 def short_episodes(*, spread: float = 1.0, episodes: int = 60, seed: int = 0) -> RelabelledStore:
-    """Episodes that end after 5 steps of a possible 100: each step earns 1, and the last one costs 2.
+    """Episodes that end after 5 steps of a possible 100: each step earns 1, and the last one costs
+    2.
 
     The state is the step's number; what is done, within `spread` of 0, changes nothing.
     """

@@ -1,4 +1,5 @@
-"""What agents of single steps must keep to beyond the contracts of all: BCQ-Lagrangian, CPQ and COptiDICE."""
+"""What agents of single steps must keep to beyond the contracts of all: BCQ-Lagrangian, CPQ and
+COptiDICE."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ every_agent = pytest.mark.parametrize("kind", ["bcq_lag", "cpq", "coptidice"])
 
 
 def make(kind: str, data, **changes):
-    return create_agent(data, replace(CASES[kind].config(0.0, data.cost.shape[1]), **changes), seed=0)
+    return create_agent(
+        data, replace(CASES[kind].config(0.0, data.cost.shape[1]), **changes), seed=0
+    )
 
 
 @every_agent

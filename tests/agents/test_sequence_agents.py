@@ -36,19 +36,24 @@ def cdt(data, **changes) -> CDTAgent:
 
 
 def bc(data, **changes) -> BCSafeAgent:
-    return BCSafeAgent.create(data, BCSafeConfig(trunk=TRUNK, **{"limit": (8.0,), **changes}), seed=0)
+    return BCSafeAgent.create(
+        data, BCSafeConfig(trunk=TRUNK, **{"limit": (8.0,), **changes}), seed=0
+    )
 
 
 def test_dt_learns_by_eq_2(data, batch):
     agent = dt(data)
     normal = agent.model.normalizer.window(batch)
     error = (agent.model(normal) - normal.action).square().sum(-1)
-    assert torch.allclose(agent.actor_terms(batch)["action"].sums, over_valid_steps(error, batch.valid).sums)
+    assert torch.allclose(
+        agent.actor_terms(batch)["action"].sums, over_valid_steps(error, batch.valid).sums
+    )
 
 
 @pytest.mark.parametrize("kind", [dt, cdt])
 def test_acting_reads_what_training_reads(data, kind):
-    """Six steps of an episode through the policy, then the last window of it as training would see it.
+    """Six steps of an episode through the policy, then the last window of it as training would see
+    it.
 
     Seen to fail when what was earned is added to the return that is asked for.
     """
@@ -81,15 +86,23 @@ def test_acting_reads_what_training_reads(data, kind):
 
 
 def test_dt_is_asked_for_the_papers_returns(data):
-    """3600, 5000 and 6000 for its robots, the highest stored elsewhere. Seen to fail when robots are mixed up."""
+    """3600, 5000 and 6000 for its robots, the highest stored elsewhere. Seen to fail when robots
+    are mixed up."""
 
     def of(identifier: str | None) -> float:
         environment = replace(data.store.environment, identifier=identifier)
         return usual_target(replace(data, store=replace(data.store, environment=environment)))
 
-    assert [of(f"{robot}-v5") for robot in ("Hopper", "Walker2d", "HalfCheetah")] == [3600, 5000, 6000]
+    assert [of(f"{robot}-v5") for robot in ("Hopper", "Walker2d", "HalfCheetah")] == [
+        3600,
+        5000,
+        6000,
+    ]
     assert of(None) == data.episode_return.max()
-    for options, expected in ((None, data.episode_return.max()), (DTOptions(target_return=3.5), 3.5)):
+    for options, expected in (
+        (None, data.episode_return.max()),
+        (DTOptions(target_return=3.5), 3.5),
+    ):
         policy = dt(data).policy(options)
         policy.reset([1.0, 1.0], 5.0)
         assert policy.act([1.0, 1.0]).return_to_go.item() == pytest.approx(expected, rel=1e-6)
@@ -127,7 +140,9 @@ def test_cdt_asks_for_the_best_that_the_data_shows_within_a_limit(data):
     best = [data.episode_return[(data.episode_cost <= limit).all(-1)].max() for limit in limits]
     assert len(pareto_front(data)) <= 64, "else the model remembers a choice of the front"
     assert found == pytest.approx(best, rel=1e-6)
-    assert model.best_return(torch.zeros(1, 1)).item() == pytest.approx(data.episode_return[pareto_front(data)].min())
+    assert model.best_return(torch.zeros(1, 1)).item() == pytest.approx(
+        data.episode_return[pareto_front(data)].min()
+    )
 
 
 @pytest.mark.parametrize(("target", "rises"), [(5.0, True), (-20.0, False)])
@@ -144,7 +159,8 @@ def test_the_temperature_rises_while_the_entropy_is_too_low(data, target, rises)
 
 
 def test_the_entropy_is_summed_over_dimensions(two_cost_data):
-    """Two dimensions, each of entropy h: 2h is held against -2, not h. Seen to fail when it is averaged."""
+    """Two dimensions, each of entropy h: 2h is held against -2, not h. Seen to fail when it is
+    averaged."""
     agent = cdt(two_cost_data)
     batch = agent.sampler(two_cost_data).sample(8, torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -164,18 +180,25 @@ def test_the_temperature_does_not_decay(data):
 
 
 def test_cdt_predicts_real_costs(data, batch):
-    """What a step costs is what the cost-to-go falls by, in any amount. Seen to fail when it is cut at 1."""
+    """What a step costs is what the cost-to-go falls by, in any amount. Seen to fail when it is cut
+    at 1."""
     agent = cdt(data, cost_weight=0.5)
     sequence = agent.model.sequence
     dear = replace(batch, cost_to_go=batch.cost_to_go * 100)
     normal = sequence.normalizer.window(dear)
     with torch.no_grad():
         predicted = sequence.answers(normal, {"action": agent.model.cost_head})[0][:, :-1, 0]
-    cost = 20 * (dear.cost_to_go[:, :-1, 0] - dear.cost_to_go[:, 1:, 0]) / sequence.normalizer.scale("cost_to_go")
+    cost = (
+        20
+        * (dear.cost_to_go[:, :-1, 0] - dear.cost_to_go[:, 1:, 0])
+        / sequence.normalizer.scale("cost_to_go")
+    )
     assert cost.max() > 100
     counted = dear.valid[:, 1:]
     expected = 0.5 * ((predicted - cost) ** 2)[counted].sum() / counted.sum()
-    assert agent.actor_terms(dear)["cost_error"].mean().item() == pytest.approx(expected.item(), rel=1e-4)
+    assert agent.actor_terms(dear)["cost_error"].mean().item() == pytest.approx(
+        expected.item(), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("best", [1.0, 0.25])

@@ -27,14 +27,19 @@ GAIN, FOLLOWING = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[10.0], [20
 
 def test_a_discounted_target_goes_on_through_a_time_out_but_not_through_a_termination():
     """Seen to fail when the termination mask is dropped, and when a time-out ends the value."""
-    batch = transitions(terminated=[False, True, False], truncated=[False, False, True], timestep=[3, 4, 19])
+    batch = transitions(
+        terminated=[False, True, False], truncated=[False, False, True], timestep=[3, 4, 19]
+    )
     target = td_target(GAIN, FOLLOWING, batch, discount=0.9, horizon=20)
     assert torch.allclose(target, torch.tensor([[10.0], [2.0], [30.0]]))
 
 
 def test_an_undiscounted_target_stops_at_the_horizon():
-    """A time-out before it is a broken recording, through which values go on. Seen to fail without the horizon."""
-    batch = transitions(terminated=[False, False, False], truncated=[True, False, True], timestep=[18, 18, 19])
+    """A time-out before it is a broken recording, through which values go on. Seen to fail without
+    the horizon."""
+    batch = transitions(
+        terminated=[False, False, False], truncated=[True, False, True], timestep=[18, 18, 19]
+    )
     target = td_target(GAIN, FOLLOWING, batch, discount=1.0, horizon=20)
     assert target.tolist() == [[11.0], [22.0], [3.0]]
 
@@ -54,8 +59,14 @@ def test_what_stands_after_an_end_is_never_read():
 
 def test_reward_and_each_cost_are_backed_up_alike():
     batch = transitions(terminated=[False, True], truncated=[False, False], timestep=[0, 1])
-    cost, following = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[10.0, 20.0], [30.0, 40.0]])
-    assert td_target(cost, following, batch, discount=1.0, horizon=5).tolist() == [[11.0, 22.0], [3.0, 4.0]]
+    cost, following = (
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        torch.tensor([[10.0, 20.0], [30.0, 40.0]]),
+    )
+    assert td_target(cost, following, batch, discount=1.0, horizon=5).tolist() == [
+        [11.0, 22.0],
+        [3.0, 4.0],
+    ]
 
 
 def test_a_limit_is_held_against_the_first_state_whole():

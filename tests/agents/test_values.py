@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from saformer.agents.bcq_lag import BCQLagAgent, BCQLagConfig
-from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, conjugate, correction, episode_mass
+from saformer.agents.coptidice import (
+    COptiDICEAgent,
+    COptiDICEConfig,
+    conjugate,
+    correction,
+    episode_mass,
+)
 from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.agents.parts import Multiplier, divergence_from_normal
 from saformer.core.gaussian import Gaussian
@@ -27,7 +33,9 @@ def trained(kind: str, limit: float, spread: float = 1.0):
     torch.set_num_threads(1)  # the same sums in the same order, however many cores there are
     data = short_episodes(spread=spread)
     if kind == "bcq_lag":
-        agent = BCQLagAgent.create(data, BCQLagConfig(limit=(limit,), candidates=3, multiplier=1.0, **SMALL), seed=0)
+        agent = BCQLagAgent.create(
+            data, BCQLagConfig(limit=(limit,), candidates=3, multiplier=1.0, **SMALL), seed=0
+        )
     else:
         agent = CPQAgent.create(data, CPQConfig(limit=(limit,), **SMALL), seed=0)
     fit(agent, agent.sampler(data), FIT, seed=0)
@@ -47,7 +55,8 @@ def values(agent) -> tuple[float, float]:
 
 @pytest.mark.parametrize(("kind", "limit"), [("bcq_lag", 3.0), ("cpq", 9.0)])
 def test_critics_know_what_an_episode_brings(kind, limit):
-    """Five steps earn 1 each, discounted; the last costs 2. The horizon of 100 does not come into it.
+    """Five steps earn 1 each, discounted; the last costs 2. The horizon of 100 does not come into
+    it.
 
     Seen to fail when reward and cost critic are swapped, and when nothing ends at a termination.
     """
@@ -58,7 +67,8 @@ def test_critics_know_what_an_episode_brings(kind, limit):
 
 @pytest.mark.parametrize(("limit", "rises"), [(1.0, True), (3.0, False)])
 def test_the_multiplier_follows_the_cost_of_whole_episodes_that_end_early(limit, rises):
-    """An episode costs 2, after 5 steps of 100. As a rate per step of the horizon, 3 would be broken ten times over.
+    """An episode costs 2, after 5 steps of 100. As a rate per step of the horizon, 3 would be
+    broken ten times over.
 
     Seen to fail when the limit is spread over the horizon.
     """
@@ -89,7 +99,9 @@ def test_cpq_counts_on_nothing_that_is_not_safe():
 def test_what_a_step_costs_by_itself_is_known(kind):
     """Whatever a critic says of those after it. Seen to fail when nothing teaches it."""
     agent, data = trained(kind, 9.0), short_episodes()
-    batch = agent.model.units.transitions(agent.sampler(data).sample(200, torch.Generator().manual_seed(0)))
+    batch = agent.model.units.transitions(
+        agent.sampler(data).sample(200, torch.Generator().manual_seed(0))
+    )
     with torch.no_grad():
         found = agent.model.step_cost(batch.state, batch.action)
     assert batch.cost.unique().numel() == 2
@@ -103,33 +115,49 @@ def test_nothing_follows_the_last_step_of_the_horizon(kind):
     model = make.create(short_episodes(), config(limit=(3.0,), **SMALL), seed=0).model.eval()
     state, action = model.units.state(BEGUN), torch.zeros(1, 1)
     found = model.all_cost(model.cost, state, torch.tensor([HORIZON - 1]), action)
-    assert found.flatten().tolist() == model.step_cost(state, action).expand(2, 1, 1).flatten().tolist()
+    assert (
+        found.flatten().tolist()
+        == model.step_cost(state, action).expand(2, 1, 1).flatten().tolist()
+    )
 
 
 def test_a_steps_cost_is_worth_the_multiplier_in_a_steps_reward():
-    """However many steps each critic counts. Seen to fail when costs are priced by the share of their own scale."""
+    """However many steps each critic counts. Seen to fail when costs are priced by the share of
+    their own scale."""
     data = short_episodes()
-    agent = BCQLagAgent.create(data, BCQLagConfig(limit=(3.0,), multiplier=0.5, discount=0.9, **SMALL), seed=0)
+    agent = BCQLagAgent.create(
+        data, BCQLagConfig(limit=(3.0,), multiplier=0.5, discount=0.9, **SMALL), seed=0
+    )
     model = agent.model
     assert model.reward.scale == pytest.approx(10)
     assert model.cost.scale == HORIZON
-    assert model.priced(torch.tensor([[7.0]]), torch.tensor([[4.0]])).item() == pytest.approx((7 - 0.5 * 4) / 10)
+    assert model.priced(torch.tensor([[7.0]]), torch.tensor([[4.0]])).item() == pytest.approx(
+        (7 - 0.5 * 4) / 10
+    )
     told_alike(model, 40.0)
     batch = agent.sampler(data).transitions(torch.tensor([0]), torch.tensor([0]))
-    assert agent.perturbation_terms(batch)["cost"].sums.item() == pytest.approx(0.5 * 40.0 * (1 - 1 / HORIZON) / 10)
+    assert agent.perturbation_terms(batch)["cost"].sums.item() == pytest.approx(
+        0.5 * 40.0 * (1 - 1 / HORIZON) / 10
+    )
 
 
 def test_unfamiliar_actions_look_costly():
-    """The data acts within 0.2 of 0; evenly drawn actions look costlier than the limit, its own do not.
+    """The data acts within 0.2 of 0; evenly drawn actions look costlier than the limit, its own do
+    not.
 
     Seen to fail when the penalty has no gradient.
     """
     data, agent = short_episodes(spread=0.2), trained("cpq", 3.0, spread=0.2)
     model, batch = agent.model, agent.sampler(data).sample(200, torch.Generator().manual_seed(0))
     batch = model.units.transitions(batch)
-    far = torch.where(torch.rand(200, 1, generator=torch.Generator().manual_seed(1)) < 0.5, -0.8, 0.8)
+    far = torch.where(
+        torch.rand(200, 1, generator=torch.Generator().manual_seed(1)) < 0.5, -0.8, 0.8
+    )
     with torch.no_grad():
-        own, other = (model.all_cost(model.cost, batch.state, batch.timestep, a).mean(0) for a in (batch.action, far))
+        own, other = (
+            model.all_cost(model.cost, batch.state, batch.timestep, a).mean(0)
+            for a in (batch.action, far)
+        )
     allowed = model.allowed(batch.timestep)
     assert (other > allowed).float().mean() > 0.95
     assert (own <= allowed).float().mean() > 0.95
@@ -138,18 +166,24 @@ def test_unfamiliar_actions_look_costly():
 @pytest.mark.parametrize(("discount", "said"), [(1.0, [5.0, 2.5, 0.0]), (0.99, [5.0, 5.0, 5.0])])
 @pytest.mark.parametrize("kind", ["bcq_lag", "cpq"])
 def test_an_undiscounted_cost_critic_begins_with_what_is_left_of_the_horizon(kind, discount, said):
-    """At its beginning, half-way and at its end. Seen to fail when values must travel from the horizon first."""
+    """At its beginning, half-way and at its end. Seen to fail when values must travel from the
+    horizon first."""
     make, config = MADE[kind]
     data = relabel(short_episodes().store, short_episodes().criteria, cost_discount=discount)
-    model = make.create(data, config(limit=(3.0,), cost_discount=discount, **SMALL), seed=0).model.eval()
+    model = make.create(
+        data, config(limit=(3.0,), cost_discount=discount, **SMALL), seed=0
+    ).model.eval()
     told_alike(model, 5.0)
     steps = torch.tensor([0, HORIZON // 2, HORIZON])
-    found = model.cost(model.timed(model.units.state(BEGUN).expand(3, -1), steps), torch.zeros(3, 1))
+    found = model.cost(
+        model.timed(model.units.state(BEGUN).expand(3, -1), steps), torch.zeros(3, 1)
+    )
     assert found.flatten().tolist() == pytest.approx([*said, *said])
 
 
 def test_unfamiliar_actions_need_not_look_costlier_than_unsafe_ones_of_the_data():
-    """What is unsafe already is no safer for a neighbour beyond it. Seen to fail when a margin lies between them."""
+    """What is unsafe already is no safer for a neighbour beyond it. Seen to fail when a margin lies
+    between them."""
     data = short_episodes(spread=0.2)
     agent = CPQAgent.create(data, CPQConfig(limit=(3.0,), **SMALL), seed=0)
     batch = agent.sampler(data).sample(64, torch.Generator().manual_seed(0))
@@ -159,7 +193,8 @@ def test_unfamiliar_actions_need_not_look_costlier_than_unsafe_ones_of_the_data(
 
 
 def acting_strangely(monkeypatch):
-    """CPQ's model with a policy that leaves what the data does, steps of the data, and what counts as strange."""
+    """CPQ's model with a policy that leaves what the data does, steps of the data, and what counts
+    as strange."""
     data, agent = short_episodes(spread=0.2), trained("cpq", 3.0, spread=0.2)
     model, batch = agent.model, agent.sampler(data).sample(200, torch.Generator().manual_seed(0))
     batch = model.units.transitions(batch)
@@ -177,14 +212,22 @@ def test_what_strange_actions_cost_is_not_backed_up(monkeypatch):
     Seen to fail when what is said of strange actions is counted on.
     """
     model, batch, threshold = acting_strangely(monkeypatch)
-    monkeypatch.setattr(model.honest_target, "forward", lambda timed, action: action[None].expand(2, -1, -1).abs())
+    monkeypatch.setattr(
+        model.honest_target, "forward", lambda timed, action: action[None].expand(2, -1, -1).abs()
+    )
     assert (model.expected_cost(batch.state, batch.timestep, threshold) < 0.5).all()
-    assert (model.expected_cost(batch.state, batch.timestep, torch.tensor(float("inf"))) > 0.5).all()
+    assert (
+        model.expected_cost(batch.state, batch.timestep, torch.tensor(float("inf"))) > 0.5
+    ).all()
 
 
 def test_penalties_are_not_backed_up():
-    """Whatever the penalised critic says. Seen to fail when the next state's cost is asked of it."""
-    data, agent = short_episodes(), CPQAgent.create(short_episodes(), CPQConfig(limit=(3.0,), **SMALL), seed=0)
+    """Whatever the penalised critic says. Seen to fail when the next state's cost is asked of
+    it."""
+    data, agent = (
+        short_episodes(),
+        CPQAgent.create(short_episodes(), CPQConfig(limit=(3.0,), **SMALL), seed=0),
+    )
     batch, found = agent.sampler(data).sample(64, torch.Generator().manual_seed(0)), []
     for said in (0.0, 1000.0):
         agent.model.cost_target.begin_at(torch.tensor([said]))
@@ -194,14 +237,19 @@ def test_penalties_are_not_backed_up():
 
 
 def test_what_strange_actions_earn_is_not_backed_up(monkeypatch):
-    """Where the policy acts strangely, what follows earns what the data's actions do, and is as safe as those.
+    """Where the policy acts strangely, what follows earns what the data's actions do, and is as
+    safe as those.
 
     Seen to fail when what is said of strange actions is counted on.
     """
     model, batch, threshold = acting_strangely(monkeypatch)
     said = 1000 * model.units.get_buffer("limit")
-    monkeypatch.setattr(model.reward_target, "forward", lambda state, action: action[None].expand(2, -1, -1).abs())
-    monkeypatch.setattr(model.cost_target, "forward", lambda timed, action: said * (action > 0.5).expand(2, -1, -1))
+    monkeypatch.setattr(
+        model.reward_target, "forward", lambda state, action: action[None].expand(2, -1, -1).abs()
+    )
+    monkeypatch.setattr(
+        model.cost_target, "forward", lambda timed, action: said * (action > 0.5).expand(2, -1, -1)
+    )
     for at_most, is_usual in ((threshold, True), (torch.tensor(float("inf")), False)):
         reward, counts = model.expected(batch.state, batch.timestep, at_most)
         assert ((reward < 0.5) == is_usual).all()
@@ -210,7 +258,8 @@ def test_what_strange_actions_earn_is_not_backed_up(monkeypatch):
 
 @pytest.mark.parametrize(("said", "counts"), [(3.0, True), (3.1, True), (3.2, False)])
 def test_cpq_counts_on_what_is_nearly_safe(said, counts):
-    """Up to half of the margin of a tenth. Seen to fail when the future is cut off at the limit itself."""
+    """Up to half of the margin of a tenth. Seen to fail when the future is cut off at the limit
+    itself."""
     model = CPQAgent.create(short_episodes(), CPQConfig(limit=(3.0,), **SMALL), seed=0).model
     told_alike(model, said / model.units.get_buffer("cost").item())
     model.cost_target.load_state_dict(model.cost.state_dict())
@@ -218,7 +267,8 @@ def test_cpq_counts_on_what_is_nearly_safe(said, counts):
 
 
 def told_alike(model, value: float) -> None:
-    """Let the cost critic say this of everything, of a whole horizon; steps cost nothing of their own."""
+    """Let the cost critic say this of everything, of a whole horizon; steps cost nothing of their
+    own."""
     with torch.no_grad():
         model.step_cost.network.output.weight.zero_()
         model.step_cost.network.output.bias.zero_()
@@ -261,7 +311,8 @@ def test_the_code_diverges_as_two_normals_do():
 
 
 def test_corrections_are_the_slope_of_the_conjugate():
-    """Values by hand: exp(y) - 1 below 0, y^2 / 2 + y above. Seen to fail with the plain chi-square."""
+    """Values by hand: exp(y) - 1 below 0, y^2 / 2 + y above. Seen to fail with the plain
+    chi-square."""
     advantage = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
     found = conjugate(advantage)
     assert found.tolist() == pytest.approx([-0.6321206, 0.0, 4.0])
@@ -278,14 +329,19 @@ def test_an_episode_counts_as_many_steps_as_it_has():
 
 
 def test_coptidice_prices_cost_against_reward():
-    """With values of 0, an advantage is reward less priced cost. Seen to fail when the two are swapped."""
+    """With values of 0, an advantage is reward less priced cost. Seen to fail when the two are
+    swapped."""
     data = short_episodes()
-    agent = COptiDICEAgent.create(data, COptiDICEConfig(limit=(3.0,), caution=0.5, multiplier=0.25), seed=0)
+    agent = COptiDICEAgent.create(
+        data, COptiDICEConfig(limit=(3.0,), caution=0.5, multiplier=0.25), seed=0
+    )
     with torch.no_grad():
         for parameter in agent.model.value.parameters():
             parameter.zero_()
     batch = agent.sampler(data).transitions(torch.tensor([0, LENGTH - 1]), torch.tensor([0, 0]))
     batch = agent.model.units.transitions(batch)
     assert batch.reward[:, 0].tolist() == [1.0, 1.0]
-    assert batch.cost[:, 0].tolist() == pytest.approx([0.0, 5**0.5])  # the root mean square of a step is 2 / sqrt(5)
+    assert batch.cost[:, 0].tolist() == pytest.approx(
+        [0.0, 5**0.5]
+    )  # the root mean square of a step is 2 / sqrt(5)
     assert agent.model.advantage(batch)[0].tolist() == pytest.approx([2.0, 2.0 - 0.5 * 5**0.5])

@@ -11,7 +11,18 @@ PACKAGE = Path(__file__).parents[2] / "src" / "saformer"
 
 # docs/architecture.md shows the same table.
 BELOW_API = {
-    *("core", "accelerated", "criteria", "data", "engine", "envs", "runs", "agents", "evaluation", "training"),
+    *(
+        "core",
+        "accelerated",
+        "criteria",
+        "data",
+        "engine",
+        "envs",
+        "runs",
+        "agents",
+        "evaluation",
+        "training",
+    ),
     *("report", "shield", "reserve"),
 }
 ALLOWED = {
@@ -91,13 +102,16 @@ def test_core_needs_torch_and_the_standard_library_only():
     """Seen to fail when core imports numpy."""
     for path in (PACKAGE / "core").glob("*.py"):
         strangers = (
-            {name.split(".")[0] for name in imports(path)} - set(sys.stdlib_module_names) - {"torch", "saformer"}
+            {name.split(".")[0] for name in imports(path)}
+            - set(sys.stdlib_module_names)
+            - {"torch", "saformer"}
         )
         assert not strangers, f"{path.name} imports {strangers}"
 
 
 def test_core_can_be_imported_where_only_torch_is_installed():
-    """Every other third party is made to fail. Seen to fail when saformer/__init__ imports the API eagerly."""
+    """Every other third party is made to fail. Seen to fail when saformer/__init__ imports the API
+    eagerly."""
     code = (
         "import sys\n"
         "others = 'safetensors tyro rich matplotlib gymnasium mujoco h5py pyarrow minari'\n"
@@ -114,7 +128,9 @@ def test_agents_can_be_imported_without_triton():
 
 
 def test_core_is_readable_in_one_sitting():
-    lines = {path.name: len(path.read_text().splitlines()) for path in (PACKAGE / "core").glob("*.py")}
+    lines = {
+        path.name: len(path.read_text().splitlines()) for path in (PACKAGE / "core").glob("*.py")
+    }
     assert sum(lines.values()) <= 1400, sum(lines.values())
     assert max(lines.values()) <= 250, lines
 
@@ -127,6 +143,10 @@ def test_every_equation_and_algorithm_has_one_owner():
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 for line in (ast.get_docstring(node) or "").splitlines():
                     if line.startswith("Implements: "):
-                        owners.setdefault(line.removeprefix("Implements: "), []).append(f"{path.name}:{node.name}")
-    expected = {f"Eq. ({number})" for number in range(1, 10)} | {f"Algorithm {number}" for number in (1, 2, 3)}
+                        owners.setdefault(line.removeprefix("Implements: "), []).append(
+                            f"{path.name}:{node.name}"
+                        )
+    expected = {f"Eq. ({number})" for number in range(1, 10)} | {
+        f"Algorithm {number}" for number in (1, 2, 3)
+    }
     assert {name for name, found in owners.items() if len(found) == 1} == expected, owners

@@ -1,4 +1,5 @@
-"""A stated violation rate: the bound, the fixed sequence, whose episodes it is tested on, and whom it is of."""
+"""A stated violation rate: the bound, the fixed sequence, whose episodes it is tested on, and whom
+it is of."""
 
 import json
 from dataclasses import replace
@@ -13,7 +14,13 @@ from saformer.cli.main import main
 from saformer.core.budget import Budget
 from saformer.data.limits import Limit
 from saformer.evaluation import calibration as calibrations
-from saformer.evaluation.calibration import CalibratedLimit, Calibration, calibrate, fewest_episodes, first_seed
+from saformer.evaluation.calibration import (
+    CalibratedLimit,
+    Calibration,
+    calibrate,
+    fewest_episodes,
+    first_seed,
+)
 from saformer.evaluation.confidence import probability_of_at_most, violation_bound
 from saformer.evaluation.evaluate import FIRST_SEED
 from saformer.evaluation.verdict import Verdict
@@ -46,7 +53,9 @@ def test_episodes_must_be_able_to_show_the_rate():
 def found(limit: Limit, violations: int, episodes: int = 100) -> Verdict:
     """A verdict with so many violations; the rest does not matter."""
     within = 1 - violations / episodes
-    return Verdict(limit, episodes, True, (1.0,), (1.0,), within, (0.0, 1.0), 5.0, 10.0, 0.5, 0.0, 0.0, 0.0)
+    return Verdict(
+        limit, episodes, True, (1.0,), (1.0,), within, (0.0, 1.0), 5.0, 10.0, 0.5, 0.0, 0.0, 0.0
+    )
 
 
 TIGHT, LOOSE = Limit("tight", (5.0,)), Limit("loose", (10.0,))
@@ -65,12 +74,18 @@ def sequence(violations: dict[str, tuple[int, ...]]):
 
 
 def test_the_sequence_ends_at_its_first_failure():
-    """A later margin that happens to pass is not looked at. Seen to fail when the sequence goes on."""
+    """A later margin that happens to pass is not looked at. Seen to fail when the sequence goes
+    on."""
     (tight, loose), asked = sequence({"tight": (0, 2, 0, 0), "loose": (0, 1, 1, 0)})
     assert violation_bound(1, 100) <= 0.05 < violation_bound(2, 100)
     assert (tight.margin, [one.margin for one in tight.tested]) == (0.3, [0.3, 0.2])
     assert (loose.margin, [one.margin for one in loose.tested]) == (0.0, list(MARGINS))
-    assert [names for names, _, _ in asked] == [["tight", "loose"], ["tight", "loose"], ["loose"], ["loose"]]
+    assert [names for names, _, _ in asked] == [
+        ["tight", "loose"],
+        ["tight", "loose"],
+        ["loose"],
+        ["loose"],
+    ]
     assert (loose.tested[1].rate, loose.kept.num_violations) == (0.01, 0)
 
 
@@ -92,7 +107,9 @@ def test_every_margin_has_fresh_episodes():
 
 
 def calibrated(*pairs: tuple[float, float | None]) -> Calibration:
-    limits = tuple(CalibratedLimit(Limit(f"{value:g}", (value,)), (), margin) for value, margin in pairs)
+    limits = tuple(
+        CalibratedLimit(Limit(f"{value:g}", (value,)), (), margin) for value, margin in pairs
+    )
     return Calibration(0.05, 0.95, 100, 0, "run", {}, limits)
 
 
@@ -103,7 +120,8 @@ def test_between_two_limits_the_larger_margin_holds():
     assert [known.margin_for(Limit("", (value,))) for value in asked] == [0.02, 0.1, 0.1, 0.1, 0.04]
     for outside in (4.9, 20.1):
         with pytest.raises(
-            ValueError, match=r"nor does it lie between two limits that are \(5 = 5, 10 = 10, 20 = 20\)"
+            ValueError,
+            match=r"nor does it lie between two limits that are \(5 = 5, 10 = 10, 20 = 20\)",
         ):
             known.margin_for(Limit("x", (outside,)))
     with pytest.raises(ValueError, match="where no margin passed"):
@@ -115,7 +133,14 @@ def run(tmp_path_factory):
     """Trained for three updates: what it does under a limit of 30 costs at most 20."""
     path = tmp_path_factory.mktemp("calibration") / "run"
     tiny_run(path)
-    asked = {"rate": 0.1, "limits": ["30"], "episodes": 30, "margins": (0.2, 0.1), "device": "cpu", "workers": 0}
+    asked = {
+        "rate": 0.1,
+        "limits": ["30"],
+        "episodes": 30,
+        "margins": (0.2, 0.1),
+        "device": "cpu",
+        "workers": 0,
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=20))
         with pytest.warns(UserWarning, match="outside the data"):
@@ -127,9 +152,14 @@ def run(tmp_path_factory):
 def test_of_a_limit_the_policy_is_told_less(run, capsys, monkeypatch):
     """And judged by all of it, acting as it was calibrated. Seen to fail when it is told all."""
     told, renew = [], Budget.renew
-    monkeypatch.setattr(Budget, "renew", lambda *given: (told.append(given[1][:, 0].tolist()), renew(*given))[1])
+    monkeypatch.setattr(
+        Budget, "renew", lambda *given: (told.append(given[1][:, 0].tolist()), renew(*given))[1]
+    )
     capsys.readouterr()
-    assert main(["evaluate", str(run), "--rate", "0.1", "--limits", "30", "--episodes", "3", *ROLLING]) == 0
+    assert (
+        main(["evaluate", str(run), "--rate", "0.1", "--limits", "30", "--episodes", "3", *ROLLING])
+        == 0
+    )
     said = capsys.readouterr().out
     assert all(part in said for part in ("passed (95% below)", "0.0% (63.2%)", "10%"))
     assert told == [pytest.approx([27.0] * 3)]
@@ -154,7 +184,8 @@ def test_what_is_not_known_is_refused(run, capsys, asked, answer):
 
 
 def test_calibration_and_evaluation_share_no_seed(run):
-    """Neither of states nor of proposals. Seen to fail when calibration begins where evaluation does."""
+    """Neither of states nor of proposals. Seen to fail when calibration begins where evaluation
+    does."""
     kept = json.loads((run / "calibration.json").read_text())[0]
     starts = [one["first_seed"] for one in kept["limits"][0]["tested"]]
     assert starts == [first_seed(0, 0), first_seed(0, 1)]
@@ -164,7 +195,9 @@ def test_calibration_and_evaluation_share_no_seed(run):
 def test_another_way_to_act_is_refused(run):
     """Seen to fail when options are not compared."""
     with pytest.raises(ValueError, match="acts otherwise"):
-        saformer.evaluate(run, rate=0.1, limits=["p50"], execution={"temperature": 0.9}, device="cpu", workers=0)
+        saformer.evaluate(
+            run, rate=0.1, limits=["p50"], execution={"temperature": 0.9}, device="cpu", workers=0
+        )
 
 
 def test_another_run_is_refused(run, tmp_path):
@@ -196,7 +229,17 @@ def test_what_cannot_be_calibrated_is_said(run, tmp_path, capsys):
     with pytest.raises(ValueError, match="between 0 and 1"):
         saformer.calibrate(run, rate=5)
     tiny = "--agent bc_safe --limit p50 --updates 1 --batch-size 4 --width 16 --layers 1 --data-steps 2000"
-    main(["train", "allowance", *tiny.split(), "--evaluate-every", "0", "--out", str(tmp_path / "bc")])
+    main(
+        [
+            "train",
+            "allowance",
+            *tiny.split(),
+            "--evaluate-every",
+            "0",
+            "--out",
+            str(tmp_path / "bc"),
+        ]
+    )
     capsys.readouterr()
     assert main(["calibrate", str(tmp_path / "bc"), *ROLLING]) == 1
     assert "hears of no limit" in " ".join(capsys.readouterr().err.split())

@@ -43,18 +43,27 @@ def said(capsys, *arguments: object, code: int = 0) -> str:
 def test_an_exact_export_is_calibrated_as_its_run_is(made):
     """And acts alike, to the bit. Seen to fail when calibrations stay behind."""
     assert kept_calibrations(Run(made / "exact")) == kept_calibrations(Run(made / "run"))
-    run, exact = (saformer.evaluate(made / name, rate=0.1, episodes=3, **ROLLING) for name in ("run", "exact"))
+    run, exact = (
+        saformer.evaluate(made / name, rate=0.1, episodes=3, **ROLLING) for name in ("run", "exact")
+    )
     assert (exact.rate, exact.margins) == (0.1, (0.1,))
     assert exact.rows == run.rows
 
 
 def test_a_rounded_export_must_be_calibrated_again(made, tmp_path, capsys):
-    """Its weights are others; it says so, also where the file was copied by hand. Seen to fail when it is carried."""
+    """Its weights are others; it says so, also where the file was copied by hand. Seen to fail when
+    it is carried."""
     told = said(capsys, "export", made / "run", tmp_path / "export")
-    assert "not calibrated, though the run is for violation rates of 0.1: rounded weights are another policy" in told
+    assert (
+        "not calibrated, though the run is for violation rates of 0.1: rounded weights are "
+        "another policy" in told
+    )
     assert not kept_calibrations(Run(tmp_path / "export"))
     refused = said(capsys, "evaluate", tmp_path / "export", *ASKED, code=1)
-    assert "is not calibrated for a violation rate of 0.1, for none. The run that it was exported from is" in refused
+    assert (
+        "is not calibrated for a violation rate of 0.1, for none. The run that it was exported "
+        "from is" in refused
+    )
     assert "rounded to bfloat16 here" in refused
     shutil.copy(made / "run" / "calibration.json", tmp_path / "export")
     refused = said(capsys, "evaluate", tmp_path / "export", *ASKED, code=1)
@@ -78,14 +87,19 @@ def test_of_what_was_learnt_since_nothing_is_known(made, tmp_path, capsys):
     assert "for none: run saformer calibrate" in refused
 
 
-def test_what_came_with_an_export_is_found_wherever_findings_go(made, tmp_path, monkeypatch, capsys):
-    """Of a policy of the package, too, into which nothing is written. Seen to fail when only findings are looked at."""
+def test_what_came_with_an_export_is_found_wherever_findings_go(
+    made, tmp_path, monkeypatch, capsys
+):
+    """Of a policy of the package, too, into which nothing is written. Seen to fail when only
+    findings are looked at."""
     monkeypatch.setattr(pretrained, "_bundled", lambda: made)
     monkeypatch.chdir(tmp_path)
     before = {file.name: file.read_bytes() for file in (made / "exact").iterdir()}
     said(capsys, "evaluate", "pretrained:exact", *ASKED)
     said(capsys, "evaluate", "pretrained:exact", *ASKED, "--out", "elsewhere")
     assert Path("elsewhere/evaluation.json").exists()
-    saformer.calibrate("pretrained:exact", **{**CALIBRATING, "margins": (0.2,)})  # one's own comes first
+    saformer.calibrate(
+        "pretrained:exact", **{**CALIBRATING, "margins": (0.2,)}
+    )  # one's own comes first
     assert saformer.evaluate("pretrained:exact", rate=0.1, episodes=1, **ROLLING).margins == (0.2,)
     assert {file.name: file.read_bytes() for file in (made / "exact").iterdir()} == before

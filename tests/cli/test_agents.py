@@ -17,7 +17,8 @@ from saformer.runs.run import Run
 from saformer.training.presets import PRESETS
 
 BRIEF = shlex.split(
-    "--data-steps 2000 --updates 4 --batch-size 8 --checkpoint-every 2 --evaluate-every 2 --report-every 1"
+    "--data-steps 2000 --updates 4 --batch-size 8 --checkpoint-every 2 --evaluate-every 2 "
+    "--report-every 1"
 )
 
 
@@ -39,12 +40,15 @@ def test_agents_are_listed_with_one_line_each(capsys, monkeypatch):
 @pytest.mark.filterwarnings("always::UserWarning:saformer")
 @pytest.mark.parametrize("name", list(KINDS))
 def test_train_evaluate_and_report_every_agent(tmp_path, capsys, name):
-    """Judged at the limit that it was trained for, if it was. Seen to fail when that limit is not kept."""
+    """Judged at the limit that it was trained for, if it was. Seen to fail when that limit is not
+    kept."""
     assert train_briefly(name, tmp_path / "run") == 0
     spec = Run(tmp_path / "run").spec
     assert (spec.agent, spec.limit) == (name, "p60" if KINDS[name].has_one_limit else None)
     rows = [row for row in Run(tmp_path / "run").metrics() if "evaluation" in row]
-    assert [list(row["evaluation"]) for row in rows] == [[spec.limit] if spec.limit else ["p10", "p50", "p90"]] * 2
+    assert [list(row["evaluation"]) for row in rows] == [
+        [spec.limit] if spec.limit else ["p10", "p50", "p90"]
+    ] * 2
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "run"), "--episodes", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -57,7 +61,9 @@ def test_train_evaluate_and_report_every_agent(tmp_path, capsys, name):
     page = (tmp_path / "run" / "report.html").read_text()
     _, there, curves = page.partition("Learning curves")
     assert there
-    assert (">limit</text>" in curves) == (name in {"bcq_lag", "cpq", "coptidice"})  # beside what they expect to cost
+    assert (">limit</text>" in curves) == (
+        name in {"bcq_lag", "cpq", "coptidice"}
+    )  # beside what they expect to cost
     assert ("trained for the limit p60" in page) == (spec.limit is not None)
 
 
@@ -73,7 +79,19 @@ def test_every_agent_can_be_resumed(tmp_path, capsys, name):
 @pytest.mark.filterwarnings("always::UserWarning:saformer")
 def test_a_limit_that_nothing_keeps(tmp_path, capsys):
     assert (
-        main(["train", "allowance", "--agent", "bc_safe", "--limit", "0.001", *BRIEF, "--out", str(tmp_path / "run")])
+        main(
+            [
+                "train",
+                "allowance",
+                "--agent",
+                "bc_safe",
+                "--limit",
+                "0.001",
+                *BRIEF,
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
         == 1
     )
     said = capsys.readouterr().err.replace("\n", " ")
@@ -86,7 +104,9 @@ def test_the_api_takes_agent_and_limit(tmp_path):
     """Seen to fail when the limit is not brought into the cost's own units."""
     small = PRESETS["small"]("bc_safe")
     brief = type(small)(small.agent, type(small.fit)(updates=2, batch_size=4))
-    run = saformer.train("allowance", agent="bc_safe", limit=9, preset=brief, data_steps=2000, out=tmp_path / "one")
+    run = saformer.train(
+        "allowance", agent="bc_safe", limit=9, preset=brief, data_steps=2000, out=tmp_path / "one"
+    )
     assert run.spec.agent_config["limit"] == [9.0]
     assert run.spec.name.startswith("allowance-bc_safe-9-seed0-")
     assert saformer.load(run.path).config.limit == (9.0,)
@@ -100,13 +120,33 @@ def test_the_api_takes_agent_and_limit(tmp_path):
 
 def test_flags_are_those_of_the_agent(tmp_path, capsys):
     """Seen to fail when the options of a run are always SaFormer's."""
-    assert train.parse(["allowance", "--agent", "dt", "--action", "gaussian"]).config.action == "gaussian"
+    assert (
+        train.parse(["allowance", "--agent", "dt", "--action", "gaussian"]).config.action
+        == "gaussian"
+    )
     assert train.parse(["allowance", "--agent=cdt", "--preset=paper"]).config.window == 20
     assert train_briefly("dt", tmp_path / "run", "--action", "gaussian") == 0
     found = evaluate.parse([str(tmp_path / "run"), "--target-return", "7", "--noise", "two_point"])
     assert (found.acting.target_return, found.acting.noise) == (7.0, "two_point")
-    assert main(["evaluate", str(tmp_path / "run"), "--target-return", "7", "--limits", "p50", "--episodes", "1"]) == 0
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["options"]["target_return"] == 7.0
+    assert (
+        main(
+            [
+                "evaluate",
+                str(tmp_path / "run"),
+                "--target-return",
+                "7",
+                "--limits",
+                "p50",
+                "--episodes",
+                "1",
+            ]
+        )
+        == 0
+    )
+    assert (
+        json.loads((tmp_path / "run" / "evaluation.json").read_text())["options"]["target_return"]
+        == 7.0
+    )
 
 
 def test_another_limit_than_the_trained_one_is_remarked_on(tmp_path, capsys):
@@ -140,7 +180,16 @@ def test_a_sweep_is_stepped_by_as_many_workers_as_asked(tmp_path, monkeypatch):
         saformer.evaluation.evaluate, "rollout",
         lambda *parts, workers, **more: asked.append(workers) or original(*parts, workers=workers, **more),
     )  # fmt: skip
-    command = ["sweep", str(tmp_path / "run"), "--limits", "p50", "--episodes", "1", "--values", "5"]
+    command = [
+        "sweep",
+        str(tmp_path / "run"),
+        "--limits",
+        "p50",
+        "--episodes",
+        "1",
+        "--values",
+        "5",
+    ]
     assert main([*command, "--workers", "0"]) == 0
     assert main(command) == 0
     assert asked == [0, "auto"]
@@ -159,18 +208,24 @@ def test_a_sweep_finds_the_return_that_earns_most(tmp_path, capsys):
     assert found["best"] == (5.0 if first > second else 30.0)
     assert json.loads((tmp_path / "run" / "sweep.json").read_text())["best"] == found["best"]
     assert main(command) == 0
-    assert len(json.loads(capsys.readouterr().out)["trials"]) == 5, "the usual target is the highest stored return"
+    assert len(json.loads(capsys.readouterr().out)["trials"]) == 5, (
+        "the usual target is the highest stored return"
+    )
 
 
 def test_only_saformer_is_judged_offline(tmp_path, capsys):
     assert train_briefly("dt", tmp_path / "run", "--held-out", "0.1") == 0
     assert main(["evaluate", str(tmp_path / "run"), "--offline"]) == 1
-    assert "without a rollout only saformer can be judged" in capsys.readouterr().err.replace("\n", " ")
+    assert "without a rollout only saformer can be judged" in capsys.readouterr().err.replace(
+        "\n", " "
+    )
 
 
 def test_without_a_simulator_nothing_can_be_tried(tmp_path, capsys):
     recorded = allowance.dataset(episodes=20)
-    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(tmp_path / "logs")
+    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(
+        tmp_path / "logs"
+    )
     brief = ["--updates", "2", "--batch-size", "4", "--out", str(tmp_path / "run")]
     assert main(["train", str(tmp_path / "logs"), "--agent", "dt", *brief]) == 0
     assert main(["sweep", str(tmp_path / "run")]) == 1
@@ -180,14 +235,29 @@ def test_without_a_simulator_nothing_can_be_tried(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("saformer", ["sweep", "RUN", "--option", "candidates", "--values", "2.5"], "candidates is a whole number"),
-        ("cdt", ["sweep", "RUN", "--option", "noise", "--values", "1"], "noise is one of none, normal, two_point"),
+        (
+            "saformer",
+            ["sweep", "RUN", "--option", "candidates", "--values", "2.5"],
+            "candidates is a whole number",
+        ),
+        (
+            "cdt",
+            ["sweep", "RUN", "--option", "noise", "--values", "1"],
+            "noise is one of none, normal, two_point",
+        ),
         ("dt", ["sweep", "RUN", "--values", "nan"], "target_return must be finite"),
-        ("bcq_lag", ["evaluate", "RUN", "--candidates", "0"], "candidates must be at least 1, got 0"),
+        (
+            "bcq_lag",
+            ["evaluate", "RUN", "--candidates", "0"],
+            "candidates must be at least 1, got 0",
+        ),
     ],
 )
-def test_options_of_the_wrong_kind_are_refused_in_one_line(tmp_path, capsys, name, arguments, message):
-    """Seen to fail when options are taken as they come: tracebacks, or another policy than was asked for."""
+def test_options_of_the_wrong_kind_are_refused_in_one_line(
+    tmp_path, capsys, name, arguments, message
+):
+    """Seen to fail when options are taken as they come: tracebacks, or another policy than was
+    asked for."""
     assert train_briefly(name, tmp_path / "run") == 0
     capsys.readouterr()
     assert main([argument.replace("RUN", str(tmp_path / "run")) for argument in arguments]) == 1
@@ -204,7 +274,18 @@ def test_whole_numbers_are_swept(tmp_path, capsys):
 
 def test_every_run_of_several_says_how_far_it_is(tmp_path, capsys):
     """Seen to fail when lines that the first run said are not said again."""
-    command = ["train", "allowance", "--agent", "dt", *BRIEF, "--evaluate-every", "0", "--seed", "0", "1"]
+    command = [
+        "train",
+        "allowance",
+        "--agent",
+        "dt",
+        *BRIEF,
+        "--evaluate-every",
+        "0",
+        "--seed",
+        "0",
+        "1",
+    ]
     assert main([*command, "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().err.count("training: 4 of 4") == 2
 

@@ -17,7 +17,9 @@ from saformer.envs import allowance
 
 def tiny_run(path, *more: str) -> int:
     settings = "--updates 3 --batch-size 8 --checkpoint-every 2 --evaluate-every 0 --width 16 --layers 1 --candidates 4"
-    return main(["train", "allowance", "--data-steps", "2000", *settings.split(), "--out", str(path), *more])
+    return main(
+        ["train", "allowance", "--data-steps", "2000", *settings.split(), "--out", str(path), *more]
+    )
 
 
 def flags(parse, capsys, *arguments: str) -> set[str]:
@@ -108,7 +110,12 @@ def test_train_then_evaluate(tmp_path, capsys):
     """The whole way, on Allowance. Seen to fail when a limit is judged twice."""
     assert tiny_run(tmp_path / "run") == 0
     capsys.readouterr()
-    assert main(["evaluate", str(tmp_path / "run"), "--limits", "p20", "9", "--episodes", "3", "--json"]) == 0
+    assert (
+        main(
+            ["evaluate", str(tmp_path / "run"), "--limits", "p20", "9", "--episodes", "3", "--json"]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert [verdict["limit"]["name"] for verdict in found["verdicts"]] == ["p20", "9"]
     assert len(found["episodes"]) == 6
@@ -152,16 +159,28 @@ def test_resume_of_a_run_that_died_before_its_first_checkpoint(tmp_path):
     [
         (["fly"], "unknown command 'fly'"),
         (["train", "hoper-medium"], "did you mean hopper-medium"),
-        (["train", "allowance", "--agent", "gpt"], "unknown agent 'gpt'; known are saformer, dt, cdt"),
-        (["train", "allowance", "--agent", "bc_safe"], "bc_safe is trained for one limit: say which"),
-        (["train", "allowance", "--limit", "p20"], "saformer is not trained for one limit: leave limit (--limit) out"),
+        (
+            ["train", "allowance", "--agent", "gpt"],
+            "unknown agent 'gpt'; known are saformer, dt, cdt",
+        ),
+        (
+            ["train", "allowance", "--agent", "bc_safe"],
+            "bc_safe is trained for one limit: say which",
+        ),
+        (
+            ["train", "allowance", "--limit", "p20"],
+            "saformer is not trained for one limit: leave limit (--limit) out",
+        ),
         (["train", "allowance", "--window", "0"], "window must be at least 1"),
         (["sweep", "OUT/exists"], "saformer has no option target_return; it has"),
         (["sweep", "OUT/exists", "--option", "temperature"], "say which values of temperature"),
         (["train", "allowance", "--device", "quantum"], "unknown device 'quantum'"),
         (["train", "allowance", "--resume", "--out", "OUT/none"], "no run to resume"),
         (["train", "allowance", "--tensorboard", "--out", "OUT/exists"], "already holds a run"),
-        (["train", "allowance", "--seed", "7", "--resume", "--out", "OUT/exists"], "begun with other settings"),
+        (
+            ["train", "allowance", "--seed", "7", "--resume", "--out", "OUT/exists"],
+            "begun with other settings",
+        ),
         (["evaluate", "OUT/none"], "is not a run"),
         (["evaluate", "OUT/exists", "--limits", "-5"], "at least 0"),
         (["evaluate", "OUT/exists", "--limits", "ten"], "is not a limit"),
@@ -187,7 +206,9 @@ def test_mistakes_are_explained_in_one_line(tmp_path, monkeypatch, capsys, argum
     assert code in {1, 2}
     assert message in said.replace("\n", " "), said
     assert "Traceback" not in said
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept, "nothing half-written"
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept, (
+        "nothing half-written"
+    )
 
 
 @pytest.mark.filterwarnings("always::UserWarning:saformer")
@@ -210,13 +231,16 @@ def test_tensorboard_gets_the_metrics(tmp_path):
 def test_training_and_doctor_need_no_simulator(tmp_path):
     """With neither gymnasium nor mujoco. Seen to fail when the API imports rollouts at its top."""
     recorded = allowance.dataset(episodes=20)
-    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(tmp_path / "logs")
+    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(
+        tmp_path / "logs"
+    )
     code = (
         "import sys\n"
         "sys.modules['gymnasium'] = sys.modules['mujoco'] = None\n"
         "from saformer.cli.main import main\n"
         "brief = '--updates 4 --batch-size 4 --evaluate-every 2'.split()\n"
-        f"assert main(['train', {str(tmp_path / 'logs')!r}, '--out', {str(tmp_path / 'run')!r}, *brief]) == 0\n"
+        f"assert main(['train', {str(tmp_path / 'logs')!r}, '--out', {str(tmp_path / 'run')!r}, "
+        "*brief]) == 0\n"
         "assert main(['doctor']) == 0\n"
         "assert main(['evaluate', " + repr(str(tmp_path / "run")) + "]) == 0\n"
         f"assert main(['train', 'allowance', '--out', {str(tmp_path / 'other')!r}, *brief]) == 1\n"

@@ -79,7 +79,17 @@ def test_what_another_process_is_making_is_waited_for():
 
 def test_build_is_kept_and_not_made_twice(capsys, tmp_path):
     """Seen to fail when a build is made anew each time."""
-    arguments = ["data", "build", "hopper-medium", "--steps", "300", "--seed", "3", "--workers", "1"]
+    arguments = [
+        "data",
+        "build",
+        "hopper-medium",
+        "--steps",
+        "300",
+        "--seed",
+        "3",
+        "--workers",
+        "1",
+    ]
     assert main(arguments) == 0
     path = Path(capsys.readouterr().out.strip())
     assert TrajectoryStore.open(path).environment.identifier == "Hopper-v5"
@@ -88,7 +98,10 @@ def test_build_is_kept_and_not_made_twice(capsys, tmp_path):
     assert "already built" in capsys.readouterr().err
     elsewhere = [*arguments, "--out", str(tmp_path / "mine")]
     assert main(elsewhere) == 0
-    assert TrajectoryStore.open(tmp_path / "mine").fingerprint == TrajectoryStore.open(path).fingerprint
+    assert (
+        TrajectoryStore.open(tmp_path / "mine").fingerprint
+        == TrajectoryStore.open(path).fingerprint
+    )
     assert main(elsewhere) == 1
     assert "never overwritten" in capsys.readouterr().err
     assert main(["data", "list"]) == 0
@@ -103,13 +116,17 @@ def test_an_interrupted_build_leaves_nothing(tmp_path, after):
     """
     code = (
         "import signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where tests run in the background it is ignored
+        # where tests run in the background it is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from saformer.cli.main import main\n"
         "sys.exit(main('data build walker2d-medium --steps 2000000 --workers 2'.split()))\n"
     )
     environment = {**os.environ, "SAFORMER_HOME": str(tmp_path)}
     process = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", code],
+        env=environment,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         time.sleep(after)
@@ -134,12 +151,15 @@ def test_from_a_log_to_a_verdict_without_a_simulator(tmp_path):
         "import sys\n"
         "sys.modules['gymnasium'] = sys.modules['mujoco'] = None\n"
         "from saformer.cli.main import main\n"
-        f"assert main(['data', 'import', {str(log)!r}, '--out', {str(store)!r}, *{COLUMNS!r}]) == 0\n"
+        f"assert main(['data', 'import', {str(log)!r}, '--out', {str(store)!r}, *{COLUMNS!r}]) "
+        "== 0\n"
         f"assert main(['data', 'inspect', {str(store)!r}]) == 0\n"
         f"assert main(['train', {str(store)!r}, *{BRIEF!r}]) == 0\n"
         f"assert main(['evaluate', {str(store)!r}, '--limits', 'p20', '8']) == 0\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     found = json.loads((run / "offline.json").read_text())
@@ -155,7 +175,9 @@ def test_from_a_log_to_a_verdict_without_a_simulator(tmp_path):
 
 def test_a_store_that_was_moved_is_found_again_on_request(tmp_path, capsys):
     recorded = allowance.dataset(episodes=20)
-    store = replace(recorded, environment=replace(recorded.environment, identifier=None)).save(tmp_path / "old")
+    store = replace(recorded, environment=replace(recorded.environment, identifier=None)).save(
+        tmp_path / "old"
+    )
     assert main(["train", str(tmp_path / "old"), *BRIEF, "--out", str(tmp_path / "run")]) == 0
     (tmp_path / "old").rename(tmp_path / "new")
     assert main(["evaluate", str(tmp_path / "run")]) == 1
@@ -167,24 +189,40 @@ def test_a_store_that_was_moved_is_found_again_on_request(tmp_path, capsys):
 
 @pytest.mark.parametrize("case", ["no such environment", "no such column online"])
 def test_what_cannot_be_rolled_out_is_refused_before_training(tmp_path, capsys, case):
-    """Seen to fail when only the first evaluation finds out: all that was trained until then would be lost."""
-    arguments = ["train", str(tmp_path / "store"), *BRIEF, "--evaluate-every", "2", "--out", str(tmp_path / "run")]
+    """Seen to fail when only the first evaluation finds out: all that was trained until then would
+    be lost."""
+    arguments = [
+        "train",
+        str(tmp_path / "store"),
+        *BRIEF,
+        "--evaluate-every",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     recorded = allowance.dataset(episodes=5)
     if case == "no such environment":
-        replace(recorded, environment=replace(recorded.environment, identifier="Typo-v9")).save(tmp_path / "store")
+        replace(recorded, environment=replace(recorded.environment, identifier="Typo-v9")).save(
+            tmp_path / "store"
+        )
         expected = "environment 'Typo-v9' cannot be made"
     else:
         parts = [replace(part, columns={"flow": np.ones(len(part))}) for part in recorded]
         TrajectoryStore.of(parts, recorded.environment, criteria=("flow",)).save(tmp_path / "store")
-        expected = "reads 'flow', which environment 'saformer/Allowance-v0', by its info, does not offer"
+        expected = (
+            "reads 'flow', which environment 'saformer/Allowance-v0', by its info, does not offer"
+        )
     assert main(arguments) == 1
     assert expected in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "run").exists()
-    assert main([*arguments, "--evaluate-every", "0"]) == 0, "without a rollout there is nothing in the way"
+    assert main([*arguments, "--evaluate-every", "0"]) == 0, (
+        "without a rollout there is nothing in the way"
+    )
 
 
 def test_the_latest_run_of_a_store_that_can_be_judged_is_found(tmp_path, monkeypatch):
-    """Seen to fail when a damaged run beside it, or one that was killed before its first checkpoint, is in the way."""
+    """Seen to fail when a damaged run beside it, or one that was killed before its first
+    checkpoint, is in the way."""
     monkeypatch.chdir(tmp_path)
     allowance.dataset(episodes=20).save(tmp_path / "store")
     with pytest.raises(FileNotFoundError, match="train first"):
@@ -198,9 +236,12 @@ def test_the_latest_run_of_a_store_that_can_be_judged_is_found(tmp_path, monkeyp
 
 
 def test_a_store_that_grew_is_judged_as_it_was_trained_on(tmp_path, capsys):
-    """Seen to fail when trajectories are held out of the grown store: most of them would have been trained on."""
+    """Seen to fail when trajectories are held out of the grown store: most of them would have been
+    trained on."""
     recorded = allowance.dataset(episodes=20)
-    store = replace(recorded, environment=replace(recorded.environment, identifier=None)).save(tmp_path / "store")
+    store = replace(recorded, environment=replace(recorded.environment, identifier=None)).save(
+        tmp_path / "store"
+    )
     assert main(["train", str(tmp_path / "store"), *BRIEF, "--out", str(tmp_path / "run")]) == 0
     arguments = ["evaluate", str(tmp_path / "run"), "--json", "--limits", "8"]
     assert main(arguments) == 0
@@ -208,19 +249,27 @@ def test_a_store_that_grew_is_judged_as_it_was_trained_on(tmp_path, capsys):
     store.extend(list(allowance.dataset(episodes=40, seed=1)))
     assert main(arguments) == 0
     assert capsys.readouterr().out == before
-    other = replace(allowance.dataset(episodes=20, seed=2), environment=store.environment).save(tmp_path / "other")
+    other = replace(allowance.dataset(episodes=20, seed=2), environment=store.environment).save(
+        tmp_path / "other"
+    )
     assert main([*arguments, "--data", str(other.path)]) == 1
     assert "nobody knows what it never saw" in capsys.readouterr().err
 
 
 def test_criteria_are_kept_with_the_run(tmp_path, capsys):
-    """Two constraints by expression, rolled out with the same costs. Seen to fail when only the first is used."""
+    """Two constraints by expression, rolled out with the same costs. Seen to fail when only the
+    first is used."""
     criteria = ["abs(action).sum()", "0.5 * (state[1] > 1)"]
     arguments = ["train", "allowance", "--data-steps", "400", *BRIEF, "--criteria", *criteria]
     assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["criteria"] == criteria
     capsys.readouterr()
-    assert main(["evaluate", str(tmp_path / "run"), "--limits", "p50,4.5", "--episodes", "2", "--json"]) == 0
+    assert (
+        main(
+            ["evaluate", str(tmp_path / "run"), "--limits", "p50,4.5", "--episodes", "2", "--json"]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert len(found["episodes"][0]["cost"]) == 2
     dear = 0.5 * sum(allowance.PRICES > 1)
@@ -240,7 +289,10 @@ def test_inspect_prints_tables_json_and_a_page(tmp_path, capsys):
     assert "60 trajectories" in shown
     assert "<svg" in (tmp_path / "page.html").read_text()
     assert main([*common, "--limits", "p10", "9", "--json"]) == 0
-    assert [limit["name"] for limit in json.loads(capsys.readouterr().out)["limits"]] == ["p10", "9"]
+    assert [limit["name"] for limit in json.loads(capsys.readouterr().out)["limits"]] == [
+        "p10",
+        "9",
+    ]
 
 
 def test_check_reports_and_writes_nothing(tmp_path, capsys):
@@ -256,7 +308,8 @@ def test_check_reports_and_writes_nothing(tmp_path, capsys):
 
 
 def test_a_folder_of_logs_is_not_in_its_own_way(tmp_path, monkeypatch, capsys):
-    """Seen to fail when the store is named as the folder: it exists, and the user was told to remove it."""
+    """Seen to fail when the store is named as the folder: it exists, and the user was told to
+    remove it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     write_log(tmp_path / "logs" / "10:30.csv", episodes=3)
@@ -271,7 +324,9 @@ def test_export_and_import_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     allowance.dataset(episodes=3).save(tmp_path / "store")
     assert main(["data", "export", str(tmp_path / "store"), "tests/allowance-v0"]) == 0
-    assert main(["data", "import", "minari:tests/allowance-v0", "--out", str(tmp_path / "again")]) == 0
+    assert (
+        main(["data", "import", "minari:tests/allowance-v0", "--out", str(tmp_path / "again")]) == 0
+    )
     again = TrajectoryStore.open(tmp_path / "again")
     assert again.fingerprint == TrajectoryStore.open(tmp_path / "store").fingerprint
 
@@ -305,10 +360,19 @@ def test_several_files_of_arrays_become_one_store(tmp_path):
         (["import", "OUT/plant.csv"], "no column is named as state: the header is run, time_left"),
         (["import", "OUT/plant.csv", "--mapping", "OUT/none.toml"], "No such file"),
         (["import", "OUT/plant.csv", *COLUMNS, "--criteria", "__import__('os')"], "__import__"),
-        (["import", "OUT/plant.csv", *COLUMNS, "--criteria", "flov"], "reads 'flov', which the data does not offer"),
+        (
+            ["import", "OUT/plant.csv", *COLUMNS, "--criteria", "flov"],
+            "reads 'flov', which the data does not offer",
+        ),
         (["import", "OUT/plant.csv", *COLUMNS, "--out", "OUT/exists"], "never overwritten"),
-        (["import", "OUT/plant.csv", *COLUMNS, "--action-low", "1", "2"], "2 action bounds for 1 action columns"),
-        (["inspect", "OUT/exists", "--criteria", "flov"], "reads 'flov', which the data does not offer"),
+        (
+            ["import", "OUT/plant.csv", *COLUMNS, "--action-low", "1", "2"],
+            "2 action bounds for 1 action columns",
+        ),
+        (
+            ["inspect", "OUT/exists", "--criteria", "flov"],
+            "reads 'flov', which the data does not offer",
+        ),
         (
             ["inspect", "OUT/exists", "--criteria", "stat[0]"],
             "did you mean 'state'? On offer: action, next_state, reward",
@@ -317,7 +381,10 @@ def test_several_files_of_arrays_become_one_store(tmp_path):
         (["inspect", "OUT/exists", "--cost-discount", "2"], "cost_discount must lie in"),
         (["inspect", "OUT/plant.csv.gz"], "there is no trajectory store at"),
         (["export", "OUT/exists", "not an id"], "Malformed dataset ID"),
-        (["export", "OUT/exists", "mine/pump"], "Malformed dataset ID 'mine/pump': Minari's end in a version"),
+        (
+            ["export", "OUT/exists", "mine/pump"],
+            "Malformed dataset ID 'mine/pump': Minari's end in a version",
+        ),
     ],
 )
 def test_mistakes_are_explained_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
@@ -332,7 +399,9 @@ def test_mistakes_are_explained_in_one_line(tmp_path, monkeypatch, capsys, argum
     assert code in {1, 2}
     assert message in said.replace("\n", " "), said
     assert "Traceback" not in said
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept, "nothing half-written"
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept, (
+        "nothing half-written"
+    )
 
 
 def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path, capsys):

@@ -1,4 +1,5 @@
-"""`saformer evaluate --shield`, what stands beside it, and several constraints from the command line."""
+"""`saformer evaluate --shield`, what stands beside it, and several constraints from the command
+line."""
 
 import json
 
@@ -27,16 +28,28 @@ TINY = [
 def evaluate(capsys, path, *flags: str) -> dict:
     capsys.readouterr()
     assert main(["evaluate", str(path), "--json", *flags]) == 0
-    return json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return json.loads(
+        capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
+    )
 
 
 def test_with_without_and_beside_the_reference(tmp_path, capsys):
-    """Under a tight limit: all within with the shield, and how often it was needed is said. Seen to fail when the row
-    of the reference has no shield, when the share of shielded steps is lost on its way, and when the options that are
-    kept are those without the shield.
+    """Under a tight limit: all within with the shield, and how often it was needed is said. Seen to
+    fail when the row of the reference has no shield, when the share of shielded steps is lost on
+    its way, and when the options that are kept are those without the shield.
     """
     assert tiny_run(tmp_path / "run") == 0
-    found = evaluate(capsys, tmp_path / "run", "--limits", "p1", "p50", "--episodes", "3", "--both", "--reference")
+    found = evaluate(
+        capsys,
+        tmp_path / "run",
+        "--limits",
+        "p1",
+        "p50",
+        "--episodes",
+        "3",
+        "--both",
+        "--reference",
+    )
     plain, reference = found["beside"]
     kept = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert kept["options"]["verification"] == "told"
@@ -65,7 +78,10 @@ def test_without_a_shield_nothing_speaks_of_one(tmp_path, capsys):
 def test_a_shield_alone_has_its_column(tmp_path, capsys):
     assert tiny_run(tmp_path / "run") == 0
     capsys.readouterr()
-    assert main(["evaluate", str(tmp_path / "run"), "--limits", "p1", "--episodes", "2", "--shield"]) == 0
+    assert (
+        main(["evaluate", str(tmp_path / "run"), "--limits", "p1", "--episodes", "2", "--shield"])
+        == 0
+    )
     said = capsys.readouterr().out
     assert "shielded" in said
     assert "policy" not in said
@@ -73,12 +89,23 @@ def test_a_shield_alone_has_its_column(tmp_path, capsys):
 
 @pytest.mark.filterwarnings("ignore:limit .* lies outside the data")
 def test_two_constraints_from_the_command_line(tmp_path, capsys):
-    """Training that is watched, limits for each, one beyond the data, and a page with a panel for each cost."""
+    """Training that is watched, limits for each, one beyond the data, and a page with a panel for
+    each cost."""
     allowance.dataset(episodes=60, dimensions=2).save(tmp_path / "store")
     criteria = ["--criteria", "torque[0]", "torque[1]"]
     run = ["--out", str(tmp_path / "run"), "--evaluate-every", "2"]
     assert main(["train", str(tmp_path / "store"), *criteria, *TINY, *run]) == 0
-    found = evaluate(capsys, tmp_path / "run", "--limits", "p20", "p50,9", "0.01,5", "--episodes", "2", "--shield")
+    found = evaluate(
+        capsys,
+        tmp_path / "run",
+        "--limits",
+        "p20",
+        "p50,9",
+        "0.01,5",
+        "--episodes",
+        "2",
+        "--shield",
+    )
     assert found["criteria"] == ["torque[0]", "torque[1]"]
     assert [len(verdict["mean_cost"]) for verdict in found["verdicts"]] == [2, 2, 2]
     assert all(row["within"] for row in found["episodes"])
@@ -95,7 +122,9 @@ def test_torque_and_speed_of_a_robot(tmp_path, capsys):
     speed = "above(state[5], 1.0)"
     task = ["train", "hopper-medium-replay", "--data-steps", "3000", "--criteria", "torque", speed]
     assert main([*task, *TINY, "--evaluate-every", "0", "--out", str(tmp_path / "run")]) == 0
-    found = evaluate(capsys, tmp_path / "run", "--limits", "p50", "p50,p20", "--episodes", "2", "--workers", "0")
+    found = evaluate(
+        capsys, tmp_path / "run", "--limits", "p50", "p50,p20", "--episodes", "2", "--workers", "0"
+    )
     assert found["criteria"] == ["torque", speed]
     values = [verdict["limit"]["values"] for verdict in found["verdicts"]]
     assert values[0][0] == values[1][0]
@@ -106,12 +135,16 @@ def test_torque_and_speed_of_a_robot(tmp_path, capsys):
 
 
 def _all_met(verdict: dict) -> bool:
-    return all(cost <= limit for cost, limit in zip(verdict["mean_cost"], verdict["limit"]["values"], strict=True))
+    return all(
+        cost <= limit
+        for cost, limit in zip(verdict["mean_cost"], verdict["limit"]["values"], strict=True)
+    )
 
 
 @pytest.mark.parametrize("flag", ["--shield", "--both", "--reference"])
 def test_no_shield_without_rollouts(tmp_path, capsys, flag):
-    """An offline evaluation has nothing to shield; whoever asks is told, not given figures without it."""
+    """An offline evaluation has nothing to shield; whoever asks is told, not given figures without
+    it."""
     assert tiny_run(tmp_path / "run", "--held-out", "0.2") == 0
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "run"), "--offline", flag]) == 1

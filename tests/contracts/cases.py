@@ -79,13 +79,19 @@ CASES = {
         },
     ),
     "bc_safe": Case(
-        lambda dropout, constraints: BCSafeConfig(limit=_limit(constraints), window=4, trunk=_trunk(dropout)),
+        lambda dropout, constraints: BCSafeConfig(
+            limit=_limit(constraints), window=4, trunk=_trunk(dropout)
+        ),
         BCSafeOptions(),
         {"actor/action": NETWORK},
     ),
     "bcq_lag": Case(
         lambda dropout, constraints: BCQLagConfig(
-            limit=_limit(constraints), hidden=(16, 16), candidates=3, acting_candidates=5, dropout=dropout
+            limit=_limit(constraints),
+            hidden=(16, 16),
+            candidates=3,
+            acting_candidates=5,
+            dropout=dropout,
         ),
         BCQLagOptions(candidates=1),  # the code's middle
         {
@@ -102,8 +108,10 @@ CASES = {
         takes_any_weights=False,
     ),
     "cpq": Case(
-        lambda dropout, constraints: CPQConfig(  # some steps look safe from the first, and some do not
-            limit=(9.0,) * constraints, hidden=(16, 16), candidates=4, dropout=dropout
+        lambda dropout, constraints: (
+            CPQConfig(  # some steps look safe from the first, and some do not
+                limit=(9.0,) * constraints, hidden=(16, 16), candidates=4, dropout=dropout
+            )
         ),
         MarkovOptions(),
         {

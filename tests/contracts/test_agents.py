@@ -30,8 +30,11 @@ CERTAIN = [name for name in NAMES if CASES[name].certain is not None]
 TERMS = [(name, term) for name in NAMES for term in CASES[name].reaches]
 
 
-def made(name: str, data: RelabelledStore, *, seed: int = 0, dropout: float = 0.0, spread: bool = False) -> Agent:
-    """A tiny agent; with a `spread` of outputs, its weights are random rather than the near-zero initial ones."""
+def made(
+    name: str, data: RelabelledStore, *, seed: int = 0, dropout: float = 0.0, spread: bool = False
+) -> Agent:
+    """A tiny agent; with a `spread` of outputs, its weights are random rather than the near-zero
+    initial ones."""
     agent = create_agent(data, CASES[name].config(dropout, data.cost.shape[1]), seed=seed)
     if spread and CASES[name].takes_any_weights:
         randomise(agent.model)
@@ -44,7 +47,11 @@ def drawn(agent: Agent, data: RelabelledStore, size: int = 16) -> Any:
 
 def terms_of(agent: Agent, batch: Any) -> dict[str, PerSample]:
     """All terms that are minimised, as phase/term."""
-    found = [(phase.name, name, term) for phase in agent.phases for name, term in phase.terms(batch).items()]
+    found = [
+        (phase.name, name, term)
+        for phase in agent.phases
+        for name, term in phase.terms(batch).items()
+    ]
     return {f"{phase}/{name}": term for phase, name, term in found if not term.watched}
 
 
@@ -66,9 +73,12 @@ def test_every_agent_keeps_the_contracts():
 
 @pytest.mark.parametrize(("name", "term"), TERMS)
 def test_each_loss_term_reaches_its_module_and_no_other(data, name, term):
-    """Seen to fail when the hinge is computed on detached forecasts, and when the entropy reaches the temperature."""
+    """Seen to fail when the hinge is computed on detached forecasts, and when the entropy reaches
+    the temperature."""
     agent, case = made(name, data, spread=True), CASES[name]
-    learnt = [(n, p) for n, p in agent.model.named_parameters() if p.requires_grad]  # targets only follow
+    learnt = [
+        (n, p) for n, p in agent.model.named_parameters() if p.requires_grad
+    ]  # targets only follow
     names, parameters = zip(*learnt, strict=True)
     torch.manual_seed(0)  # losses sample: by rare luck none of CPQ's samples is foreign to the data
     loss = terms_of(agent, drawn(agent, data, 128))[term].mean()
@@ -149,7 +159,9 @@ def test_save_load_update_equals_update(data, tmp_path, name):
     for _ in range(3):
         resumed.step()
     found, expected = resumed.checkpoint({}), straight.checkpoint({})
-    assert {g: set(found.groups[g]) for g in found.groups} == {g: set(expected.groups[g]) for g in expected.groups}
+    assert {g: set(found.groups[g]) for g in found.groups} == {
+        g: set(expected.groups[g]) for g in expected.groups
+    }
     for group, tensors in expected.groups.items():
         for key, value in tensors.items():
             assert torch.equal(found.groups[group][key], value), (group, key)
@@ -158,7 +170,10 @@ def test_save_load_update_equals_update(data, tmp_path, name):
 def spoilt(batch: WindowBatch, where: torch.Tensor, by: float) -> WindowBatch:
     """The same windows with other content at these places."""
     names = ("cost_to_go", "return_to_go", "state", "action")
-    changed = {name: torch.where(where[..., None], getattr(batch, name) + by, getattr(batch, name)) for name in names}
+    changed = {
+        name: torch.where(where[..., None], getattr(batch, name) + by, getattr(batch, name))
+        for name in names
+    }
     return replace(batch, **changed)
 
 
@@ -185,10 +200,14 @@ def test_future_content_is_irrelevant(data, batch, name):
     judged = replace(batch, valid=batch.valid & ~later)
     assert_alike(terms_of(agent, judged), terms_of(agent, spoilt(judged, later, 5.0)))
     whole, changed = terms_of(agent, batch), terms_of(agent, spoilt(batch, later, 5.0))
-    assert any(not torch.allclose(whole[term].sums, changed[term].sums, rtol=1e-2) for term in whole)
+    assert any(
+        not torch.allclose(whole[term].sums, changed[term].sums, rtol=1e-2) for term in whole
+    )
 
 
-def two_steps(agent: Agent, options: Any, states: torch.Tensor, limit: list[list[float]]) -> torch.Tensor:
+def two_steps(
+    agent: Agent, options: Any, states: torch.Tensor, limit: list[list[float]]
+) -> torch.Tensor:
     """The actions of two steps on as many lanes as there are limits: [2, L, A]."""
     policy, actions = agent.policy(options), []
     policy.reset(states[0], limit)
@@ -239,7 +258,9 @@ def test_a_lane_that_is_begun_anew_remembers_nothing(data, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_actions_lie_within_bounds(data, name):
     agent = made(name, data, spread=True)
-    agent.model.get_buffer(next(n for n, _ in agent.model.named_buffers() if n.endswith("action_high"))).fill_(0.01)
+    agent.model.get_buffer(
+        next(n for n, _ in agent.model.named_buffers() if n.endswith("action_high"))
+    ).fill_(0.01)
     states = torch.randn(2, 8, 2, generator=torch.Generator().manual_seed(0))
     actions = two_steps(agent, None, states, [[float(d)] for d in range(8)])
     assert actions.max() <= 0.01
@@ -263,7 +284,8 @@ def test_a_loss_that_is_not_finite_stops_before_it_does_harm(data):
 
 
 def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(data):
-    """The loss is finite, so the state that gets saved must be too. Seen to fail when gradients are not checked."""
+    """The loss is finite, so the state that gets saved must be too. Seen to fail when gradients are
+    not checked."""
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     trainer = Trainer(agent, WindowSampler(data, window=4), FULL_CONFIG, seed=0)
     agent.model.critic.head.weight.register_hook(lambda gradient: gradient * math.inf)

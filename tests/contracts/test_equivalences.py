@@ -37,7 +37,9 @@ def drive(policy, steps: int, lanes: int = 3):
     return state, decision
 
 
-def whole_window(prompt: Prompt, lane: int, return_to_go: torch.Tensor, action: torch.Tensor) -> WindowBatch:
+def whole_window(
+    prompt: Prompt, lane: int, return_to_go: torch.Tensor, action: torch.Tensor
+) -> WindowBatch:
     """One lane's past and one candidate, as an unpadded training window."""
     past, keep = prompt.past, prompt.past.valid[lane]
 
@@ -72,16 +74,22 @@ def test_shared_past_equals_the_full_forward(agent, steps):
     model = agent.model.eval()
     for lane in range(lanes):
         for n in range(5):
-            window = whole_window(prompt, lane, proposed.return_to_go[lane, n], proposed.action[lane, n])
+            window = whole_window(
+                prompt, lane, proposed.return_to_go[lane, n], proposed.action[lane, n]
+            )
             normal = model.normalizer.window(window)
             with torch.no_grad():
                 predictions, forecast = model.actor(normal), model.critic(normal)
             cost = model.normalizer.restore("cost_to_go", forecast[0, -1])
             assert torch.allclose(judged.cost[lane, n], cost, atol=1e-4), "the critic's forecast"
             if n == 0:  # the mean of both heads
-                expected = model.normalizer.restore("return_to_go", predictions.return_to_go.mean[0, -1])
+                expected = model.normalizer.restore(
+                    "return_to_go", predictions.return_to_go.mean[0, -1]
+                )
                 assert torch.allclose(proposed.return_to_go[lane, 0], expected, atol=1e-4)
-                action = model.normalizer.restore("action", predictions.action.mean[0, -1]).clamp(-1, 1)
+                action = model.normalizer.restore("action", predictions.action.mean[0, -1]).clamp(
+                    -1, 1
+                )
                 assert torch.allclose(proposed.action[lane, 0], action, atol=1e-5)
 
 
@@ -91,7 +99,10 @@ def test_branches_equal_separate_sequences_to_1e_5():
     trunk = Trunk(config).eval()
     randomise(trunk)
     generator = torch.Generator().manual_seed(0)
-    past, own = torch.randn(2, 7, 32, generator=generator), torch.randn(2, 4, 3, 32, generator=generator)
+    past, own = (
+        torch.randn(2, 7, 32, generator=generator),
+        torch.randn(2, 4, 3, 32, generator=generator),
+    )
     valid = torch.ones(2, 7, dtype=torch.bool)
     valid[1, :3] = False
     _, memory = trunk.read(past, valid)
@@ -117,35 +128,54 @@ def test_lanes_do_not_see_each_other(agent):
 
 
 def test_trunk_with_dts_layout_is_a_decision_transformer():
-    """Return, state, action tokens through the same embedding and trunk: the action is read at the state token.
+    """Return, state, action tokens through the same embedding and trunk: the action is read at the
+    state token.
 
     Seen to fail when `at` looks one token too far: the prediction then sees the action itself.
     """
     layout = Layout(("return_to_go", "state", "action"))
     dimensions = Dimensions(state=2, action=1, horizon=20)
-    embedding, trunk = TokenEmbedding(layout, dimensions, 16), Trunk(TrunkConfig(layers=1, width=16, dropout=0.0))
+    embedding, trunk = (
+        TokenEmbedding(layout, dimensions, 16),
+        Trunk(TrunkConfig(layers=1, width=16, dropout=0.0)),
+    )
     randomise(embedding)
     randomise(trunk)
-    values = {"return_to_go": torch.randn(1, 4, 1), "state": torch.randn(1, 4, 2), "action": torch.randn(1, 4, 1)}
+    values = {
+        "return_to_go": torch.randn(1, 4, 1),
+        "state": torch.randn(1, 4, 2),
+        "action": torch.randn(1, 4, 1),
+    }
     steps = torch.arange(4)[None]
     tokens = embedding.embed(values, steps)
     assert tokens.shape == (1, 12, 16)
     read = layout.at("state", trunk(tokens))
-    changed = {**values, "action": values["action"] + torch.tensor([0.0, 0.0, 0.0, 9.0]).reshape(1, 4, 1)}
+    changed = {
+        **values,
+        "action": values["action"] + torch.tensor([0.0, 0.0, 0.0, 9.0]).reshape(1, 4, 1),
+    }
     assert torch.allclose(read, layout.at("state", trunk(embedding.embed(changed, steps))))
-    changed = {**values, "state": values["state"] + torch.tensor([0.0, 0.0, 0.0, 9.0]).reshape(1, 4, 1)}
+    changed = {
+        **values,
+        "state": values["state"] + torch.tensor([0.0, 0.0, 0.0, 9.0]).reshape(1, 4, 1),
+    }
     assert not torch.allclose(read, layout.at("state", trunk(embedding.embed(changed, steps))))
 
 
 def extended_by_a_constraint(model: SaFormer) -> SaFormer:
     """The same model with a second cost, through zero columns and rows."""
-    wider = SaFormer(replace(model.dimensions, constraints=2), TrunkConfig(layers=2, width=16, heads=2, dropout=0.0))
+    wider = SaFormer(
+        replace(model.dimensions, constraints=2),
+        TrunkConfig(layers=2, width=16, heads=2, dropout=0.0),
+    )
     state = wider.state_dict()
     for name, old in model.state_dict().items():
         new = torch.zeros_like(state[name])
         if name.endswith("_scale"):
             new.fill_(1.0)
-        if name.startswith("actor.cost_to_go_head"):  # rows: (mean, log-deviation) -> (mean, 0, log-deviation, 0)
+        if name.startswith(
+            "actor.cost_to_go_head"
+        ):  # rows: (mean, log-deviation) -> (mean, 0, log-deviation, 0)
             new[0], new[2] = old[0], old[1]
         else:
             new[tuple(slice(size) for size in old.shape)] = old
@@ -156,7 +186,8 @@ def extended_by_a_constraint(model: SaFormer) -> SaFormer:
 
 @pytest.mark.parametrize("fallback", get_args(Fallback))
 def test_a_second_constraint_of_zero_cost_changes_no_decision(agent, fallback):
-    """Weights extended by zero columns. Seen to fail when a forecast of 0 overruns a budget of 0."""
+    """Weights extended by zero columns. Seen to fail when a forecast of 0 overruns a budget of
+    0."""
     options = ExecutionOptions(candidates=6, fallback=fallback)
     one = SaFormerPolicy(agent.model, window=4, options=options)
     two = SaFormerPolicy(extended_by_a_constraint(agent.model), window=4, options=options)
@@ -178,7 +209,9 @@ def test_a_second_constraint_of_zero_cost_changes_no_decision(agent, fallback):
 
 def scaled(store: TrajectoryStore, factor: float) -> TrajectoryStore:
     parts = [
-        Trajectory.of(t.state, t.action, t.reward * factor, t.final_state, terminated=True, truncated=False)
+        Trajectory.of(
+            t.state, t.action, t.reward * factor, t.final_state, terminated=True, truncated=False
+        )
         for t in store
     ]
     return TrajectoryStore.of(parts, store.environment)
@@ -210,6 +243,8 @@ def test_gaussian_agrees_with_torch():
     mean, log_deviation = torch.randn(4, 3), torch.randn(4, 3)
     value = torch.randn(4, 3)
     ours = Gaussian(mean, log_deviation)
-    theirs = torch.distributions.Independent(torch.distributions.Normal(mean, log_deviation.exp()), 1)
+    theirs = torch.distributions.Independent(
+        torch.distributions.Normal(mean, log_deviation.exp()), 1
+    )
     assert torch.allclose(ours.log_prob(value), theirs.log_prob(value), atol=1e-5)
     assert torch.allclose(ours.entropy(), theirs.entropy(), atol=1e-5)

@@ -65,7 +65,8 @@ def step(policy: SaFormerPolicy, lanes=None) -> None:
 
 
 def test_a_decision_asks_little_of_the_host(agent, operations):
-    """42 operations with views, once 87; a few more in another torch. Seen to fail when whole results are cut."""
+    """42 operations with views, once 87; a few more in another torch. Seen to fail when whole
+    results are cut."""
     policy = policy_of(agent.model, rounds=1)
     policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 9.0))
     for lanes in (None, torch.arange(LANES)):
@@ -96,7 +97,10 @@ def test_naming_all_lanes_changes_nothing(agent):
     for policy in (unnamed, named):
         policy.reset(torch.zeros(LANES, 2), torch.tensor([[0.5], [7.9], [8.2], [9.0], [30.0]]))
     for _ in range(6):
-        state, cost = torch.randn(LANES, 2, generator=generator), torch.rand(LANES, 1, generator=generator)
+        state, cost = (
+            torch.randn(LANES, 2, generator=generator),
+            torch.rand(LANES, 1, generator=generator),
+        )
         for policy, lanes in ((unnamed, None), (named, torch.arange(LANES))):
             policy.act(state, lanes)
             policy.observe(torch.zeros(LANES, 1), cost, lanes)
@@ -133,17 +137,24 @@ def test_what_was_drawn_stays_as_it_was(verification, action_noise):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
-@pytest.mark.parametrize("options", WAYS_TO_DECIDE, ids=lambda one: f"{one.verification}-{one.action_noise}")
+@pytest.mark.parametrize(
+    "options", WAYS_TO_DECIDE, ids=lambda one: f"{one.verification}-{one.action_noise}"
+)
 @pytest.mark.parametrize("cost_discount", [1.0, 0.9])
-def test_replayed_and_plain_policies_go_the_same_way(agent, monkeypatch, device, options, cost_discount):
-    """Steps of all lanes, of fewer in any order, of one begun anew. Seen to fail when a row is not handed over."""
+def test_replayed_and_plain_policies_go_the_same_way(
+    agent, monkeypatch, device, options, cost_discount
+):
+    """Steps of all lanes, of fewer in any order, of one begun anew. Seen to fail when a row is not
+    handed over."""
     model = copy.deepcopy(agent.model).to(device)
     reserve = Reserve(model.dimensions, width=8).to(device).eval().requires_grad_(False)
     ways = []
     for recorder in (Recorder if device == "cuda" else Rehearsed, Plain):
         monkeypatch.setattr(execution, "Recorder", recorder)
         chosen_by = reserve if options.verification == "reserve" else None
-        policy = SaFormerPolicy(model, window=4, cost_discount=cost_discount, options=options, reserve=chosen_by)
+        policy = SaFormerPolicy(
+            model, window=4, cost_discount=cost_discount, options=options, reserve=chosen_by
+        )
         decisions = list(episodes(policy))
         ways.append((decisions, policy))
     (ours, replayed), (theirs, plain) = ways

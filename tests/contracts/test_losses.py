@@ -1,4 +1,5 @@
-"""Every agent's losses can be compiled and recorded: nothing in them waits for a number or depends on one."""
+"""Every agent's losses can be compiled and recorded: nothing in them waits for a number or depends
+on one."""
 
 from dataclasses import replace
 
@@ -16,13 +17,16 @@ CONFIG = FitConfig(updates=20, batch_size=8, warmup_updates=2, precision="float3
 
 @pytest.mark.parametrize("name", list(KINDS))
 def test_losses_are_one_graph(data, name):
-    """Traced as a whole, they say what they say when they are not. Seen to fail when a loss asks for a number."""
+    """Traced as a whole, they say what they say when they are not. Seen to fail when a loss asks
+    for a number."""
     torch.compiler.reset()
     agent = create_agent(data, CASES[name].config(0.0, 1), seed=0)
     batch = agent.sampler(data).sample(8, torch.Generator().manual_seed(0))
     for phase in agent.phases:
         traced = torch.compile(
-            lambda values, p=phase: sums_of(p, type(batch)(**values)), backend="eager", fullgraph=True
+            lambda values, p=phase: sums_of(p, type(batch)(**values)),
+            backend="eager",
+            fullgraph=True,
         )
         found, expected = seeded(traced, dict(vars(batch))), seeded(sums_of, phase, batch)
         assert found.keys() == expected.keys()
@@ -43,12 +47,16 @@ def sums_of(phase, batch) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", list(KINDS))
 def test_on_a_gpu_recorded_updates_equal_plain_ones(data, name, monkeypatch):
     """To within 1e-3: a GPU adds gradients of embeddings in any order."""
-    monkeypatch.setattr("torch._inductor.config.fallback_random", True)  # compiled losses draw what plain ones do
+    monkeypatch.setattr(
+        "torch._inductor.config.fallback_random", True
+    )  # compiled losses draw what plain ones do
     weights = []
     for compiled in ("auto", "off"):
         agent = create_agent(data, CASES[name].config(0.0, 1), seed=0)
         agent.model.to("cuda").train()
-        trainer = Trainer(agent, agent.sampler(data, "cuda"), replace(CONFIG, compile=compiled), seed=0)
+        trainer = Trainer(
+            agent, agent.sampler(data, "cuda"), replace(CONFIG, compile=compiled), seed=0
+        )
         while trainer.update < CONFIG.updates:
             trainer.advance(CONFIG.updates - trainer.update)
         weights.append(dict(agent.model.named_parameters()))

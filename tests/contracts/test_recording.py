@@ -25,7 +25,8 @@ class Plain(Recorder):
 
 
 class Rehearsed(Recorder):
-    """What a GPU does, on a CPU: results always in one place, with a row for each lane that was made room for."""
+    """What a GPU does, on a CPU: results always in one place, with a row for each lane that was
+    made room for."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         super().__init__(capacity, device)
@@ -42,17 +43,22 @@ class Rehearsed(Recorder):
 
 
 def episodes(policy, steps: int = 4):
-    """Decisions under limits from hopeless to generous: of all lanes, of fewer, of one begun anew, of all again."""
+    """Decisions under limits from hopeless to generous: of all lanes, of fewer, of one begun anew,
+    of all again."""
     generator = torch.Generator().manual_seed(0)
     limits = torch.tensor([[0.5], [7.93], [8.2], [9.0], [30.0]])
     policy.reset(torch.zeros(LANES, 2), limits)
-    for number, lanes in enumerate([None, torch.tensor([0, 2, 3]), torch.tensor([3]), None, torch.tensor([4, 1, 0])]):
+    for number, lanes in enumerate(
+        [None, torch.tensor([0, 2, 3]), torch.tensor([3]), None, torch.tensor([4, 1, 0])]
+    ):
         if number == 3:
             policy.reset(torch.zeros(1, 2), [[7.0]], lanes=torch.tensor([1]))
         count = LANES if lanes is None else len(lanes)
         for _ in range(steps):
             yield policy.act(torch.randn(count, 2, generator=generator), lanes)
-            policy.observe(torch.zeros(count, 1), 0.5 * torch.rand(count, 1, generator=generator), lanes)
+            policy.observe(
+                torch.zeros(count, 1), 0.5 * torch.rand(count, 1, generator=generator), lanes
+            )
 
 
 @pytest.fixture
@@ -84,7 +90,8 @@ def test_replayed_decisions_are_the_computed_ones(model, monkeypatch, fallback):
 
 
 def test_rehearsed_decisions_are_the_computed_ones(agent, monkeypatch):
-    """All of it but the GPU, over decisions that are kept. Seen to fail when results are not the caller's own."""
+    """All of it but the GPU, over decisions that are kept. Seen to fail when results are not the
+    caller's own."""
     computed = list(episodes(policy_of(agent.model)))
     monkeypatch.setattr(execution, "Recorder", Rehearsed)
     assert_same(list(episodes(policy_of(agent.model))), computed)
@@ -101,7 +108,8 @@ def test_a_decision_is_the_callers_own(agent):
 
 
 def test_what_a_recording_reads_stays_in_its_place(agent):
-    """Limits, spendings and the past are changed in place. Seen to fail when a new limit is put in another place."""
+    """Limits, spendings and the past are changed in place. Seen to fail when a new limit is put in
+    another place."""
     policy = policy_of(agent.model)
     policy.reset(torch.zeros(2, 2), [[30.0], [30.0]])
     budget, history = policy.budget, policy.history
@@ -144,7 +152,8 @@ def test_a_seed_repeats_and_a_reset_keeps_recordings(model):
 
 @needs_a_gpu
 def test_what_cannot_be_recorded_is_computed(model, monkeypatch):
-    """A risk that asks the host; three lanes, so that the reading has more rows than there are lanes."""
+    """A risk that asks the host; three lanes, so that the reading has more rows than there are
+    lanes."""
 
     def waits(forecast):
         return forecast.mean + 0.0 * forecast.mean.sum().item()
@@ -220,7 +229,16 @@ def test_memory_does_not_grow_with_the_episode(agent):
 
 def test_few_sizes_hold_any_number_of_lanes():
     """Seen to fail when a recording is too small."""
-    assert [_room_for(n, 64) for n in (1, 2, 3, 16, 17, 32, 33, 64)] == [1, 2, 4, 16, 32, 32, 64, 64]
+    assert [_room_for(n, 64) for n in (1, 2, 3, 16, 17, 32, 33, 64)] == [
+        1,
+        2,
+        4,
+        16,
+        32,
+        32,
+        64,
+        64,
+    ]
     assert [_room_for(n, 5) for n in range(1, 6)] == [1, 2, 3, 5, 5]
     assert len({_room_for(n, 720) for n in range(1, 721)}) == 11
 

@@ -1,4 +1,5 @@
-"""Valid cost expressions at random, each with a translation that plain numpy can evaluate one step at a time."""
+"""Valid cost expressions at random, each with a translation that plain numpy can evaluate one step
+at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from saformer.criteria import Step
 
 SIZES = {"action": 3, "state": 4, "next_state": 4, "force": 2, "infos/qpos": 2}
 NUMBERS = ("reward", "speed")
-COMPARED = tuple((f"({{}} {sign} {{}})", f"number({{}} {sign} {{}})") for sign in ("<", "<=", ">", ">=", "==", "!="))
+COMPARED = tuple(
+    (f"({{}} {sign} {{}})", f"number({{}} {sign} {{}})")
+    for sign in ("<", "<=", ">", ">=", "==", "!=")
+)
 FORMS: tuple[str | tuple[str, str], ...] = (
     "{} + {}", "{} - {}", "{} * {}", "{} / (abs({}) + 1)", "({}) % 2.5", "({}) % -0.75", "({}) ** 2", "({}) ** 3",
     "({}) ** 0", "(abs({}) + 1) ** -1.5", "-{}", "abs({})", "sqrt(abs({}))", "exp(-abs({}))", "min({}, {})",
@@ -28,7 +32,8 @@ FORMS: tuple[str | tuple[str, str], ...] = (
     ("(not {})", "negated({})"),
     ("({0} if {1} else {2})", "where({1}, {0}, {2})"),
 )  # fmt: skip
-"""How expressions are made of others: as it is written, and how numpy is told where that differs."""
+"""How expressions are made of others: as it is written, and how numpy is told where that
+differs."""
 REDUCED = (
     "sum({})", "mean({})", "min({})", "max({})", "norm({})", "({}).sum()", "({}).mean()", "({}).min()", "({}).max()"
 )  # fmt: skip
@@ -50,8 +55,11 @@ TWO_STEPS = Step(
 
 
 def examples(count: int) -> settings:
-    """The same examples in every run: what fails, fails for everybody. Shown as found, for shrinking takes minutes."""
-    return settings(max_examples=count, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    """The same examples in every run: what fails, fails for everybody. Shown as found, for
+    shrinking takes minutes."""
+    return settings(
+        max_examples=count, deadline=None, database=None, derandomize=True, phases=[Phase.generate]
+    )
 
 
 def steps(seed: int, leading: tuple[int, ...]) -> Step:
@@ -61,7 +69,9 @@ def steps(seed: int, leading: tuple[int, ...]) -> Step:
     def quarters(*shape: int) -> np.ndarray:
         return (rng.integers(-16, 17, (*leading, *shape)) / 4).astype(np.float32)
 
-    parts = {name: quarters(size) for name, size in SIZES.items()} | {name: quarters() for name in NUMBERS}
+    parts = {name: quarters(size) for name, size in SIZES.items()} | {
+        name: quarters() for name in NUMBERS
+    }
     columns = {name: parts.pop(name) for name in ("force", "infos/qpos", "speed")}
     return Step(**parts, columns=columns)
 
@@ -84,7 +94,11 @@ def _vectors(draw: Callable, size: int, depth: int) -> Pair:
     """One that gives `size` numbers per step; numbers go with each entry of a vector."""
     if depth == 0 or draw(st.booleans()):
         whole = [_spelt(name) for name, of in SIZES.items() if of == size]
-        parts = [f"{_spelt(name)}[{i}:{i + size}]" for name, of in SIZES.items() for i in range(of - size + 1)]
+        parts = [
+            f"{_spelt(name)}[{i}:{i + size}]"
+            for name, of in SIZES.items()
+            for i in range(of - size + 1)
+        ]
         return _same(draw(st.sampled_from(whole + parts)))
     form = draw(st.sampled_from(FORMS))
     others = [draw(_vectors(size, depth - 1) | numbers(depth - 1)) for _ in range(_arity(form) - 1)]
@@ -107,7 +121,9 @@ def _arity(form: str | tuple[str, str]) -> int:
 
 def _filled(form: str | tuple[str, str], operands: list[Pair]) -> Pair:
     written, told = (form, form) if isinstance(form, str) else form
-    return written.format(*(text for text, _ in operands)), told.format(*(numpy for _, numpy in operands))
+    return written.format(*(text for text, _ in operands)), told.format(
+        *(numpy for _, numpy in operands)
+    )
 
 
 def _spelt(name: str) -> str:
@@ -120,7 +136,10 @@ def _same(text: str) -> Pair:
 
 def by_numpy(translation: str, step: Step) -> float:
     """The reference: Python's own evaluation of one step, here in the tests alone."""
-    names = {name: np.float64(getattr(step, name)) for name in ("action", "state", "next_state", "reward")}
+    names = {
+        name: np.float64(getattr(step, name))
+        for name in ("action", "state", "next_state", "reward")
+    }
     names |= {name: np.float64(values) for name, values in step.columns.items()}
     with np.errstate(all="ignore"):
         return float(eval(translation, _FUNCTIONS | names | {"column": names.__getitem__}))

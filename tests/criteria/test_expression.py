@@ -54,7 +54,8 @@ def test_by_hand(text, first, second):
 @examples(300)
 @given(numbers(), st.integers(0, 1000))
 def test_online_and_offline_agree_with_numpy(pair, seed):
-    """One step at a time, many steps, and steps in two axes. Seen to fail when vectors are added up over steps."""
+    """One step at a time, many steps, and steps in two axes. Seen to fail when vectors are added up
+    over steps."""
     text, translation = pair
     expression = parse(text)
     many = steps(seed, (2, 3))
@@ -64,22 +65,31 @@ def test_online_and_offline_agree_with_numpy(pair, seed):
         one = at(many, index)
         alone = expression(one)
         assert alone.shape == ()
-        assert np.allclose([alone, together[index]], by_numpy(translation, one), rtol=1e-9, atol=1e-6), text
+        assert np.allclose(
+            [alone, together[index]], by_numpy(translation, one), rtol=1e-9, atol=1e-6
+        ), text
 
 
 @examples(100)
 @given(numbers())
 def test_what_an_expression_names_is_all_it_reads(pair):
-    """Seen to fail when names are not noted. Evaluated with nothing else there, it gives the same."""
+    """Seen to fail when names are not noted. Evaluated with nothing else there, it gives the
+    same."""
     expression = parse(pair[0])
     whole = steps(0, (4,))
-    parts = {name: getattr(whole, name) for name in expression.reads & {"state", "next_state", "reward"}}
+    parts = {
+        name: getattr(whole, name) for name in expression.reads & {"state", "next_state", "reward"}
+    }
     columns = {name: values for name, values in whole.columns.items() if name in expression.reads}
-    assert np.array_equal(expression(Step(whole.action, **parts, columns=columns)), expression(whole), equal_nan=True)
+    assert np.array_equal(
+        expression(Step(whole.action, **parts, columns=columns)), expression(whole), equal_nan=True
+    )
 
 
 def at(step: Step, index) -> Step:
-    parts = {name: getattr(step, name)[index] for name in ("action", "state", "next_state", "reward")}
+    parts = {
+        name: getattr(step, name)[index] for name in ("action", "state", "next_state", "reward")
+    }
     return Step(**parts, columns={name: values[index] for name, values in step.columns.items()})
 
 
@@ -104,10 +114,12 @@ def test_what_is_not_known_does_not_pass_for_free(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["speed != 0 and 1/speed > 0", "speed == 0 or 1/speed > 0", "0 if speed == 0 else 0/speed"]
+    "text",
+    ["speed != 0 and 1/speed > 0", "speed == 0 or 1/speed > 0", "0 if speed == 0 else 0/speed"],
 )
 def test_what_is_not_asked_for_need_not_be_known(text):
-    """As in Python, the other side of a decided "and" or "or" does not matter. Seen to fail when NaN always wins."""
+    """As in Python, the other side of a decided "and" or "or" does not matter. Seen to fail when
+    NaN always wins."""
     standing = Step(action=np.zeros((1, 1)), columns={"speed": np.array([0.0])})
     assert np.isfinite(criterion(text.replace("1/speed", "(0*1/speed)"))(standing)).all()
 
@@ -131,8 +143,8 @@ def test_what_is_not_asked_for_need_not_be_known(text):
     ],
 )  # fmt: skip
 def test_shapes_that_do_not_fit_are_refused(text, message):
-    """Seen to fail when a vector's first entry is taken for the cost, when a vector of one goes with any other, and
-    when slices may reach beyond the end."""
+    """Seen to fail when a vector's first entry is taken for the cost, when a vector of one goes
+    with any other, and when slices may reach beyond the end."""
     columns = {**TWO_STEPS.columns, "image": np.zeros((2, 4, 4)), "word": np.array(["a", "b"])}
     step = Step(TWO_STEPS.action, TWO_STEPS.state, reward=TWO_STEPS.reward, columns=columns)
     with pytest.raises(ValueError, match=message):

@@ -134,15 +134,19 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text[:30]))
 def test_what_is_not_in_the_language_is_refused(text):
-    """Seen to fail when exponents are not bounded, when keywords or arguments of methods are ignored, when look-alikes
-    pass, when the number of parts is not bounded, and when & takes numbers."""
+    """Seen to fail when exponents are not bounded, when keywords or arguments of methods are
+    ignored, when look-alikes pass, when the number of parts is not bounded, and when & takes
+    numbers."""
     with pytest.raises(ValueError, match="is not understood"):
         parse(text)
 
 
 def test_refusals_teach():
     for text, message in [
-        ("abs(action).sum() + aps(speed)", r"'aps' at character 21: did you mean abs\? The functions are abs, sqrt"),
+        (
+            "abs(action).sum() + aps(speed)",
+            r"'aps' at character 21: did you mean abs\? The functions are abs, sqrt",
+        ),
         ("1 + action.sum", r"'action.sum' at character 5: .* \.sum\(\) \.mean\(\)"),
         ("speed +", "invalid syntax, at character 8"),
         ("1 + sum", r"'sum' at character 5: it is a function: call it, or write column\('sum'\)"),

@@ -71,7 +71,8 @@ def own(tmp_path, monkeypatch):
     ids=lambda given: getattr(given, "name", ""),
 )
 def test_names_give_the_same_criterion_back(made, expected):
-    """Runs keep the name alone. Seen to fail when a logged column may be called like a criterion."""
+    """Runs keep the name alone. Seen to fail when a logged column may be called like a
+    criterion."""
     odd = {"infos/cost": [0.5, 1.5], "torque": [7.0, 8.0], "sum": [9.0, 9.5], "if": [2.0, 2.5]}
     odd |= {'odd "name"\n': [4.0, 4.5], "vitesse_\u00e9lev\u00e9e": [6.0, 6.5]}
     columns = {**TWO_STEPS.columns, **{name: np.array(values) for name, values in odd.items()}}
@@ -98,14 +99,20 @@ def test_a_criterion_declares_what_it_reads():
     ("text", "message"),
     [
         ("above(sped, 2)", "reads 'sped', which the data does not offer; did you mean 'speed'"),
-        ("reward", "reads 'reward', which the data does not offer; On offer: action, infos/x, speed, state"),
+        (
+            "reward",
+            "reads 'reward', which the data does not offer; On offer: action, infos/x, speed, "
+            "state",
+        ),
         ("next_state[0] + heat", "reads 'heat', 'next_state'"),
         ("infos/x", r"reads 'infos', 'x', .*in an expression: column\('infos/x'\)"),
     ],
 )
 def test_what_is_missing_is_named(text, message):
     """Seen to fail when it is left to Python to find out."""
-    step = Step(np.zeros((2, 1)), np.zeros((2, 1)), columns={"speed": np.zeros(2), "infos/x": np.zeros(2)})
+    step = Step(
+        np.zeros((2, 1)), np.zeros((2, 1)), columns={"speed": np.zeros(2), "infos/x": np.zeros(2)}
+    )
     with pytest.raises(ValueError, match=message):
         criterion(text)(step)
 
@@ -173,4 +180,6 @@ def test_constructors_refuse_what_would_mean_something_else():
 
 def test_several_texts_give_several_constraints():
     step = Step(np.array([0.5, -2.0]), columns={"speed": np.array(3.0)})
-    assert [float(criterion(text)(step)) for text in ("torque", "speed > 2", "above(speed, 1)")] == [2.5, 1.0, 2.0]
+    assert [
+        float(criterion(text)(step)) for text in ("torque", "speed > 2", "above(speed, 1)")
+    ] == [2.5, 1.0, 2.0]

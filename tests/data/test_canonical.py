@@ -25,7 +25,14 @@ def build() -> CanonicalBuild:
 def test_facts_of_a_build(build):
     assert (build.num_trajectories, build.num_steps) == (101, 101)
     assert (build.return_min, build.return_mean, build.return_max) == (0.0, 100.0, 200.0)
-    assert build.thresholds == {"min": 0.0, "p10": 10.0, "p20": 20.0, "p30": 30.0, "p50": 50.0, "max": 100.0}
+    assert build.thresholds == {
+        "min": 0.0,
+        "p10": 10.0,
+        "p20": 20.0,
+        "p30": 30.0,
+        "p50": 50.0,
+        "max": 100.0,
+    }
     assert list(build.percentiles) == [f"p{percent}" for percent in range(5, 100, 5)]
     assert build.percentiles["p95"] == pytest.approx(95.0)
     assert build.correlation == pytest.approx(1.0)
@@ -33,7 +40,8 @@ def test_facts_of_a_build(build):
 
 
 def test_a_frozen_build_reads_as_it_was_written(data):
-    """Seen to fail when costs are rounded: the frontier at a stored cost must be that of the data."""
+    """Seen to fail when costs are rounded: the frontier at a stored cost must be that of the
+    data."""
     text = json.dumps({"allowance": CanonicalBuild.of(data).plain()}, allow_nan=False)
     kept = parse_builds(text)["allowance"]
     assert kept == CanonicalBuild.of(data)
@@ -94,7 +102,9 @@ def test_policies_of_the_nine_are_held_against_the_canonical_build(data):
     from saformer.core.batch import Dimensions
     from saformer.runs.spec import RunSpec
 
-    spec = RunSpec("hopper-medium", "saformer", {}, {}, 0, ("torque",), None, 0, "", Dimensions(11, 3))
+    spec = RunSpec(
+        "hopper-medium", "saformer", {}, {}, 0, ("torque",), None, 0, "", Dimensions(11, 3)
+    )
     limit = Limit("700", (700.0,))
     assert frontier_of(spec, data, limit) == canonical("hopper-medium").frontier.at(700.0)
     for other in (

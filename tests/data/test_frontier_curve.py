@@ -26,7 +26,8 @@ def test_a_curve_by_hand():
     """
     data = made([1, 2, 2, 3, 4, 5, 6, 7], [10, 20, 60, 30, 0, 5, 50, -9])
     curve = FrontierCurve.of(data)
-    # 10 | 10, 20, 60 | and 30: again 30, no step | and 0 | 5 replaces 0 | 50 replaces 5 | -9 changes nothing
+    # 10 | 10, 20, 60 | and 30: again 30, no step | and 0 | 5 replaces 0 | 50 replaces 5 | -9
+    # changes nothing
     assert curve.cost == (1.0, 2.0, 4.0, 5.0, 6.0)
     assert curve.best == (10.0, 30.0, 24.0, 25.0, 34.0)
     assert curve.worst == -9.0
@@ -36,13 +37,16 @@ def test_a_curve_by_hand():
     assert np.isnan(curve.at(0.5).best)
 
 
-COSTS = st.one_of(st.integers(0, 12), st.floats(0, 12, width=32))  # whole numbers for ties, others for rounding
+COSTS = st.one_of(
+    st.integers(0, 12), st.floats(0, 12, width=32)
+)  # whole numbers for ties, others for rounding
 EPISODES = st.lists(st.tuples(COSTS, st.floats(-1e6, 1e6, width=32)), min_size=1, max_size=40)
 
 
 @given(episodes=EPISODES, asked=st.floats(0, 13))
 def test_a_curve_is_the_frontier_at_every_limit(episodes, asked):
-    """At every stored cost and elsewhere, ties included, to the last bit, and after a round through JSON.
+    """At every stored cost and elsewhere, ties included, to the last bit, and after a round through
+    JSON.
 
     Seen to fail when the sixth best counts, and when costs are rounded on their way to JSON.
     """

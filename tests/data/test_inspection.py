@@ -28,12 +28,21 @@ def text(data: RelabelledStore, kind: str) -> str:
 
 def test_the_facts_by_hand():
     """Seen to fail when the spread is of the deviation."""
-    found = inspect(made(MANY, [3 * cost for cost in MANY], lengths=[1, 2, 6] + [4] * 398, num_left_out=2))
+    found = inspect(
+        made(MANY, [3 * cost for cost in MANY], lengths=[1, 2, 6] + [4] * 398, num_left_out=2)
+    )
     (constraint,) = found.constraints
     assert (found.num_trajectories, found.num_left_out, found.num_steps) == (401, 2, 1601)
     assert found.length == {"min": 1, "median": 4.0, "max": 6}
     assert constraint.criterion == "torque"
-    assert constraint.thresholds == {"min": 1.0, "p10": 41.0, "p20": 81.0, "p30": 121.0, "p50": 201.0, "max": 401.0}
+    assert constraint.thresholds == {
+        "min": 1.0,
+        "p10": 41.0,
+        "p20": 81.0,
+        "p30": 121.0,
+        "p50": 201.0,
+        "max": 401.0,
+    }
     assert constraint.cost.mean == 201.0
     assert constraint.cost.deviation == pytest.approx(math.sqrt((401**2 - 1) / 12))
     assert constraint.relative_spread == pytest.approx((361 - 41) / 201)
@@ -48,7 +57,15 @@ def test_the_facts_by_hand():
 def test_what_lies_within_each_limit():
     """Seen to fail when a trajectory that costs just the limit is left out."""
     found = inspect(made(MANY, [3 * cost for cost in MANY]))
-    assert [limit.name for limit in found.limits] == ["p5", "p10", "p20", "p30", "p50", "p70", "p90"]
+    assert [limit.name for limit in found.limits] == [
+        "p5",
+        "p10",
+        "p20",
+        "p30",
+        "p50",
+        "p70",
+        "p90",
+    ]
     p10 = found.limits[1]
     assert p10.values == (41.0,)
     assert (p10.num_within, p10.share_within) == (41, 41 / 401)
@@ -62,7 +79,9 @@ def test_limits_hold_for_all_constraints_at_once():
     found = inspect(data, [Limit("5,5", (5.0, 5.0))])
     assert (found.limits[0].num_within, found.limits[0].median_return) == (1, 20.0)
     assert [constraint.criterion for constraint in found.constraints] == ["torque[0]", "torque[1]"]
-    assert found.constraints[0].correlation == pytest.approx(-found.constraints[1].correlation, abs=0.1)
+    assert found.constraints[0].correlation == pytest.approx(
+        -found.constraints[1].correlation, abs=0.1
+    )
     with pytest.raises(ValueError, match="'d' has 1 values, the data has 2 constraints"):
         inspect(data, [Limit("d", (5.0,))])
 
@@ -75,13 +94,17 @@ def test_limits_hold_for_all_constraints_at_once():
     )
 )
 def test_any_data_can_be_inspected(episodes):
-    """Strict JSON, every trajectory in the histogram, limits as `frontier` sees them. Seen to fail with NaN in it."""
+    """Strict JSON, every trajectory in the histogram, limits as `frontier` sees them. Seen to fail
+    with NaN in it."""
     data = made(
-        *(list(column) for column in zip(*[e[:2] for e in episodes], strict=True)), lengths=[e[2] for e in episodes]
+        *(list(column) for column in zip(*[e[:2] for e in episodes], strict=True)),
+        lengths=[e[2] for e in episodes],
     )
     found = inspect(data)
     json.dumps(found.plain(), allow_nan=False)
-    assert sum(found.constraints[0].cost.counts) == sum(found.episode_return.counts) == len(episodes)
+    assert (
+        sum(found.constraints[0].cost.counts) == sum(found.episode_return.counts) == len(episodes)
+    )
     for limit in found.limits:
         best = frontier(data, Limit(limit.name, limit.values)).best
         np.testing.assert_equal(limit.frontier, best)
@@ -118,7 +141,12 @@ def test_data_without_faults_is_not_warned_of():
     [
         ("weak_correlation", made(MANY, NOISY), FAIR, "hardly correlated (0.23, at least 0.3"),
         ("weak_correlation", made(MANY, NOISY), made(MANY, MANY[::-1]), "cannot steer the return"),
-        ("negative_correlation", made(MANY, MANY[::-1]), made(MANY, NOISY[::-1]), "(correlation -1.00)"),
+        (
+            "negative_correlation",
+            made(MANY, MANY[::-1]),
+            made(MANY, NOISY[::-1]),
+            "(correlation -1.00)",
+        ),
         (
             "small_spread",
             made([1000 + cost / 10 for cost in MANY], MANY),
@@ -138,8 +166,18 @@ def test_data_without_faults_is_not_warned_of():
             made([0.0] * 400 + [1.0], MANY),
             "Every trajectory costs 0 (torque)",
         ),
-        ("constant_return", made(MANY, [5.0] * 401), made(MANY, [5.0] * 400 + [6.0]), "Every trajectory earns 5:"),
-        ("few_trajectories", made(MANY[:49], MANY[:49]), made(MANY[:50], MANY[:50]), "Only 49 trajectories"),
+        (
+            "constant_return",
+            made(MANY, [5.0] * 401),
+            made(MANY, [5.0] * 400 + [6.0]),
+            "Every trajectory earns 5:",
+        ),
+        (
+            "few_trajectories",
+            made(MANY[:49], MANY[:49]),
+            made(MANY[:50], MANY[:50]),
+            "Only 49 trajectories",
+        ),
         (
             "many_left_out",
             made(MANY[:360], MANY[:360], num_left_out=41),
@@ -162,7 +200,8 @@ def test_each_warning_is_heard_and_not_heard(kind, faulty, fair, says):
 
 
 def test_one_fault_is_told_once():
-    """Costs of zero are neither close, alike nor uncorrelated. Seen to fail when the other checks go on."""
+    """Costs of zero are neither close, alike nor uncorrelated. Seen to fail when the other checks
+    go on."""
     assert kinds(made([0.0] * 401, MANY)) == ["all_costs_zero"]
 
 
@@ -190,7 +229,10 @@ def test_a_limit_below_all_costs_has_nothing_within():
 def test_close_limits_come_in_chains():
     """Seen to fail when only the first of a chain is compared."""
     limits = [("a", 100.0), ("d", 300.0), ("b", 100.9), ("c", 101.8), ("e", 500.0), ("f", 500.0)]
-    assert [[name for name, _ in chain] for chain in close_limits(limits)] == [["a", "b", "c"], ["e", "f"]]
+    assert [[name for name, _ in chain] for chain in close_limits(limits)] == [
+        ["a", "b", "c"],
+        ["e", "f"],
+    ]
     assert close_limits([("a", 100.0), ("b", 101.5)]) == []
 
 

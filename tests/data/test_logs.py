@@ -1,4 +1,5 @@
-"""People's own logs: what is found in them, what is refused, and that CSV and Parquet say the same."""
+"""People's own logs: what is found in them, what is refused, and that CSV and Parquet say the
+same."""
 
 import json
 from dataclasses import replace
@@ -28,7 +29,12 @@ b,0.0,2.0,0.4,1.0,4,1.0,0
 b,0.1,2.1,0.5,0.0,5,1.25,0
 """
 NAMES = LogMapping(
-    state=("height", "speed"), action=("torque",), reward="gain", cost="energy", episode="run", terminated="fell"
+    state=("height", "speed"),
+    action=("torque",),
+    reward="gain",
+    cost="energy",
+    episode="run",
+    terminated="fell",
 )
 
 
@@ -38,7 +44,9 @@ def write(tmp_path: Path, text: str, name: str = "log.csv") -> Path:
     return path
 
 
-def load(tmp_path: Path, patterns, mapping=None, **options) -> tuple[TrajectoryStore, tuple[str, ...]]:
+def load(
+    tmp_path: Path, patterns, mapping=None, **options
+) -> tuple[TrajectoryStore, tuple[str, ...]]:
     found = import_source(open_logs(patterns, mapping).source(**options), tmp_path / "store")
     return found.store, found.notes
 
@@ -55,13 +63,19 @@ def test_a_log_becomes_trajectories(tmp_path):
     assert store.episodes["terminated"].tolist() == [True, False]
     assert store.finished.tolist() == [True, False], "the second has no mark at its end"
     assert store.environment.action_low == (-0.5,)
-    for part in ("1 episodes have no mark", "1 trajectories (2 steps) have no recorded end", "action bounds are those"):
+    for part in (
+        "1 episodes have no mark",
+        "1 trajectories (2 steps) have no recorded end",
+        "action bounds are those",
+    ):
         assert any(part in note for note in notes), part
 
 
 def test_without_marks_every_episode_counts_as_whole(tmp_path):
     """Seen to fail when they count as unfinished: nothing could be learnt from such logs."""
-    mapping = LogMapping(state=("height", "speed"), action=("torque",), reward="gain", episode="run")
+    mapping = LogMapping(
+        state=("height", "speed"), action=("torque",), reward="gain", episode="run"
+    )
     store, notes = load(tmp_path, [write(tmp_path, TWO_EPISODES)], mapping)
     assert store.episodes["truncated"].tolist() == [True, True]
     assert any("nothing marks the end" in note for note in notes)
@@ -71,7 +85,9 @@ def test_the_same_by_gaps_in_time_by_files_and_by_dates(tmp_path):
     """Seen to fail when a pause is measured across the wrong rows."""
     rows = TWO_EPISODES.splitlines()[1:]
     plain = LogMapping(state=("height", "speed"), action=("torque",), reward="gain")
-    expected, _ = load(tmp_path, [write(tmp_path, TWO_EPISODES)], LogMapping(**{**vars(plain), "episode": "run"}))
+    expected, _ = load(
+        tmp_path, [write(tmp_path, TWO_EPISODES)], LogMapping(**{**vars(plain), "episode": "run"})
+    )
     header = "t,height,speed,torque,gain\n"
 
     def cells(row: str, time: str) -> str:
@@ -86,7 +102,10 @@ def test_the_same_by_gaps_in_time_by_files_and_by_dates(tmp_path):
         write(tmp_path, header + "\n".join(cells(row, "0") for row in start), f"part-{name}.csv")
     by_file, _ = load(tmp_path / "files", [str(tmp_path / "part-*.csv")], plain)
     dates = [f"2026-01-01T00:00:0{second}" for second in ("0.0", "0.1", "0.2", "1.0", "1.1")]
-    stores = [gaps("pause", ["0", "0.1", "0.2", "1.0", "1.1"]), gaps("back", ["5", "5.1", "5.2", "0", "0.1"])]
+    stores = [
+        gaps("pause", ["0", "0.1", "0.2", "1.0", "1.1"]),
+        gaps("back", ["5", "5.1", "5.2", "0", "0.1"]),
+    ]
     for store in (by_file, *stores, gaps("dates", dates)):
         assert store.fingerprint == expected.fingerprint
 
@@ -96,7 +115,9 @@ def test_the_same_by_gaps_in_time_by_files_and_by_dates(tmp_path):
 def test_dates_as_loggers_write_them(tmp_path, zone, fraction):
     """Seen to fail when a date may have no time zone, and none finer than a microsecond is read."""
     stamps = [f"2026-01-01 00:0{minute}:00{fraction}{zone}" for minute in (0, 1, 9)]
-    text = "t,state,action,reward\n" + "".join(f"{stamp},{i},{i},1\n" for i, stamp in enumerate(stamps))
+    text = "t,state,action,reward\n" + "".join(
+        f"{stamp},{i},{i},1\n" for i, stamp in enumerate(stamps)
+    )
     log, mapping = write(tmp_path, text), LogMapping(time="t", gap=90)
     assert open_logs([log], mapping).survey.lengths == [2, 1]
     parquet.write_table(arrow_csv.read_csv(log), tmp_path / "log.parquet")
@@ -169,7 +190,10 @@ def test_bad_mappings_teach(tmp_path, text, message):
         (LogMapping(state=("hight",)), "no column 'hight' for state; did you mean 'height'?"),
         (LogMapping(state=("joint_*",)), "no column matches 'joint_.' for state"),
         (LogMapping(state=("height",), action=("torque",)), "no column 'reward' for reward"),
-        (LogMapping(**{**vars(NAMES), "next_state": ("height",)}), "1 next_state columns for 2 state columns"),
+        (
+            LogMapping(**{**vars(NAMES), "next_state": ("height",)}),
+            "1 next_state columns for 2 state columns",
+        ),
     ],
 )
 def test_columns_that_are_not_there(tmp_path, mapping, message):
@@ -180,9 +204,17 @@ def test_columns_that_are_not_there(tmp_path, mapping, message):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("1.1,0.2", ",0.2", r"column 'height' has 1 values that are missing.*the first in .*log.csv, row 2"),
+        (
+            "1.1,0.2",
+            ",0.2",
+            r"column 'height' has 1 values that are missing.*the first in .*log.csv, row 2",
+        ),
         ("1.1,0.2", "nan,0.2", "column 'height' has 1 values that are missing"),
-        ("1.1,0.2", "1e39,0.2", "column 'height' has 1 values that are missing, infinite or too large"),
+        (
+            "1.1,0.2",
+            "1e39,0.2",
+            "column 'height' has 1 values that are missing, infinite or too large",
+        ),
         ("a,0.1,", "a,0.0,", "1 steps are recorded twice"),
         ("a,0.2,", "a,0.05,", "time runs backwards at 1 steps"),
         ("a,0.1,", "a,,", r"time column 't' lacks 1 values, the first in .*log.csv, row 2"),
@@ -192,7 +224,8 @@ def test_columns_that_are_not_there(tmp_path, mapping, message):
     ],
 )
 def test_problems_are_found_before_anything_is_written(tmp_path, old, new, message):
-    """And the episodes that they lie in may be left out. Seen to fail when faulty episodes are kept all the same."""
+    """And the episodes that they lie in may be left out. Seen to fail when faulty episodes are kept
+    all the same."""
     mapping = LogMapping(**{**vars(NAMES), "time": "t"})
     good = TWO_EPISODES.replace("b,0.1,2.1,0.5,0.0,5,1.25,0", "b,0.1,2.1,0.5,0.0,5,1.25,1")
     text = good.replace(old, new, 1) + "c,0.0,9,9,0.1,9,9,0\nc,0.1,8,9,0.2,9,9,1\n"
@@ -201,24 +234,33 @@ def test_problems_are_found_before_anything_is_written(tmp_path, old, new, messa
         logs.source()
     found = import_source(logs.source(drop_faulty=True), tmp_path / "store")
     assert any("faulty episodes" in note for note in found.notes)
-    assert found.store[len(found.store) - 1].reward.tolist() == [9, 9], "the last episode is a good one"
+    assert found.store[len(found.store) - 1].reward.tolist() == [9, 9], (
+        "the last episode is a good one"
+    )
     assert len(found.store) == len(logs.survey.lengths) - len(logs.survey.faulty)
     assert json.dumps(logs.survey.plain(), allow_nan=False)
 
 
 def test_a_missing_time_hides_no_pause(tmp_path):
-    """Seen to fail when time may be missing: no gap is seen beside it, and two episodes would become one."""
+    """Seen to fail when time may be missing: no gap is seen beside it, and two episodes would
+    become one."""
     text = "t,state,action,reward\n0,1,1,1\n1,2,1,1\n,3,1,1\n500,4,1,1\n501,5,1,1\n"
     found = open_logs([write(tmp_path, text)], LogMapping(time="t", gap=60)).survey
     assert any("time column 't' lacks 1 values" in problem for problem in found.problems)
-    restarted = open_logs([write(tmp_path, text.replace("\n,", "\n0.5,"))], LogMapping(time="t", gap=60)).survey
+    restarted = open_logs(
+        [write(tmp_path, text.replace("\n,", "\n0.5,"))], LogMapping(time="t", gap=60)
+    ).survey
     assert restarted.problems == []
     assert restarted.lengths == [2, 1, 2]
-    assert any("time runs backwards 1 times: each time another episode" in note for note in restarted.warnings)
+    assert any(
+        "time runs backwards 1 times: each time another episode" in note
+        for note in restarted.warnings
+    )
 
 
 def test_a_machine_at_rest_is_told_from_a_double(tmp_path):
-    """By a clock, which the message asks for. Seen to fail when it does not say what a double is."""
+    """By a clock, which the message asks for. Seen to fail when it does not say what a double
+    is."""
     log = write(tmp_path, "t,state,action,reward\n0,1,0,0\n1,1,0,0\n2,2,0,0\n")
     assert "where a machine at rest looks so" in " ".join(open_logs([log]).survey.problems)
     assert open_logs([log], LogMapping(time="t")).survey.problems == []
@@ -227,19 +269,33 @@ def test_a_machine_at_rest_is_told_from_a_double(tmp_path):
 def test_what_may_be_lived_with_is_reported(tmp_path):
     text = TWO_EPISODES.replace("a,0.2,", "a,0.9,").replace("0.75,1", ",1")
     mapping = LogMapping(
-        **{**vars(NAMES), "time": "t", "cost": None, "columns": ("energy",), "state": ("height", "speed", "fell")}
+        **{
+            **vars(NAMES),
+            "time": "t",
+            "cost": None,
+            "columns": ("energy",),
+            "state": ("height", "speed", "fell"),
+        }
     )
     found = open_logs([write(tmp_path, text)], mapping).survey
     assert found.problems == []
-    assert any("1 steps took more than 1.5 times the usual 0.1 s" in warning for warning in found.warnings)
-    assert any("column 'energy' has 1 values that are missing" in warning for warning in found.warnings)
+    assert any(
+        "1 steps took more than 1.5 times the usual 0.1 s" in warning for warning in found.warnings
+    )
+    assert any(
+        "column 'energy' has 1 values that are missing" in warning for warning in found.warnings
+    )
     plain = found.plain()
     assert plain["columns"]["torque"] == {"role": "action", "min": -0.5, "max": 1.0, "missing": 0}
     assert plain["episode_lengths"] == {"min": 2, "median": 2.5, "max": 3}
-    constant = open_logs([write(tmp_path, TWO_EPISODES.replace("0.4", "7").replace("0.5,0.0", "7,0.0"))], NAMES).survey
+    constant = open_logs(
+        [write(tmp_path, TWO_EPISODES.replace("0.4", "7").replace("0.5,0.0", "7,0.0"))], NAMES
+    ).survey
     assert not any("never change" in warning for warning in constant.warnings)
     same = "episode,state_0,state_1,action,reward\n1,5,1,0.1,1\n1,5,2,0.2,2\n"
-    assert any("teach nothing: state_0" in w for w in open_logs([write(tmp_path, same)]).survey.warnings)
+    assert any(
+        "teach nothing: state_0" in w for w in open_logs([write(tmp_path, same)]).survey.warnings
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +307,10 @@ def test_what_may_be_lived_with_is_reported(tmp_path):
         (b"state,action,reward\n1,2,x\n", "cannot be read.*invalid value 'x'"),
         (b"state,action,reward,reward\n1,2,3,4\n", "several columns called reward"),
         (b"\xff\xfe\x00state", "not a text file"),
-        (b"state,action,reward,terminated\n1,2,3,perhaps\n", "'terminated' holds 'perhaps', expected 0 or 1"),
+        (
+            b"state,action,reward,terminated\n1,2,3,perhaps\n",
+            "'terminated' holds 'perhaps', expected 0 or 1",
+        ),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, content, message):
@@ -264,7 +323,9 @@ def test_damaged_parquet_and_wrong_names(tmp_path):
     (tmp_path / "log.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(ValueError, match="truncated or damaged"):
         open_logs([tmp_path / "log.parquet"])
-    parquet.write_table(pyarrow.table({"state": ["a"], "action": [1.0], "reward": [1.0]}), tmp_path / "text.parquet")
+    parquet.write_table(
+        pyarrow.table({"state": ["a"], "action": [1.0], "reward": [1.0]}), tmp_path / "text.parquet"
+    )
     with pytest.raises(ValueError, match="column 'state' holds string, expected numbers"):
         open_logs([tmp_path / "text.parquet"])
     with pytest.raises(FileNotFoundError, match="there is no log"):
@@ -276,23 +337,37 @@ def test_damaged_parquet_and_wrong_names(tmp_path):
 def test_numbers_of_any_kind_are_numbers(tmp_path):
     """Seen to fail when databases' decimals are not."""
     numbers = pyarrow.array([1, 2, 3])
-    for kind in (pyarrow.decimal128(10, 2), pyarrow.uint8(), pyarrow.float16(), pyarrow.float32(), pyarrow.int64()):
-        columns = {"state": numbers.cast(pyarrow.float32()).cast(kind), "action": [1.0, 2.0, 3.0], "reward": [0, 1, 2]}
+    for kind in (
+        pyarrow.decimal128(10, 2),
+        pyarrow.uint8(),
+        pyarrow.float16(),
+        pyarrow.float32(),
+        pyarrow.int64(),
+    ):
+        columns = {
+            "state": numbers.cast(pyarrow.float32()).cast(kind),
+            "action": [1.0, 2.0, 3.0],
+            "reward": [0, 1, 2],
+        }
         parquet.write_table(pyarrow.table(columns), tmp_path / "log.parquet")
         store, _ = load(tmp_path / str(kind), [tmp_path / "log.parquet"])
         assert store[0].state[:, 0].tolist() == [1, 2, 3], kind
 
 
 def test_tabs_separate_the_columns_of_a_tsv(tmp_path):
-    """Seen to fail when it needs --delimiter: it was taken for a log, and then had a single column."""
+    """Seen to fail when it needs --delimiter: it was taken for a log, and then had a single
+    column."""
     tabs = TWO_EPISODES.replace(",", "\t")
     store, _ = load(tmp_path, [write(tmp_path, tabs, "log.tsv")], NAMES)
     assert store.lengths.tolist() == [3, 2]
-    assert open_logs([write(tmp_path, TWO_EPISODES.replace(",", ";"), "odd.tsv")], replace(NAMES, delimiter=";"))
+    assert open_logs(
+        [write(tmp_path, TWO_EPISODES.replace(",", ";"), "odd.tsv")], replace(NAMES, delimiter=";")
+    )
 
 
 def test_blank_lines_are_passed_over(tmp_path):
-    """Seen to fail when the first line is the header even if it is blank, or the one after it decides of the time."""
+    """Seen to fail when the first line is the header even if it is blank, or the one after it
+    decides of the time."""
     text = "\nt,state,action,reward\n\n0,1,1,1\n1,2,1,1\n\n\n"
     store, _ = load(tmp_path, [write(tmp_path, text)], LogMapping(time="t"))
     assert store[0].state[:, 0].tolist() == [1, 2]
@@ -314,7 +389,9 @@ def tables(draw):
     column = st.lists(numbers, min_size=rows, max_size=rows)
     table = {name: draw(column) for name in ("state_a", "state_b", "action", "reward", "wear")}
     table["clock"] = [0.25 * step for length in lengths for step in range(length)]
-    table["episode"] = [f"run {number}" for number, length in enumerate(lengths) for _ in range(length)]
+    table["episode"] = [
+        f"run {number}" for number, length in enumerate(lengths) for _ in range(length)
+    ]
     table["truncated"] = [step == length - 1 for length in lengths for step in range(length)]
     stops = sorted(draw(st.sets(st.integers(1, rows), max_size=3)) | {rows})
     return lengths, table, stops
@@ -323,7 +400,8 @@ def tables(draw):
 @settings(max_examples=40, deadline=None)
 @given(tables())
 def test_csv_and_parquet_say_the_same_and_lose_no_row(tmp_path_factory, case):
-    """However rows are spread over files and blocks. Seen to fail when a block's first row always begins an episode."""
+    """However rows are spread over files and blocks. Seen to fail when a block's first row always
+    begins an episode."""
     lengths, columns, stops = case
     whole = pyarrow.table(columns)
     mapping = LogMapping(time="clock", columns=("wear",))

@@ -17,7 +17,9 @@ SPEC = EnvironmentSpec((-1.0,), (1.0,), horizon=3)
 
 def episode(action: list[float], reward: list[float]) -> Trajectory:
     states = np.zeros((len(action), 1))
-    return Trajectory.of(states, np.array(action)[:, None], reward, [0.0], terminated=True, truncated=False)
+    return Trajectory.of(
+        states, np.array(action)[:, None], reward, [0.0], terminated=True, truncated=False
+    )
 
 
 @pytest.fixture
@@ -75,7 +77,9 @@ def test_prompts_beyond_the_front_are_answered_by_the_best_within(four):
         own = slice(four.store.starts[donor], four.store.starts[donor] + len(four.store[donor]))
         more = limit - four.episode_cost[donor, 0]
         assert np.allclose(whole.cost_to_go[first], four.cost_to_go[own] + more, atol=1e-6)
-        assert np.allclose(whole.return_to_go[first], four.return_to_go[own] + asked - four.episode_return[donor])
+        assert np.allclose(
+            whole.return_to_go[first], four.return_to_go[own] + asked - four.episode_return[donor]
+        )
 
 
 def test_augmenting_is_repeatable(four):

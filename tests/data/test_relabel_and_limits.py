@@ -15,15 +15,21 @@ BOX = EnvironmentSpec(action_low=(-1.0, -1.0), action_high=(1.0, 1.0), horizon=5
 
 def episode(actions, rewards, *, terminated=True, truncated=False) -> Trajectory:
     states = np.arange(float(len(actions)))[:, None]
-    return Trajectory.of(states, actions, rewards, [99.0], terminated=terminated, truncated=truncated)
+    return Trajectory.of(
+        states, actions, rewards, [99.0], terminated=terminated, truncated=truncated
+    )
 
 
 @pytest.fixture
 def store() -> TrajectoryStore:
     return TrajectoryStore.of(
         [
-            episode([[0.5, -0.5], [3.0, 0.0], [0.0, 0.25]], [1.0, 2.0, 4.0]),  # costs 1, 1 (clipped from 3), 0.25
-            episode([[0.0, 0.0], [-1.0, 1.0]], [5.0, -1.0], terminated=False, truncated=True),  # costs 0, 2
+            episode(
+                [[0.5, -0.5], [3.0, 0.0], [0.0, 0.25]], [1.0, 2.0, 4.0]
+            ),  # costs 1, 1 (clipped from 3), 0.25
+            episode(
+                [[0.0, 0.0], [-1.0, 1.0]], [5.0, -1.0], terminated=False, truncated=True
+            ),  # costs 0, 2
         ],
         BOX,
     )
@@ -101,13 +107,16 @@ def test_criteria_by_name():
     step = Step(action=np.array([0.5, -2.0]))
     assert criterion("torque")(step) == 2.5
     assert criterion("torque[1]")(step) == 2.0
-    with pytest.raises(ValueError, match="criterion 'heat' reads 'heat', which the data does not offer"):
+    with pytest.raises(
+        ValueError, match="criterion 'heat' reads 'heat', which the data does not offer"
+    ):
         criterion("heat")(step)
 
 
 @pytest.fixture
 def many() -> TrajectoryStore:
-    """Eleven episodes of costs 0.0, 0.1, ..., 1.0 and returns of ten times that; the dearest one earns least."""
+    """Eleven episodes of costs 0.0, 0.1, ..., 1.0 and returns of ten times that; the dearest one
+    earns least."""
     parts = [episode([[k / 10, 0.0]], [float(k)]) for k in range(10)]
     return TrajectoryStore.of([*parts, episode([[1.0, 0.0]], [-5.0])], BOX)
 
@@ -134,7 +143,9 @@ def test_what_is_no_limit_is_refused(many, text):
 
 def test_a_limit_outside_the_data_warns_and_names_the_range(many):
     """Seen to fail when the upper end is not checked."""
-    with pytest.warns(UserWarning, match=r"limit 5 lies outside the data, whose episodes cost 0 to 1"):
+    with pytest.warns(
+        UserWarning, match=r"limit 5 lies outside the data, whose episodes cost 0 to 1"
+    ):
         parse_limit("5", relabel(many, [torque]))
 
 
@@ -150,7 +161,11 @@ def test_frontier_is_the_mean_of_the_five_best_within_the_limit(many):
     data = relabel(many, [torque])
     assert frontier(data, Limit("d", (0.7001,))) == Frontier(best=5.0, worst=-5.0)  # 3, 4, 5, 6, 7
     assert frontier(data, Limit("d", (0.1001,))) == Frontier(best=0.5, worst=-5.0)  # 0, 1
-    assert np.isnan(frontier(relabel(many, [CostCriterion("one", lambda s: np.ones(11))]), Limit("d", (0.5,))).best)
+    assert np.isnan(
+        frontier(
+            relabel(many, [CostCriterion("one", lambda s: np.ones(11))]), Limit("d", (0.5,))
+        ).best
+    )
 
 
 def test_frontier_share_is_capped():

@@ -22,7 +22,8 @@ h5py = pytest.importorskip("h5py")
 
 
 def recording(lengths, *, ends="t", num_actions=3, num_states=11):
-    """Flat arrays as D4RL has them; `ends` says how each episode ends: t(erminal), o(ut of time), - (not)."""
+    """Flat arrays as D4RL has them; `ends` says how each episode ends: t(erminal), o(ut of time), -
+    (not)."""
     rows = sum(lengths)
     rng = np.random.default_rng(rows)
     arrays = {
@@ -77,7 +78,8 @@ def test_d4rl_v2(tmp_path):
 
 
 def test_d4rl_v0_has_no_timeouts(tmp_path):
-    """Episodes end where they are terminal, or after 1,000 steps. Seen to fail when the horizon is ignored."""
+    """Episodes end where they are terminal, or after 1,000 steps. Seen to fail when the horizon is
+    ignored."""
     arrays = recording([30, 1500, 7], ends="tt-")
     del arrays["timeouts"]
     arrays["terminals"] = arrays["terminals"].astype(np.float32)[:, None]
@@ -85,8 +87,15 @@ def test_d4rl_v0_has_no_timeouts(tmp_path):
     assert store.lengths.tolist() == [30, 1000, 500, 7]
     assert store.episodes["truncated"].tolist() == [False, True, False, False]
     assert store.finished.tolist() == [True, True, True, False]
-    assert np.array_equal(store[0].final_state, arrays["observations"][29]), "what was not recorded is stood in for"
-    for part in ("does not mark time-outs", "cut after 1000 steps", "state before it stands in", "7 steps"):
+    assert np.array_equal(store[0].final_state, arrays["observations"][29]), (
+        "what was not recorded is stood in for"
+    )
+    for part in (
+        "does not mark time-outs",
+        "cut after 1000 steps",
+        "state before it stands in",
+        "7 steps",
+    ):
         assert any(part in note for note in notes), part
 
 
@@ -94,11 +103,20 @@ def test_the_misassembled_v0_is_warned_about(tmp_path):
     """Seen to fail when every hopper file is suspected."""
 
     def notes_of(name: str, rows: int) -> list[str]:
-        arrays = {"observations": (rows, 11), "actions": (rows, 3), "rewards": (rows,), "terminals": (rows,)}
+        arrays = {
+            "observations": (rows, 11),
+            "actions": (rows, 3),
+            "rewards": (rows,),
+            "terminals": (rows,),
+        }
         with h5py.File(tmp_path / name, "w") as file:
             for key, shape in arrays.items():
-                file.create_dataset(key, shape, dtype="f4")  # no storage is used until something is written
-        return [note for note in read_hdf5(tmp_path / name).notes() if "put together wrongly" in note]
+                file.create_dataset(
+                    key, shape, dtype="f4"
+                )  # no storage is used until something is written
+        return [
+            note for note in read_hdf5(tmp_path / name).notes() if "put together wrongly" in note
+        ]
 
     assert notes_of("hopper_medium_expert.hdf5", 10)
     assert notes_of("hopper_medium_expert-v1.hdf5", MISASSEMBLED_ROWS)
@@ -112,7 +130,9 @@ def test_dsrl(tmp_path):
     arrays = recording([4, 4], ends="oo", num_actions=2)
     arrays["next_observations"] = arrays["observations"]
     arrays["costs"] = np.array([0, 1, 1, 0, 0, 0, 0, 2.5], dtype=np.float32)
-    store, notes = load(read_hdf5(write_hdf5(tmp_path / "SafetyPointGoal1Gymnasium-v0-2022.hdf5", arrays)), tmp_path)
+    store, notes = load(
+        read_hdf5(write_hdf5(tmp_path / "SafetyPointGoal1Gymnasium-v0-2022.hdf5", arrays)), tmp_path
+    )
     assert store.criteria == ("cost",)
     assert relabel(store, [criterion("cost")]).episode_cost.tolist() == [[2.0], [2.5]]
     assert store.environment.identifier is None
@@ -122,8 +142,14 @@ def test_dsrl(tmp_path):
 
 @pytest.mark.parametrize("kind", ["hdf5", "npz"])
 def test_what_no_column_can_be_is_left_out_and_said(tmp_path, kind):
-    """Seen to fail when text beside the steps keeps a file from being read, or images are dropped without a word."""
-    odd = {"tag": np.array([b"a"] * 5), "image": np.zeros((5, 2, 2)), "none": np.zeros((5, 0)), "state": np.ones(5)}
+    """Seen to fail when text beside the steps keeps a file from being read, or images are dropped
+    without a word."""
+    odd = {
+        "tag": np.array([b"a"] * 5),
+        "image": np.zeros((5, 2, 2)),
+        "none": np.zeros((5, 0)),
+        "state": np.ones(5),
+    }
     arrays = {**recording([3, 2], ends="tt"), **odd, "speed": np.arange(5)}
     path = tmp_path / f"log.{kind}"
     if kind == "npz":
@@ -142,14 +168,20 @@ def test_metadata_of_any_kind_is_kept(tmp_path):
     """Seen to fail when it is written to the manifest as it is: JSON has no complex numbers."""
     facts = {"metadata/pole": np.complex64(1j), "metadata/seed": 3, "metadata/algorithm": b"SAC"}
     np.savez(tmp_path / "log.npz", **recording([3], ends="t"), **facts)
-    found = import_source(open_source(str(tmp_path / "log.npz")), tmp_path / "store").store.provenance
+    found = import_source(
+        open_source(str(tmp_path / "log.npz")), tmp_path / "store"
+    ).store.provenance
     assert [found[name] for name in facts] == ["1j", 3, "SAC"]
 
 
 def test_npz_by_usual_names_and_with_what_the_user_knows(tmp_path):
     """Seen to fail when the user's horizon does not end episodes."""
     arrays = recording([5, 5], ends="--", num_actions=1, num_states=2)
-    renamed = {"states": arrays["observations"], "actions": 2 * arrays["actions"], "rewards": arrays["rewards"]}
+    renamed = {
+        "states": arrays["observations"],
+        "actions": 2 * arrays["actions"],
+        "rewards": arrays["rewards"],
+    }
     np.savez_compressed(tmp_path / "mine.npz", **renamed, temperature=np.arange(10))
     known = EnvironmentHints(horizon=5, action_low=(-1.0,), action_high=(1.0,))
     store, notes = load(read_npz(tmp_path / "mine.npz", known), tmp_path)
@@ -164,7 +196,14 @@ def test_npz_by_usual_names_and_with_what_the_user_knows(tmp_path):
     ("spoil", "message"),
     [
         ({"rewards": np.zeros(4)}, r"rewards has shape \(4,\), expected 5 rows as in observations"),
-        ({"observations": np.zeros((0, 11)), "actions": np.zeros((0, 3)), "rewards": np.zeros(0)}, "is empty"),
+        (
+            {
+                "observations": np.zeros((0, 11)),
+                "actions": np.zeros((0, 3)),
+                "rewards": np.zeros(0),
+            },
+            "is empty",
+        ),
         ({"observations": np.zeros(5)}, "expected 2 dimensions"),
         ({"actions": np.array([b"a"] * 5)}, "actions"),
         ({"rewards": np.array([b"a"] * 5)}, "trajectory 0: rewards holds .S1, expected numbers"),
@@ -173,7 +212,11 @@ def test_npz_by_usual_names_and_with_what_the_user_knows(tmp_path):
 )
 @pytest.mark.parametrize("kind", ["hdf5", "npz"])
 def test_files_that_cannot_be_used_are_refused(tmp_path, kind, spoil, message):
-    arrays = {k: v for k, v in {**recording([5], ends="t"), **spoil}.items() if k not in ("terminals", "timeouts")}
+    arrays = {
+        k: v
+        for k, v in {**recording([5], ends="t"), **spoil}.items()
+        if k not in ("terminals", "timeouts")
+    }
     path = tmp_path / f"file.{kind}"
     (write_hdf5 if kind == "hdf5" else lambda path, arrays: np.savez(path, **arrays))(path, arrays)
     with pytest.raises(ValueError, match=message):
@@ -187,7 +230,9 @@ def test_missing_parts_are_named(tmp_path, kind):
     del arrays["rewards"]
     path = tmp_path / f"file.{kind}"
     (write_hdf5 if kind == "hdf5" else lambda path, arrays: np.savez(path, **arrays))(path, arrays)
-    with pytest.raises(ValueError, match=r"has no reward \(rewards or reward\); it holds actions, observations"):
+    with pytest.raises(
+        ValueError, match=r"has no reward \(rewards or reward\); it holds actions, observations"
+    ):
         open_source(str(path))
 
 
@@ -221,7 +266,9 @@ def test_unknown_files_and_names_teach(tmp_path):
         open_source(str(tmp_path / "notes.docx"))
     with pytest.raises(FileNotFoundError, match="no file or folder"):
         open_source(str(tmp_path / "absent.hdf5"))
-    with pytest.raises(ValueError, match=r"unknown D4RL dataset 'hoper-medium-v2'.*as in hopper-medium-v2"):
+    with pytest.raises(
+        ValueError, match=r"unknown D4RL dataset 'hoper-medium-v2'.*as in hopper-medium-v2"
+    ):
         open_source("d4rl:hoper-medium-v2")
 
 
@@ -241,7 +288,11 @@ def no_network(monkeypatch):
     "case",
     [
         ("hopper-medium-v2", "gym_mujoco_v2/hopper_medium-v2.hdf5", "hopper_medium-v2.hdf5"),
-        ("walker2d-medium-expert-v1", "gym_mujoco_v1/walker2d_medium_expert-v1.hdf5", "walker2d_medium_expert-v1.hdf5"),
+        (
+            "walker2d-medium-expert-v1",
+            "gym_mujoco_v1/walker2d_medium_expert-v1.hdf5",
+            "walker2d_medium_expert-v1.hdf5",
+        ),
         ("hopper-medium-replay-v0", "gym_mujoco/hopper_mixed.hdf5", "hopper_medium_replay-v0.hdf5"),
     ],
 )
@@ -322,7 +373,8 @@ def test_no_row_is_lost_wherever_blocks_end(case):
     short = Cutter(horizon=2)
     assert all(len(part) <= 2 for part in short.cut(blocks))
     assert short.num_cut_at_horizon == sum(
-        (length - 1) // 2 + (length % 2 == 0 and mark == "-") for length, mark in zip(lengths, marks, strict=True)
+        (length - 1) // 2 + (length % 2 == 0 and mark == "-")
+        for length, mark in zip(lengths, marks, strict=True)
     )
 
 
@@ -342,7 +394,9 @@ def hopper_store() -> TrajectoryStore:
     def part(steps, **ends):
         draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
         columns = {"speed": draw(steps), "joints": draw(steps, 2)}
-        return Trajectory.of(draw(steps, 11), draw(steps, 3), draw(steps), draw(11), columns=columns, **ends)
+        return Trajectory.of(
+            draw(steps, 11), draw(steps, 3), draw(steps), draw(11), columns=columns, **ends
+        )
 
     parts = [
         part(4, terminated=True, truncated=False),
@@ -382,7 +436,8 @@ def test_minari_round_trip(minari_home, tmp_path, identifier):
 
 
 def test_minari_keeps_what_the_environment_was_made_with(minari_home):
-    """Seen to fail when only its name is kept: policies would be rolled out in another environment."""
+    """Seen to fail when only its name is kept: policies would be rolled out in another
+    environment."""
     from saformer.data.sources.minari import read_minari, write_minari
     from saformer.envs import allowance
 
@@ -394,11 +449,15 @@ def test_minari_keeps_what_the_environment_was_made_with(minari_home):
     assert len(found.action_low) == 2
 
 
-def test_minari_medium_expert_is_merged_and_replay_is_not_to_be_had(minari_home, tmp_path, monkeypatch):
+def test_minari_medium_expert_is_merged_and_replay_is_not_to_be_had(
+    minari_home, tmp_path, monkeypatch
+):
     """Seen to fail when only the first part is read."""
     from saformer.data.sources.minari import write_minari
 
-    monkeypatch.setattr(minari, "load_dataset", lambda *_, **__: pytest.fail("nothing is to be downloaded"))
+    monkeypatch.setattr(
+        minari, "load_dataset", lambda *_, **__: pytest.fail("nothing is to be downloaded")
+    )
     store = hopper_store()
     write_minari(store.filter(np.array([0])), "mujoco/hopper/medium-v0")
     write_minari(store.filter(np.array([1, 2])), "mujoco/hopper/expert-v0")
@@ -414,7 +473,10 @@ def test_a_minari_dataset_that_is_not_here_says_where_to_put_it(minari_home, mon
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(minari, "load_dataset", refuse)
-    with pytest.raises(FileNotFoundError, match=f"no route to host.*put it at {minari_home}/mujoco/hopper/medium-v0"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=f"no route to host.*put it at {minari_home}/mujoco/hopper/medium-v0",
+    ):
         open_source("minari:mujoco/hopper/medium-v0")
 
 

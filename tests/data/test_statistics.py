@@ -23,7 +23,8 @@ def test_correlation_by_hand():
 
 
 def test_rounding_is_no_change():
-    """Sums of the same numbers in another order differ in their last digit. Seen to fail without a tolerance."""
+    """Sums of the same numbers in another order differ in their last digit. Seen to fail without a
+    tolerance."""
     rounded = [0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1]
     assert rounded[0] != rounded[1]
     assert is_constant(rounded)

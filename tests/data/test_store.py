@@ -31,7 +31,9 @@ def same(ours, theirs) -> bool:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
 
 
 @contextmanager
@@ -48,9 +50,12 @@ def files_may_hold(size: int):
 @pytest.fixture
 def saved(tmp_path) -> TrajectoryStore:
     parts = [
-        trajectory(steps, reward=np.full(steps, float(steps)), columns={"speed": np.ones(steps)}) for steps in (3, 1, 4)
+        trajectory(steps, reward=np.full(steps, float(steps)), columns={"speed": np.ones(steps)})
+        for steps in (3, 1, 4)
     ]
-    return TrajectoryStore.of(parts, BOX, {"source": "by hand"}, criteria=("speed",)).save(tmp_path / "store")
+    return TrajectoryStore.of(parts, BOX, {"source": "by hand"}, criteria=("speed",)).save(
+        tmp_path / "store"
+    )
 
 
 def test_what_is_saved_is_what_is_opened(tmp_path):
@@ -110,14 +115,17 @@ def test_split_holds_out_a_share_and_loses_none():
 
 
 def test_only_finished_trajectories_are_held_out():
-    """Seen to fail when any may be: with nothing but unfinished ones held out, no model can be judged."""
+    """Seen to fail when any may be: with nothing but unfinished ones held out, no model can be
+    judged."""
     parts = [trajectory(reward=np.full(3, float(i)), terminated=i % 5 == 0) for i in range(20)]
     for seed in range(10):
         rest, held_out = TrajectoryStore.of(parts, BOX).split(0.5, seed=seed)
         assert held_out.finished.tolist() == [True, True]
         assert rest.finished.sum() == 2
         assert len(rest) == 18
-    with pytest.raises(ValueError, match="of 1 finished trajectories and keep some; 0 holds none out"):
+    with pytest.raises(
+        ValueError, match="of 1 finished trajectories and keep some; 0 holds none out"
+    ):
         TrajectoryStore.of(parts[:5], BOX).split(0.5)
 
 
@@ -127,14 +135,19 @@ def test_extend_adds_behind_and_rewrites_nothing(saved, on_disk):
     before = contents(saved.path)
     store = saved if on_disk else TrajectoryStore.of(saved, BOX, criteria=("speed",))
     view = store.filter(np.array([2]))
-    new = [trajectory(2, columns={"speed": np.zeros(2)}), trajectory(1, columns={"speed": np.ones(1)})]
+    new = [
+        trajectory(2, columns={"speed": np.zeros(2)}),
+        trajectory(1, columns={"speed": np.ones(1)}),
+    ]
     longer, longer_view = store.extend(new[:1]), view.extend(new[1:])
     assert [len(part) for part in longer] == [3, 1, 4, 2]
     assert same(longer[3], new[0])
     assert [len(part) for part in longer_view] == [4, 1]
     assert same(longer_view[0], store[2])
     assert same(longer_view[1], new[1])
-    assert [len(part) for part in store] == [3, 1, 4], "an earlier view goes on showing what it showed"
+    assert [len(part) for part in store] == [3, 1, 4], (
+        "an earlier view goes on showing what it showed"
+    )
     if on_disk:
         after = contents(saved.path)
         for name, content in before.items():
@@ -177,7 +190,8 @@ def test_what_an_interrupted_append_left_is_never_read(saved):
 
 
 def test_a_full_disk_leaves_an_extended_store_as_it_was(saved):
-    """Seen to fail when columns that grew are not cut back: they would no longer agree with each other."""
+    """Seen to fail when columns that grew are not cut back: they would no longer agree with each
+    other."""
     before = contents(saved.path)
     long = trajectory(500, columns={"speed": np.zeros(500)})
     with files_may_hold(3000), pytest.raises(OSError, match="File too large"):
@@ -231,7 +245,9 @@ def test_two_writers_take_turns(saved):
         "print('done', flush=True)\n"
     )
     with folder._locked(saved.path):
-        second = subprocess.Popen([sys.executable, "-c", code, str(saved.path)], stdout=subprocess.PIPE)
+        second = subprocess.Popen(
+            [sys.executable, "-c", code, str(saved.path)], stdout=subprocess.PIPE
+        )
         assert second.stdout is not None
         assert second.stdout.readline() == b"ready\n"
         time.sleep(0.5)
@@ -270,15 +286,27 @@ def _replace_manifest_by_a_folder(path: Path) -> None:
         (lambda path: (path / "manifest.json").unlink(), "not a trajectory store"),
         (lambda path: (path / "manifest.json").write_text("{"), "damaged"),
         (lambda path: (path / "manifest.json").write_bytes(b"\xff\xfe"), "damaged"),
-        (lambda path: (path / "manifest.json").write_text("[]"), "store format nothing, this version reads 2"),
-        (lambda path: _edit(path, format=1), "store format 1, this version reads 2: remove it and build"),
+        (
+            lambda path: (path / "manifest.json").write_text("[]"),
+            "store format nothing, this version reads 2",
+        ),
+        (
+            lambda path: _edit(path, format=1),
+            "store format 1, this version reads 2: remove it and build",
+        ),
         (lambda path: _edit(path, columns={}), "damaged"),
         (lambda path: _edit(path, environment={"bounds": 1}), "damaged"),
         (lambda path: _edit(path, steps=-3), "damaged.*-3 steps"),
         (lambda path: _edit(path, trajectories=0), "damaged.*0 trajectories"),
-        (lambda path: _edit(path, steps=7), "damaged: its trajectories have 8 steps, its manifest says 7"),
+        (
+            lambda path: _edit(path, steps=7),
+            "damaged: its trajectories have 8 steps, its manifest says 7",
+        ),
         (_replace_manifest_by_a_folder, "damaged"),
-        (lambda path: (path / "steps" / "reward.bin").write_bytes(b"12"), "holds 2 bytes, its manifest says 32"),
+        (
+            lambda path: (path / "steps" / "reward.bin").write_bytes(b"12"),
+            "holds 2 bytes, its manifest says 32",
+        ),
         (lambda path: (path / "steps" / "state.bin").unlink(), "missing or damaged"),
         (lambda path: (path / "episodes" / "length.bin").unlink(), "missing or damaged"),
     ],
@@ -290,14 +318,20 @@ def test_damaged_stores_are_refused(saved, spoil, message):
 
 
 def test_windows_of_a_view_are_those_of_its_trajectories(data, tmp_path):
-    """On disk and in memory. Seen to fail when windows are gathered as if the view lay end to end."""
+    """On disk and in memory. Seen to fail when windows are gathered as if the view lay end to
+    end."""
     chosen = np.array([9, 2, 3, 140])
-    apart = relabel(TrajectoryStore.of([data.store[i] for i in chosen], data.store.environment), data.criteria)
+    apart = relabel(
+        TrajectoryStore.of([data.store[i] for i in chosen], data.store.environment), data.criteria
+    )
     for store in (data.store, data.store.save(tmp_path / "store")):
         view = relabel(store.filter(chosen), data.criteria)
         starts = torch.tensor([0, 5, 19, 20, 39, 61, 79])
         ours, theirs = (WindowSampler(d, window=6).windows(starts) for d in (view, apart))
-        assert all(torch.equal(a, b) for a, b in zip(vars(ours).values(), vars(theirs).values(), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(vars(ours).values(), vars(theirs).values(), strict=True)
+        )
 
 
 @settings(max_examples=30, deadline=None)

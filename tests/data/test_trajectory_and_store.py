@@ -24,13 +24,19 @@ def trajectory(steps: int = 3, **changes) -> Trajectory:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"state": [[1.0, np.nan], [0, 0], [0, 0]]}, r"state holds 1 NaN or infinite values, the first at \(0, 1\)"),
+        (
+            {"state": [[1.0, np.nan], [0, 0], [0, 0]]},
+            r"state holds 1 NaN or infinite values, the first at \(0, 1\)",
+        ),
         ({"reward": [0.0, np.inf, 0.0]}, "reward holds 1 NaN"),
         ({"action": np.zeros((2, 1))}, r"action has shape \(2, 1\), expected \(3, 1\)"),
         ({"reward": np.zeros(4)}, r"reward has shape \(4,\), expected \(3,\)"),
         ({"final_state": np.zeros(3)}, r"final_state has shape \(3,\)"),
         ({"state": np.zeros(3)}, "must be"),
-        ({"state": np.zeros((3, 0)), "final_state": []}, r"state has shape \(3, 0\): at least one column is needed"),
+        (
+            {"state": np.zeros((3, 0)), "final_state": []},
+            r"state has shape \(3, 0\): at least one column is needed",
+        ),
         ({"action": np.zeros((3, 0))}, r"action has shape \(3, 0\): at least one column"),
         ({"columns": {"speed": np.zeros((3, 0))}}, r"column 'speed' has shape \(3, 0\), expected"),
     ],
@@ -52,10 +58,16 @@ def test_an_empty_dataset_is_refused():
 
 
 def test_trajectories_must_agree():
-    with pytest.raises(ValueError, match=r"trajectory 1 has float32 \[2\] action columns, expected float32 \[1\]"):
+    with pytest.raises(
+        ValueError, match=r"trajectory 1 has float32 \[2\] action columns, expected float32 \[1\]"
+    ):
         TrajectoryStore.of([trajectory(), trajectory(action=np.zeros((3, 2)))], BOX)
-    with pytest.raises(ValueError, match=r"trajectory 1 has float32 \[1\] state columns, expected float32 \[2\]"):
-        TrajectoryStore.of([trajectory(), trajectory(state=np.zeros((3, 1)), final_state=np.zeros(1))], BOX)
+    with pytest.raises(
+        ValueError, match=r"trajectory 1 has float32 \[1\] state columns, expected float32 \[2\]"
+    ):
+        TrajectoryStore.of(
+            [trajectory(), trajectory(state=np.zeros((3, 1)), final_state=np.zeros(1))], BOX
+        )
 
 
 def test_action_bounds_are_checked():

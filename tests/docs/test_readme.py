@@ -26,7 +26,10 @@ DATA = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 EXPERIMENTS = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
 FINETUNING = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text()
 EXPORTING = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-AGENTS = {page.stem: page.read_text() for page in (Path(__file__).parents[2] / "docs" / "agents").glob("*.md")}
+AGENTS = {
+    page.stem: page.read_text()
+    for page in (Path(__file__).parents[2] / "docs" / "agents").glob("*.md")
+}
 COMMAND = r"^saformer (.*?)(?:\s+#.*)?$"
 BLOCKS = dict(enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
 
@@ -43,7 +46,13 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_demo_writes_a_report(smoke):
     page = (smoke / "report.html").read_text()
-    for heading in ("Cost and return", "Among the data", "spent their budgets", "One decision", "Learning curves"):
+    for heading in (
+        "Cost and return",
+        "Among the data",
+        "spent their budgets",
+        "One decision",
+        "Learning curves",
+    ):
         assert heading in page
     assert page.count("<svg") == 5
     assert "make demo" in README
@@ -55,10 +64,16 @@ def test_the_demo_can_be_run_again(smoke, capsys):
 
 
 def test_commands_parse(tmp_path, monkeypatch):
-    """Every `saformer` line of README and the pages beside the agents'. Seen to fail when a flag is gone."""
+    """Every `saformer` line of README and the pages beside the agents'. Seen to fail when a flag is
+    gone."""
     monkeypatch.chdir(tmp_path)
     Path("mapping.toml").write_text(re.search(r"```toml\n(.*?)```", DATA, re.DOTALL)[1])
-    known = {"train": train.parse, "evaluate": evaluate.parse, "sweep": sweep.parse, "calibrate": calibrate.parse}
+    known = {
+        "train": train.parse,
+        "evaluate": evaluate.parse,
+        "sweep": sweep.parse,
+        "calibrate": calibrate.parse,
+    }
     known |= {"experiment": experiment.parse, "finetune": finetune.parse, "export": export.parse}
     lines = re.findall(COMMAND, README + DATA + EXPERIMENTS + FINETUNING + EXPORTING, re.MULTILINE)
     assert len(lines) >= 20
@@ -81,7 +96,9 @@ def test_every_agent_has_a_page_whose_commands_are_understood(tmp_path, monkeypa
             assert command.agent == name
             kind = KINDS[name]
             config = replace(kind.config(), **({"limit": (1.0,)} if kind.has_one_limit else {}))
-            spec = RunSpec("x", name, asdict(config), {}, 0, ("torque",), None, 0, "", Dimensions(2, 1))
+            spec = RunSpec(
+                "x", name, asdict(config), {}, 0, ("torque",), None, 0, "", Dimensions(2, 1)
+            )
             if command.out is not None:
                 Run.create(command.out, spec)
         else:
@@ -99,7 +116,9 @@ def test_every_metric_is_explained(allowance_data, name):
     agent = create_agent(allowance_data, CASES[name].config(0.0, 1), seed=0)
     trainer = Trainer(agent, agent.sampler(allowance_data), FitConfig(batch_size=4), seed=0)
     for term in trainer.step():
-        assert term.endswith(("gradient_norm", "learning_rate")) or f"`{term}`" in AGENTS[name], term
+        assert term.endswith(("gradient_norm", "learning_rate")) or f"`{term}`" in AGENTS[name], (
+            term
+        )
 
 
 class Machine:
@@ -133,10 +152,16 @@ def test_a_policy_runs_in_a_plain_loop(smoke, capsys):
 
 def test_training_and_evaluating_from_python(tmp_path, capsys):
     """The README's own lines; only the size of the work is reduced."""
-    code = BLOCKS[0].replace('preset="small"', "preset=brief, data_steps=6000").replace("episodes=20", "episodes=1")
+    code = (
+        BLOCKS[0]
+        .replace('preset="small"', "preset=brief, data_steps=6000")
+        .replace("episodes=20", "episodes=1")
+    )
     small = PRESETS["small"]()
     brief = replace(small, fit=replace(small.fit, updates=3, evaluate_every=0))
-    exec(code.replace("runs/hopper", str(tmp_path / "run")), {"__name__": "__main__", "brief": brief})
+    exec(
+        code.replace("runs/hopper", str(tmp_path / "run")), {"__name__": "__main__", "brief": brief}
+    )
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
@@ -156,17 +181,28 @@ def test_logs_and_no_simulator(tmp_path, monkeypatch):
     for number in range(2):
         rows = ["run,level,pressure,valve,profit,speed"]
         for run in range(12):
-            rows += [f"{number}-{run}," + ",".join(f"{value:.3f}" for value in rng.uniform(0, 3, 5)) for _ in range(8)]
+            rows += [
+                f"{number}-{run}," + ",".join(f"{value:.3f}" for value in rng.uniform(0, 3, 5))
+                for _ in range(8)
+            ]
         Path(f"logs/{number}.csv").write_text("\n".join(rows))
     block = re.search(r"no simulator at all:\n\n```console\n(.*?)```", README, re.DOTALL)[1]
     for line in block.splitlines():
         words = shlex.split(line)[1:]
-        more = "--updates 3 --batch-size 4 --width 16 --layers 1".split() if words[0] == "train" else []  # noqa: SIM905
+        more = (
+            ["--updates", "3", "--batch-size", "4", "--width", "16", "--layers", "1"]
+            if words[0] == "train"
+            else []
+        )
         assert main([*words, *more]) == 0, line
     assert "<svg" in Path("plant.html").read_text()
 
 
 def test_linked_documents_exist(project):
-    for page in [project / "README.md", *(project / "docs").rglob("*.md"), project / "CONTRIBUTING.md"]:
+    for page in [
+        project / "README.md",
+        *(project / "docs").rglob("*.md"),
+        project / "CONTRIBUTING.md",
+    ]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"

@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_failed_job_is_reported_and_the_rest_go_on(processes):
     """Seen to fail when errors are let through."""
-    outcomes = {outcome.job: outcome for outcome in LocalEngine(processes).map(doubled, [1, 2, 3, 4])}
+    outcomes = {
+        outcome.job: outcome for outcome in LocalEngine(processes).map(doubled, [1, 2, 3, 4])
+    }
     assert {job: outcome.result for job, outcome in outcomes.items()} == {1: 2, 2: 4, 3: None, 4: 8}
     assert outcomes[3].error == "ValueError: three is refused"
     assert all(outcome.error is None for job, outcome in outcomes.items() if job != 3)
@@ -53,7 +55,9 @@ def test_a_job_that_kills_its_process_again_has_failed():
 def test_an_interrupt_lets_jobs_save(tmp_path):
     """Seen to fail when processes are not told that nobody waits for them."""
     path = tmp_path / "job"
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+    former = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # in the background it is ignored
     threading.Thread(target=_interrupt_when, args=(path.with_suffix(".started"),)).start()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -67,8 +71,10 @@ def test_jobs_save_when_whoever_asked_for_them_was_killed(tmp_path):
     """Seen to fail when processes outlive their parent."""
     path = tmp_path / "job"
     code = (
-        "from saformer.engine.engine import LocalEngine\nfrom tests.engine.jobs import saves_when_told\n"
-        f"if __name__ == '__main__':\n    list(LocalEngine(1).map(saves_when_told, [{str(path)!r}]))\n"
+        "from saformer.engine.engine import LocalEngine\nfrom tests.engine.jobs import "
+        "saves_when_told\n"
+        "if __name__ == '__main__':\n    list(LocalEngine(1).map(saves_when_told, "
+        f"[{str(path)!r}]))\n"
     )
     (tmp_path / "caller.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
@@ -86,7 +92,9 @@ def test_wrong_numbers_of_processes_are_refused():
 
 def test_without_ray_the_extra_is_named():
     code = "import sys; sys.modules['ray'] = None; import saformer.engine.ray"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert "pip install 'saformer[ray]'" in found.stderr
 
 

@@ -24,7 +24,9 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
         patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        made = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        )
         made.add_node(num_cpus=1)
         yield made
         made.shutdown()
@@ -48,7 +50,9 @@ def test_a_worker_that_dies_takes_no_job_with_it(engine, tmp_path):
     """Killed, or told to end and stopping. Seen to fail when lost jobs are given up."""
     jobs = [str(tmp_path / name) for name in ("a", "mortal", "b")]
     assert sorted(outcome.result for outcome in engine.map(dies_once, jobs)) == sorted(jobs)
-    assert [outcome.result for outcome in engine.map(stops_once, [str(tmp_path / "stopped")])] == ["gone on"]
+    assert [outcome.result for outcome in engine.map(stops_once, [str(tmp_path / "stopped")])] == [
+        "gone on"
+    ]
 
 
 def test_a_job_that_is_always_lost_has_failed(cluster):
@@ -66,7 +70,9 @@ def test_jobs_of_a_lost_node_are_done_elsewhere(cluster, tmp_path):
 
     def power_cut():
         while not lost:
-            lost.extend(path for path in tmp_path.iterdir() if path.read_text() == str(raylet.process.pid))
+            lost.extend(
+                path for path in tmp_path.iterdir() if path.read_text() == str(raylet.process.pid)
+            )
             time.sleep(0.1)
         cluster.remove_node(doomed, allow_graceful=False)
 

@@ -1,4 +1,5 @@
-"""Bundles of behaviours, packaged and of the user's making, and the datasets that are built from them."""
+"""Bundles of behaviours, packaged and of the user's making, and the datasets that are built from
+them."""
 
 import pickle
 import subprocess
@@ -17,14 +18,20 @@ def pendulum_arrays(**changes):
     """Three random snapshots of a small policy for Pendulum, whose actions lie in [-2, 2]."""
     rng = np.random.default_rng(0)
     shapes = {"w0": (3, 8), "b0": (8,), "w1": (8, 6), "b1": (6,), "w2": (6, 2), "b2": (2,)}
-    arrays = {name: rng.standard_normal((3, *shape)).astype(np.float16) for name, shape in shapes.items()}
+    arrays = {
+        name: rng.standard_normal((3, *shape)).astype(np.float16) for name, shape in shapes.items()
+    }
     arrays |= {
         "steps": np.array([10, 20, 30]),
         "replay": np.array([0, 1]),
         "medium": np.array(1),
         "expert": np.array(2),
     }
-    arrays |= {"environment": np.array("Pendulum-v1"), "action_low": np.array([-2.0]), "action_high": np.array([2.0])}
+    arrays |= {
+        "environment": np.array("Pendulum-v1"),
+        "action_low": np.array([-2.0]),
+        "action_high": np.array([2.0]),
+    }
     return {name: values for name, values in (arrays | changes).items() if values is not None}
 
 
@@ -37,7 +44,8 @@ def pendulum(tmp_path) -> Path:
 
 @pytest.mark.parametrize("robot", ["hopper", "walker2d", "halfcheetah"])
 def test_bundled_behaviours_reproduce_their_environment(robot):
-    """A stored trajectory, replayed, gives the stored rewards. Seen to fail when states are shifted by one."""
+    """A stored trajectory, replayed, gives the stored rewards. Seen to fail when states are shifted
+    by one."""
     store = behaviours.build(robot, "medium-expert", steps=300, seed=3, workers=1)
     assert len(store) >= 2
     trajectory = store[0]
@@ -47,7 +55,8 @@ def test_bundled_behaviours_reproduce_their_environment(robot):
     environment = gymnasium.make(ENVIRONMENTS[robot])
     positions = environment.unwrapped
     environment.reset(seed=0)
-    # hidden coordinates (the horizontal position) do not matter to the reward, which counts velocity
+    # hidden coordinates (the horizontal position) do not matter to the reward, which counts
+    # velocity
     qpos = np.concatenate([[0.0], trajectory.state[0, : positions.model.nq - 1]])
     positions.set_state(qpos, trajectory.state[0, positions.model.nq - 1 :])
     for step in range(3):
@@ -56,7 +65,8 @@ def test_bundled_behaviours_reproduce_their_environment(robot):
         assert np.allclose(state, trajectory.state[step + 1], atol=5e-2)
 
 
-# robot: the first action of the medium episode, its second, and the first of the expert's, for steps=20, seed=5
+# robot: the first action of the medium episode, its second, and the first of the expert's, for
+# steps=20, seed=5
 AS_FIRST_BUILT = {
     "hopper": (
         [-0.964128, -0.990536, 0.652335],
@@ -78,7 +88,8 @@ AS_FIRST_BUILT = {
 
 @pytest.mark.parametrize("robot", AS_FIRST_BUILT)
 def test_packaged_robots_act_as_they_always_did(robot):
-    """Values of the first release; a digest would differ between processors. Seen to fail when the noise is halved."""
+    """Values of the first release; a digest would differ between processors. Seen to fail when the
+    noise is halved."""
     medium, expert = behaviours.build(robot, "medium-expert", steps=20, seed=5, workers=1)
     acted = np.stack([medium.action[0], medium.action[1], expert.action[0]])
     assert np.allclose(acted, AS_FIRST_BUILT[robot], atol=1e-4)
@@ -92,7 +103,8 @@ def test_unit_bounds_leave_the_squashed_action_to_the_bit():
 
 
 def test_actions_fill_the_bounds_of_their_environment():
-    """By hand: tanh(0) is the middle, tanh(+-20) the ends. Seen to fail when the middle is forgotten."""
+    """By hand: tanh(0) is the middle, tanh(+-20) the ends. Seen to fail when the middle is
+    forgotten."""
     low, high = np.array([-2.0, 0.1], np.float32), np.array([2.0, 0.4], np.float32)
     behaviour = Behaviour((), (), low, high)
     assert behaviour.squash(np.zeros(2, np.float32)) == pytest.approx([0.0, 0.25])
@@ -104,8 +116,14 @@ def test_actions_fill_the_bounds_of_their_environment():
 def test_deviations_are_clipped():
     """Seen to fail when they are not: exp(50) is beyond float32 use."""
     layers = [np.zeros(shape, np.float32) for shape in ((2, 3), (3, 3), (3, 4))]
-    biases = (np.zeros(3, np.float32), np.zeros(3, np.float32), np.array([0.5, -0.5, 50, -50], np.float32))
-    mean, log_deviation = Behaviour(tuple(layers), biases, -np.ones(2), np.ones(2)).gaussian(np.ones(2))
+    biases = (
+        np.zeros(3, np.float32),
+        np.zeros(3, np.float32),
+        np.array([0.5, -0.5, 50, -50], np.float32),
+    )
+    mean, log_deviation = Behaviour(tuple(layers), biases, -np.ones(2), np.ones(2)).gaussian(
+        np.ones(2)
+    )
     assert mean.tolist() == [0.5, -0.5]
     assert log_deviation.tolist() == [2.0, -10.0]
 
@@ -115,7 +133,10 @@ def test_a_build_does_not_depend_on_the_number_of_workers():
     alone = behaviours.build("hopper", "medium-replay", steps=2400, seed=0, workers=1)
     together = behaviours.build("hopper", "medium-replay", steps=2400, seed=0, workers=2)
     assert alone.fingerprint == together.fingerprint
-    assert behaviours.build("hopper", "medium-replay", steps=2400, seed=1, workers=2).fingerprint != alone.fingerprint
+    assert (
+        behaviours.build("hopper", "medium-replay", steps=2400, seed=1, workers=2).fingerprint
+        != alone.fingerprint
+    )
 
 
 def test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else(tmp_path):
@@ -123,7 +144,9 @@ def test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else(tmp_pat
     script = tmp_path / "script.py"
     call = 'behaviours.build("hopper", "medium-replay", steps=2400, workers=2)'
     script.write_text(f"from saformer.envs import behaviours\n{call}\n")
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
+    )
     assert ended.returncode == 1
     assert ended.stderr.count("Traceback") == 1  # the script's own
     assert 'under `if __name__ == "__main__":`' in ended.stderr.splitlines()[-1]
@@ -137,18 +160,28 @@ def test_every_snapshot_of_a_mixture_owes_the_same_number_of_steps():
     assert set(owed.values()) == {2500}
     assert len(owed) == 12
     assert open_bundle("hopper").snapshots("medium") == [11]
-    with pytest.raises(ValueError, match="unknown mixture 'expert'; there are medium, medium-replay, medium-expert"):
+    with pytest.raises(
+        ValueError, match="unknown mixture 'expert'; there are medium, medium-replay, medium-expert"
+    ):
         open_bundle("hopper").snapshots("expert")
 
 
 def test_a_users_bundle_is_a_source_of_data(pendulum, monkeypatch):
-    """Other processes find it too, and actions are the environment's. Seen to fail when actions stay in [-1, 1]."""
+    """Other processes find it too, and actions are the environment's. Seen to fail when actions
+    stay in [-1, 1]."""
     monkeypatch.chdir(pendulum.parent)
     heard = []
     store = behaviours.build(
-        pendulum.name, "medium-expert", steps=300, workers=2, progress=lambda *counts: heard.append(counts)
+        pendulum.name,
+        "medium-expert",
+        steps=300,
+        workers=2,
+        progress=lambda *counts: heard.append(counts),
     )
-    assert store.fingerprint == behaviours.build(pendulum, "medium-expert", steps=300, workers=1).fingerprint
+    assert (
+        store.fingerprint
+        == behaviours.build(pendulum, "medium-expert", steps=300, workers=1).fingerprint
+    )
     assert store.environment.identifier == "Pendulum-v1"
     assert store.environment.horizon == 200
     assert store.lengths.tolist() == [200, 200], "episodes run to their end"
@@ -159,7 +192,9 @@ def test_a_users_bundle_is_a_source_of_data(pendulum, monkeypatch):
 
 
 def test_unknown_robots_are_refused():
-    with pytest.raises(ValueError, match=r"unknown robot 'ant'; there are hopper, walker2d, halfcheetah, or"):
+    with pytest.raises(
+        ValueError, match=r"unknown robot 'ant'; there are hopper, walker2d, halfcheetah, or"
+    ):
         behaviours.build("ant", "medium", steps=10)
 
 
@@ -170,9 +205,15 @@ def test_unknown_robots_are_refused():
         ({"environment": None}, "it has no environment"),
         ({"w1": np.zeros((3, 7, 6))}, r"w1 has shape \(3, 7, 6\), expected \(3, 8, 6\)"),
         ({"b2": np.zeros((2, 2))}, r"b2 has shape \(2, 2\), expected \(3, 2\)"),
-        ({"w0": np.zeros((3, 8))}, r"w0 is float64 \(3, 8\), expected floats \[snapshots, inputs, outputs\]"),
+        (
+            {"w0": np.zeros((3, 8))},
+            r"w0 is float64 \(3, 8\), expected floats \[snapshots, inputs, outputs\]",
+        ),
         ({"w0": np.zeros((3, 3, 8), int)}, "w0 is int64"),
-        ({"w2": np.zeros((3, 6, 3)), "b2": np.zeros((3, 3))}, "w2 has 3 outputs, expected a mean and"),
+        (
+            {"w2": np.zeros((3, 6, 3)), "b2": np.zeros((3, 3))},
+            "w2 has 3 outputs, expected a mean and",
+        ),
         ({"b1": np.full((3, 6), np.nan)}, "b1 holds NaN"),
         ({"steps": np.array([1, 2])}, "expected 3 integers"),
         ({"replay": np.array([0, 3])}, r"replay names snapshot 3, but there are 3 \(0 to 2\)"),
@@ -247,7 +288,9 @@ def test_bundles_are_never_overwritten_nor_written_by_halves(pendulum, monkeypat
 
 def test_episodes_that_may_never_end_are_refused(tmp_path):
     """Allowance is registered without max_episode_steps. Seen to fail when that is not asked."""
-    arrays = pendulum_arrays(environment=np.array(allowance.IDENTIFIER), action_low=None, action_high=None)
+    arrays = pendulum_arrays(
+        environment=np.array(allowance.IDENTIFIER), action_low=None, action_high=None
+    )
     save_bundle(arrays, tmp_path / "endless.npz")
     with pytest.raises(ValueError, match="has no max_episode_steps: its episodes may never end"):
         behaviours.build(tmp_path / "endless.npz", "medium", steps=10, workers=1)
@@ -257,13 +300,22 @@ def test_episodes_that_may_never_end_are_refused(tmp_path):
     ("changes", "complaint"),
     [
         ({"environment": np.array("Nowhere-v1")}, "environment 'Nowhere-v1' cannot be made"),
-        ({"environment": np.array("absent_module:Arm-v0")}, "cannot be made: No module named 'absent_module'"),
-        ({"environment": np.array("CartPole-v1")}, "CartPole-v1: actions must be vectors of numbers"),
+        (
+            {"environment": np.array("absent_module:Arm-v0")},
+            "cannot be made: No module named 'absent_module'",
+        ),
+        (
+            {"environment": np.array("CartPole-v1")},
+            "CartPole-v1: actions must be vectors of numbers",
+        ),
         (
             {"environment": np.array("MountainCarContinuous-v0")},
             "reads 3 observations, MountainCarContinuous-v0 gives 2",
         ),
-        ({"action_low": None, "action_high": None}, r"has action_low \[-1.0\], Pendulum-v1 has \[-2.0\]"),
+        (
+            {"action_low": None, "action_high": None},
+            r"has action_low \[-1.0\], Pendulum-v1 has \[-2.0\]",
+        ),
     ],
 )
 def test_bundles_that_do_not_fit_their_environment_are_refused(tmp_path, changes, complaint):
@@ -281,7 +333,9 @@ def test_snapshots_differ_and_come_as_packed():
     for snapshot in range(3):
         hidden = state
         for layer in range(3):
-            hidden = hidden @ arrays[f"w{layer}"][snapshot].astype(float) + arrays[f"b{layer}"][snapshot]
+            hidden = (
+                hidden @ arrays[f"w{layer}"][snapshot].astype(float) + arrays[f"b{layer}"][snapshot]
+            )
             hidden = np.maximum(hidden, 0) if layer < 2 else hidden
         mean, _ = bundle.behaviour(snapshot).gaussian(state)
         assert mean == pytest.approx(hidden[:1], rel=1e-4)

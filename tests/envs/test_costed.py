@@ -12,7 +12,8 @@ IDENTIFIER = "saformer-tests/Lamp-v0"
 
 
 class Lamp(gymnasium.Env):
-    """Counts its steps; tells numbers, other things, and a cost of its own, always in the same dictionary."""
+    """Counts its steps; tells numbers, other things, and a cost of its own, always in the same
+    dictionary."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
@@ -29,7 +30,13 @@ class Lamp(gymnasium.Env):
         self._time += 1
         self._info |= {"lit": self._time > 1, "time": self._time, "place": np.array([3.0, 4.0])}
         self._info.setdefault("cost", 0.25)
-        return np.array([0.1, float(self._time)]), float(self._time), self._time == 3, False, self._info
+        return (
+            np.array([0.1, float(self._time)]),
+            float(self._time),
+            self._time == 3,
+            False,
+            self._info,
+        )
 
 
 gymnasium.register(IDENTIFIER, entry_point=f"{__name__}:Lamp")
@@ -50,14 +57,16 @@ def test_criteria_read_info_and_the_step():
 
 
 def test_the_environments_own_cost_can_be_read():
-    """Seen to fail when our costs are written into the environment's own dictionary, to be read as its next cost."""
+    """Seen to fail when our costs are written into the environment's own dictionary, to be read as
+    its next cost."""
     environment = lamp("cost", "cost + 1")
     for _ in range(3):
         assert environment.step(np.array([0.0]))[4]["cost"].tolist() == [0.25, 1.25]
 
 
 def test_criteria_see_what_a_trajectory_would_keep():
-    """A tenth as float32 is more than a tenth. Seen to fail when states are costed in double precision."""
+    """A tenth as float32 is more than a tenth. Seen to fail when states are costed in double
+    precision."""
     assert lamp("state[0] > 0.1").step(np.array([0.0]))[4]["cost"].tolist() == [1.0]
 
 
@@ -82,7 +91,10 @@ class Buttons(Lamp):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        (Pictures, r"observations of 'Pictures' are Box\(0, 255, \(4, 4\), uint8\), .*FlattenObservation"),
+        (
+            Pictures,
+            r"observations of 'Pictures' are Box\(0, 255, \(4, 4\), uint8\), .*FlattenObservation",
+        ),
         (Buttons, r"actions of 'Buttons' are Discrete\(3\), .* continuous"),
     ],
 )
@@ -95,8 +107,13 @@ def test_spaces_that_are_no_vectors_are_refused(environment, message):
 def test_hopper_costs_the_same_online_and_offline():
     """Seen to fail when info is not passed on."""
     pytest.importorskip("mujoco")
-    spec = EnvironmentSpec(action_low=(-1.0,) * 3, action_high=(1.0,) * 3, horizon=1000, identifier="Hopper-v5")
-    criteria = [criterion("above(x_velocity, -0.1)"), criterion("energy + 0.5*(next_state[0] > 1.24)")]
+    spec = EnvironmentSpec(
+        action_low=(-1.0,) * 3, action_high=(1.0,) * 3, horizon=1000, identifier="Hopper-v5"
+    )
+    criteria = [
+        criterion("above(x_velocity, -0.1)"),
+        criterion("energy + 0.5*(next_state[0] > 1.24)"),
+    ]
     environment = make(spec, criteria)
     state, _ = environment.reset(seed=3)
     rng = np.random.default_rng(0)
@@ -107,9 +124,13 @@ def test_hopper_costs_the_same_online_and_offline():
         recorded.append((state, action, next_state, reward, info["x_velocity"]))
         online.append(info["cost"])
         state = next_state
-    state, action, next_state, reward, velocity = (np.array(values) for values in zip(*recorded, strict=True))
+    state, action, next_state, reward, velocity = (
+        np.array(values) for values in zip(*recorded, strict=True)
+    )
     kept = [np.float32(values) for values in (action, state, next_state, reward)]
-    offline = np.stack([cost(Step(*kept, columns={"x_velocity": velocity})) for cost in criteria], axis=-1)
+    offline = np.stack(
+        [cost(Step(*kept, columns={"x_velocity": velocity})) for cost in criteria], axis=-1
+    )
     assert np.array_equal(online, offline)
     assert (offline.max(0) > 0).all()
     assert (offline[:, 0] == 0).any()

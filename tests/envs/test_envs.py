@@ -132,14 +132,20 @@ def test_lanes_end_on_their_own(agent, data):
     assert policy.seen.tolist() == [1], "the last decision was for the longest lane alone"
     for lane, episode in enumerate(episodes):
         assert episode.trajectory.terminated
-        assert episode.cost.sum() == pytest.approx(np.abs(episode.trajectory.action).sum(), rel=1e-5)
+        assert episode.cost.sum() == pytest.approx(
+            np.abs(episode.trajectory.action).sum(), rel=1e-5
+        )
         assert policy.booked[lane].item() == pytest.approx(episode.cost.sum(), rel=1e-5)
 
 
 def test_the_horizon_ends_what_the_environment_would_not(agent, data):
     """Seen to fail when the horizon is ignored: Allowance would run to 20."""
     episodes = rollout(
-        agent.policy(), lambda: make(data.store.environment, data.criteria), [np.array([5.0])], [0], horizon=7
+        agent.policy(),
+        lambda: make(data.store.environment, data.criteria),
+        [np.array([5.0])],
+        [0],
+        horizon=7,
     )
     assert len(episodes[0].trajectory) == 7
     assert episodes[0].trajectory.truncated

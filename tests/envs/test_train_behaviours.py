@@ -30,7 +30,14 @@ def test_medium_is_the_first_to_reach_a_third_of_the_expert(script):
     """1200 / 3 = 400, reached exactly. Seen to fail when it must be exceeded."""
     roles = script.choose_roles([100.0, 250.0, 400.0, 900.0, 1200.0, 1100.0])
     assert (roles.replay, roles.medium, roles.expert) == ((0, 1, 2), 2, 4)
-    assert [roles.of(i) for i in range(6)] == ["replay", "replay", "replay, medium", "", "expert", ""]
+    assert [roles.of(i) for i in range(6)] == [
+        "replay",
+        "replay",
+        "replay, medium",
+        "",
+        "expert",
+        "",
+    ]
 
 
 def test_negative_returns_are_measured_from_the_first_snapshot(script):
@@ -55,15 +62,21 @@ def test_snapshots_lie_close_together_early(script):
 def actor_like_theirs() -> SimpleNamespace:
     """Laid out as the actor of Stable-Baselines3's SAC for Pendulum."""
     torch.manual_seed(0)
-    hidden = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 6), torch.nn.ReLU())
-    return SimpleNamespace(latent_pi=hidden, mu=torch.nn.Linear(6, 1), log_std=torch.nn.Linear(6, 1))
+    hidden = torch.nn.Sequential(
+        torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 6), torch.nn.ReLU()
+    )
+    return SimpleNamespace(
+        latent_pi=hidden, mu=torch.nn.Linear(6, 1), log_std=torch.nn.Linear(6, 1)
+    )
 
 
 def packed(script, policy):
     """One snapshot, packed and read back."""
     snapshots = [script.Snapshot(7, script.weights_of(policy), 0.0)] * 2
     with behaviours.make_environment("Pendulum-v1") as environment:
-        return bundle_of(script.pack(environment, "Pendulum-v1", snapshots, script.Roles((0,), 0, 1)), "here")
+        return bundle_of(
+            script.pack(environment, "Pendulum-v1", snapshots, script.Roles((0,), 0, 1)), "here"
+        )
 
 
 def test_packed_weights_give_the_actors_own_gaussian(script):
@@ -72,7 +85,11 @@ def test_packed_weights_give_the_actors_own_gaussian(script):
     bundle = packed(script, SimpleNamespace(actor=actor))
     assert bundle.steps.tolist() == [7, 7]
     assert {layer.dtype for layer in bundle.weights + bundle.biases} == {np.dtype(np.float16)}
-    assert (bundle.environment, bundle.action_low, bundle.action_high) == ("Pendulum-v1", [-2.0], [2.0])
+    assert (bundle.environment, bundle.action_low, bundle.action_high) == (
+        "Pendulum-v1",
+        [-2.0],
+        [2.0],
+    )
     states = np.random.default_rng(0).uniform(-1, 1, (20, 3)).astype(np.float32)
     with torch.no_grad():
         hidden = actor.latent_pi(torch.from_numpy(states))
@@ -88,7 +105,9 @@ def test_a_packed_policy_acts_like_the_one_it_was_taken_from(script):
     """Their mean action, which they scale to the bounds, and their log-deviation."""
     sac = pytest.importorskip("stable_baselines3").SAC
     with behaviours.make_environment("Pendulum-v1") as environment:
-        model = sac("MlpPolicy", environment, seed=3, device="cpu", policy_kwargs={"net_arch": [256, 256]})
+        model = sac(
+            "MlpPolicy", environment, seed=3, device="cpu", policy_kwargs={"net_arch": [256, 256]}
+        )
     with torch.no_grad():  # far from the near-zero outputs of an untrained policy
         model.actor.mu.weight *= 10
     behaviour = packed(script, model.policy).behaviour(0)
@@ -102,7 +121,16 @@ def test_a_packed_policy_acts_like_the_one_it_was_taken_from(script):
         assert ours == pytest.approx(spread, abs=1e-2)
 
 
-SMALL = ["Pendulum-v1", "--steps", "300", "--snapshots", "3", "--episodes", "1", "--learning-starts"]
+SMALL = [
+    "Pendulum-v1",
+    "--steps",
+    "300",
+    "--snapshots",
+    "3",
+    "--episodes",
+    "1",
+    "--learning-starts",
+]
 
 
 def test_a_small_run_makes_a_source_of_data(script, tmp_path, capsys):
@@ -116,8 +144,12 @@ def test_a_small_run_makes_a_source_of_data(script, tmp_path, capsys):
     assert "holds 3 of 3 snapshots" in shown
     bundle = open_bundle(path)
     assert bundle.steps.tolist() == [33, 133, 300]
-    assert not np.array_equal(bundle.weights[0][1], bundle.weights[0][2]), "it learnt something in between"
-    assert np.array_equal(bundle.weights[0][0], bundle.weights[0][1]), "but not before learning starts"
+    assert not np.array_equal(bundle.weights[0][1], bundle.weights[0][2]), (
+        "it learnt something in between"
+    )
+    assert np.array_equal(bundle.weights[0][0], bundle.weights[0][1]), (
+        "but not before learning starts"
+    )
     store = behaviours.build(path, "medium-replay", steps=400, workers=1)
     assert store.environment.identifier == "Pendulum-v1"
     assert store.num_steps >= 400
@@ -158,7 +190,9 @@ def test_a_run_interrupted_too_early_packs_nothing(script, interrupted_at, tmp_p
     interrupted_at(1)
     assert script.main([*SMALL, "300", "--out", str(tmp_path / "pendulum.npz")]) == 130
     shown = capsys.readouterr().out
-    assert "interrupted with 1 of 3 snapshots, of which a bundle needs 2: nothing is packed" in shown
+    assert (
+        "interrupted with 1 of 3 snapshots, of which a bundle needs 2: nothing is packed" in shown
+    )
     assert not any(tmp_path.iterdir())
 
 
@@ -172,7 +206,8 @@ def test_a_run_interrupted_too_early_packs_nothing(script, interrupted_at, tmp_p
     ],
 )
 def test_options_are_checked_before_anything_is_trained(script, tmp_path, arguments, complaint):
-    """Seen to fail when the number of steps is not looked at: two snapshots would be due at once."""
+    """Seen to fail when the number of steps is not looked at: two snapshots would be due at
+    once."""
     with pytest.raises(ValueError, match=complaint):
         script.Options("Pendulum-v1", tmp_path / "new.npz", **arguments)
 

@@ -29,7 +29,9 @@ from tests.envs.troubled import IDENTIFIER
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 COSTS = (torque, criterion("above(x_velocity, 0.1) + state[0]"))
-HOPPER = Maker(EnvironmentSpec((-1.0,) * 3, (1.0,) * 3, 1000, "Hopper-v5", {"reset_noise_scale": 0.1}), COSTS)
+HOPPER = Maker(
+    EnvironmentSpec((-1.0,) * 3, (1.0,) * 3, 1000, "Hopper-v5", {"reset_noise_scale": 0.1}), COSTS
+)
 
 
 class Proposing:
@@ -44,7 +46,9 @@ class Proposing:
     def act(self, state, lanes=None) -> Decision:
         noise = torch.rand(len(state), self._num_actions, generator=self._generator)
         action = torch.tanh(state.sum(1, keepdim=True) + noise)
-        nothing = dict.fromkeys(("return_to_go", "chosen", "num_safe", "candidates", "verification"))
+        nothing = dict.fromkeys(
+            ("return_to_go", "chosen", "num_safe", "candidates", "verification")
+        )
         return Decision(action=action, num_rounds=None, fell_back=None, **nothing)
 
     def observe(self, reward, cost, lanes=None) -> None:
@@ -67,12 +71,20 @@ def same(first: list[Episode], second: list[Episode]) -> bool:
         np.array_equal(getattr(a.trajectory, name), getattr(b.trajectory, name))
         for a, b in zip(first, second, strict=True)
         for name in ("state", "action", "reward", "final_state", "terminated", "truncated")
-    ) and all(np.array_equal(a.cost, b.cost) and a.seed == b.seed for a, b in zip(first, second, strict=True))
+    ) and all(
+        np.array_equal(a.cost, b.cost) and a.seed == b.seed
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 def children() -> set[int]:
-    """Workers that we have started and that have not ended; other tests may have left other processes."""
-    started = {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+    """Workers that we have started and that have not ended; other tests may have left other
+    processes."""
+    started = {
+        int(pid)
+        for path in Path("/proc/self/task").glob("*/children")
+        for pid in path.read_text().split()
+    }
     return {pid for pid in started if _is_worker(Path(f"/proc/{pid}/cmdline"))}
 
 
@@ -100,17 +112,25 @@ def _no_workers_left():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_number_of_workers_changes_nothing(workers):
-    """MuJoCo, to the bit. Seen to fail when workers take the first seeds instead of their own lanes'."""
+    """MuJoCo, to the bit. Seen to fail when workers take the first seeds instead of their own
+    lanes'."""
     seeds = [5, 6, 7, 8, 9]
     assert same(run(HOPPER, seeds, workers=0), run(HOPPER, seeds, workers=workers))
 
 
 def test_lanes_end_on_their_own_in_workers():
-    """The environment complains if it is stepped after its end. Seen to fail when finished lanes stay active."""
+    """The environment complains if it is stepped after its end. Seen to fail when finished lanes
+    stay active."""
     seeds = [2, 5, 0, 3]
     for workers in (0, 2):
         finished = []
-        episodes = run(troubled(), seeds, workers=workers, horizon=7, progress=lambda *now: finished.append(now))  # noqa: B023
+        episodes = run(
+            troubled(),
+            seeds,
+            workers=workers,
+            horizon=7,
+            progress=lambda *now: finished.append(now),  # noqa: B023
+        )
         assert [len(episode.trajectory) for episode in episodes] == [2, 5, 7, 3]
         assert [episode.trajectory.terminated for episode in episodes] == [True, True, False, True]
         assert [episode.trajectory.truncated for episode in episodes] == [False, False, True, False]
@@ -146,7 +166,9 @@ def test_evaluations_agree(agent, data, device):
     """Verdicts, episodes and what is drawn of them; workers are started beside CUDA, too."""
     agent.model.to(device)
     limits = [Limit("low", (3.0,)), Limit("high", (9.0,))]
-    here, there = (evaluate(agent.policy(), data, limits, episodes=2, workers=workers) for workers in (0, 2))
+    here, there = (
+        evaluate(agent.policy(), data, limits, episodes=2, workers=workers) for workers in (0, 2)
+    )
     assert here.rows == there.rows
     assert here.trace == there.trace
 
@@ -203,7 +225,9 @@ def test_nan_is_said_without_workers_too():
 def test_what_cannot_be_told_to_others_is_stepped_here():
     """Seen to fail when a criterion is known by its name alone."""
     mine = CostCriterion("torque", lambda step: 2 * np.abs(step.action).sum(-1))
-    with pytest.warns(UserWarning, match="in this process, as no other could make them: criterion 'torque'"):
+    with pytest.warns(
+        UserWarning, match="in this process, as no other could make them: criterion 'torque'"
+    ):
         episodes = run(Maker(HOPPER.environment, (mine,)), [0, 1], workers=2, horizon=2)
     assert episodes[0].cost[0] == pytest.approx(2 * np.abs(episodes[0].trajectory.action[0]).sum())
     with pytest.warns(UserWarning, match="given as a function"):
@@ -215,7 +239,8 @@ def test_what_cannot_be_told_to_others_is_stepped_here():
 
 
 def test_two_rollouts_take_turns():
-    """Each decides while the other is stepped, and neither changes. Seen to fail when one ends before the next."""
+    """Each decides while the other is stepped, and neither changes. Seen to fail when one ends
+    before the next."""
     order = []
     plays = [
         play(
@@ -276,7 +301,8 @@ time.sleep(60)
 
 
 def end(project: Path, script: str, number: int) -> tuple[bool, str]:
-    """Run a script with two workers and end it, as a terminal would: whether they ended too, and what was said."""
+    """Run a script with two workers and end it, as a terminal would: whether they ended too, and
+    what was said."""
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(project), *sys.path])},

@@ -13,14 +13,17 @@ IDENTIFIER = "saformer-tests/Troubled-v0"
 
 
 class Troubled(gymnasium.Env):
-    """Counts its steps; an episode with seed n ends after n of them (never if that is 0). At the third, it may fail."""
+    """Counts its steps; an episode with seed n ends after n of them (never if that is 0). At the
+    third, it may fail."""
 
     def __init__(self, trouble: str = "none") -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
         self._trouble, self._time, self._length = trouble, 0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         self._time, self._length = 0, seed or 0
         return np.array([0.0, self._length]), {}
 

@@ -29,12 +29,20 @@ from tests.conftest import randomise, tiny_config
 
 
 def logs(*trajectories, cost_discount=1.0) -> RelabelledStore:
-    """Trajectories from their actions alone: a list of numbers, or of rows. Bounds are -10 and 10, the cost is |a|."""
+    """Trajectories from their actions alone: a list of numbers, or of rows. Bounds are -10 and 10,
+    the cost is |a|."""
     actions = [np.array(rows, dtype=np.float32).reshape(len(rows), -1) for rows in trajectories]
     size = actions[0].shape[1]
     environment = EnvironmentSpec((-10.0,) * size, (10.0,) * size, horizon=8)
     parts = [
-        Trajectory.of(np.ones((len(rows), 1)), rows, np.ones(len(rows)), [1.0], terminated=True, truncated=False)
+        Trajectory.of(
+            np.ones((len(rows), 1)),
+            rows,
+            np.ones(len(rows)),
+            [1.0],
+            terminated=True,
+            truncated=False,
+        )
         for rows in actions
     ]
     criteria = [torque] if size == 1 else [joint_torque(i) for i in range(size)]
@@ -42,19 +50,26 @@ def logs(*trajectories, cost_discount=1.0) -> RelabelledStore:
 
 
 def constant_model(*forecast: float, action: float = 0.0, return_to_go: float = 0.0) -> SaFormer:
-    """A real model that expects the same at every step: these costs, and this action and return in model units.
+    """A real model that expects the same at every step: these costs, and this action and return in
+    model units.
 
     Costs have centre 1 and scale 2 in model units, actions scale 10; deviations are 1.
     """
     size = len(forecast)
-    model = SaFormer(Dimensions(state=1, action=size, constraints=size, horizon=8), TrunkConfig(1, 8, 1, 0.0))
+    model = SaFormer(
+        Dimensions(state=1, action=size, constraints=size, horizon=8), TrunkConfig(1, 8, 1, 0.0)
+    )
     model.normalizer.centre("cost_to_go").fill_(1.0)
     model.normalizer.scale("cost_to_go").fill_(2.0)
     model.normalizer.scale("action").fill_(10.0)
     model.get_buffer("action_low").fill_(-10.0)
     model.get_buffer("action_high").fill_(10.0)
     with torch.no_grad():
-        heads = (model.critic.head, model.actor.action_head.linear, model.actor.return_to_go_head.linear)
+        heads = (
+            model.critic.head,
+            model.actor.action_head.linear,
+            model.actor.return_to_go_head.linear,
+        )
         for head in heads:
             head.weight.zero_()
             head.bias.zero_()
@@ -69,12 +84,16 @@ HELD_OUT = logs([1, 2, 3], [4, 0], [1])
 
 
 def judge(model, held_out, *limits, training=None, window=2, **options):
-    asked = [Limit(f"d{i}", values if isinstance(values, tuple) else (values,)) for i, values in enumerate(limits)]
+    asked = [
+        Limit(f"d{i}", values if isinstance(values, tuple) else (values,))
+        for i, values in enumerate(limits)
+    ]
     return evaluate_offline(model, training or held_out, held_out, asked, window=window, **options)
 
 
 def test_errors_of_a_constant_forecast():
-    """Forecast 4: errors -2, -1, 1, 0, 4, 3. Seen to fail when the forecast stays in model units."""
+    """Forecast 4: errors -2, -1, 1, 0, 4, 3. Seen to fail when the forecast stays in model
+    units."""
     found = judge(constant_model(4.0), HELD_OUT, 5.0)
     (critic,) = found.critic
     assert found.num_judged == found.num_steps == 6
@@ -90,7 +109,11 @@ def test_errors_of_a_constant_forecast():
     ("limit", "over_before_missed", "within_and_alarms"),
     [
         (5.0, (3, 3, 2), (3, 1)),  # remaining 5, 4, 2 (over); 5, 1; 5
-        (4.0, (3, 3, 1), (3, 1)),  # remaining 4, 3, 1 (over); 4, 0; 4: a forecast equal to what remains is accepted
+        (
+            4.0,
+            (3, 3, 1),
+            (3, 1),
+        ),  # remaining 4, 3, 1 (over); 4, 0; 4: a forecast equal to what remains is accepted
         (2.0, (5, 3, 0), (1, 1)),  # remaining 2, 1, -1 (over); 2, -2 (over); 2
         (10.0, (0, 0, 0), (6, 0)),
         (0.5, (6, 3, 0), (0, 0)),
@@ -104,7 +127,9 @@ def test_missed_overruns_and_false_alarms(limit, over_before_missed, within_and_
     (over, _, missed), (within, alarms) = over_before_missed, within_and_alarms
     assert record.num_missed_before == missed
     assert record.missed == pytest.approx(missed / over if over else math.nan, nan_ok=True)
-    assert record.false_alarms == pytest.approx(alarms / within if within else math.nan, nan_ok=True)
+    assert record.false_alarms == pytest.approx(
+        alarms / within if within else math.nan, nan_ok=True
+    )
 
 
 def test_what_is_not_known_is_null_in_json():
@@ -118,7 +143,8 @@ def test_what_is_not_known_is_null_in_json():
 
 
 def test_discounted_costs_are_spent_from_the_start_of_the_episode():
-    """Costs 4, 4, 4 at 0.5 count 4, 2, 1: remaining of 6 is 6, 2, 0. Seen to fail when nothing is ever spent."""
+    """Costs 4, 4, 4 at 0.5 count 4, 2, 1: remaining of 6 is 6, 2, 0. Seen to fail when nothing is
+    ever spent."""
     found = judge(constant_model(3.0), logs([4, 4, 4], cost_discount=0.5), 6.0)
     record = found.limits[0].verification
     assert (record.num_over, record.num_over_before, record.num_missed) == (3, 3, 1)
@@ -126,10 +152,15 @@ def test_discounted_costs_are_spent_from_the_start_of_the_episode():
 
 
 def test_two_constraints():
-    """Costs (1, 5), (1, 0) under (3, 4): only the second goes over. Seen to fail when one constraint is enough."""
+    """Costs (1, 5), (1, 0) under (3, 4): only the second goes over. Seen to fail when one
+    constraint is enough."""
     found = judge(constant_model(1.0, 2.0), logs([(1, 5), (1, 0)]), (3.0, 4.0), (3.0, 6.0))
     over, within = (evidence.verification for evidence in found.limits)
-    assert (over.num_over, over.num_missed, over.num_within) == (2, 1, 0)  # remaining (3, 4), (2, -1)
+    assert (over.num_over, over.num_missed, over.num_within) == (
+        2,
+        1,
+        0,
+    )  # remaining (3, 4), (2, -1)
     assert (within.num_within, within.num_false_alarms) == (2, 1)  # remaining (3, 6), (2, 1)
     assert [errors.bias for errors in found.critic] == pytest.approx([-0.5, -0.5])
     assert [errors.mean_absolute for errors in found.critic] == pytest.approx([0.5, 2.5])
@@ -142,7 +173,9 @@ def test_every_step_is_judged_once_with_all_the_past_that_fits(window):
     starts = np.cumsum(lengths) - lengths
     windows = every_step_once(lengths, window)
     judged = []
-    for start, first, trajectory in zip(windows.start, windows.first, windows.trajectory, strict=True):
+    for start, first, trajectory in zip(
+        windows.start, windows.first, windows.trajectory, strict=True
+    ):
         end = starts[trajectory] + lengths[trajectory]
         for position in range(first, min(window, end - start)):
             timestep = start + position - starts[trajectory]
@@ -153,7 +186,9 @@ def test_every_step_is_judged_once_with_all_the_past_that_fits(window):
 
 def test_the_reader_finds_each_step_where_it_stands(data, agent):
     """Seen to fail when positions before the judged ones are kept."""
-    reader = HeldOutReader(agent.model, data, baseline=blind_baseline(agent.model, data), window=4, batch_size=7)
+    reader = HeldOutReader(
+        agent.model, data, baseline=blind_baseline(agent.model, data), window=4, batch_size=7
+    )
     steps = reader.read(every_step_once(data.store.lengths, 4))
     order = np.argsort(steps.step)
     assert np.array_equal(steps.step[order], np.arange(data.store.num_steps))
@@ -163,7 +198,8 @@ def test_the_reader_finds_each_step_where_it_stands(data, agent):
 
 
 def test_what_is_judged_is_what_a_policy_would_see(data):
-    """Drive `History` and `Budget` along a log. Seen to fail when the cost-to-go stays that of hindsight."""
+    """Drive `History` and `Budget` along a log. Seen to fail when the cost-to-go stays that of
+    hindsight."""
     log = relabel(data.store, data.criteria, cost_discount=0.9)
     agent = SaFormerAgent.create(log, tiny_config(cost_discount=0.9), seed=0)
     randomise(agent.model)
@@ -175,16 +211,24 @@ def test_what_is_judged_is_what_a_policy_would_see(data):
     whole = WindowSampler(log, window=20).windows(torch.tensor([40]))  # the third trajectory
     forecasts, likelihoods = [], []
     for time in range(20):
-        state, action, asked = whole.state[:, time], whole.action[:, time], whole.return_to_go[:, time]
+        state, action, asked = (
+            whole.state[:, time],
+            whole.action[:, time],
+            whole.return_to_go[:, time],
+        )
         with torch.no_grad():
             reading = model.read(history.prompt(state, budget, lane))
             mean, highest = model.actions(reading, asked[:, None], torch.zeros(1, 1, 1))
             forecasts.append(model.forecast(reading, action[:, None]).mean.item())
-        deviations = (action - mean[:, 0]).item() * math.exp(highest.item() + 0.5 * math.log(2 * math.pi))
+        deviations = (action - mean[:, 0]).item() * math.exp(
+            highest.item() + 0.5 * math.log(2 * math.pi)
+        )
         likelihoods.append(highest.item() - 0.5 * deviations**2)
         history.append(state, action, asked, budget, lane)
         budget.spend(torch.tensor(log.cost[40 + time], dtype=torch.float32)[None], lane)
-    reader = HeldOutReader(model, log, baseline=blind_baseline(model, log), window=4, batch_size=256)
+    reader = HeldOutReader(
+        model, log, baseline=blind_baseline(model, log), window=4, batch_size=256
+    )
     windows = every_step_once(log.store.lengths, 4)
     steps = reader.read(windows.only(windows.trajectory == 2), limit=(12.0,))
     assert np.allclose(steps.forecast[:, 0], forecasts, atol=1e-4)
@@ -203,7 +247,8 @@ def test_likelihood_is_the_actors_objective():
 
 
 def test_gain_over_a_blind_gaussian():
-    """Training actions -5 and 5 have deviation 0.5 in model units. Seen to fail when it is the variance."""
+    """Training actions -5 and 5 have deviation 0.5 in model units. Seen to fail when it is the
+    variance."""
     found = judge(constant_model(1.0), logs([5]), 1.0, training=logs([-5, 5]))
     normal = -0.5 * math.log(2 * math.pi)
     assert found.action.blind_log_likelihood == pytest.approx(normal - 0.5 + math.log(2), rel=1e-5)
@@ -212,8 +257,11 @@ def test_gain_over_a_blind_gaussian():
 
 
 def test_expected_action_and_return():
-    """Mean action 3 is 30 raw, so 10 is executed. Seen to fail when it is not brought within bounds."""
-    found = judge(constant_model(1.0, 1.0, action=3.0, return_to_go=4.0), logs([(5, -1), (10, 3)]), (1.0, 1.0))
+    """Mean action 3 is 30 raw, so 10 is executed. Seen to fail when it is not brought within
+    bounds."""
+    found = judge(
+        constant_model(1.0, 1.0, action=3.0, return_to_go=4.0), logs([(5, -1), (10, 3)]), (1.0, 1.0)
+    )
     assert found.action.mean_absolute_error == pytest.approx([2.5, 9.0])
     assert found.return_to_go.bias == pytest.approx(2.5)  # each step earns 1: 2 and 1 to go
 
@@ -250,7 +298,13 @@ def test_too_many_windows_are_subsampled_evenly(data, agent):
     """Seen to fail when the first ones are taken."""
     limits, told = [Limit("d", (8.0,))], []
     found = evaluate_offline(
-        agent.model, data, data, limits, window=4, max_windows=50, progress=lambda *counts: told.append(counts)
+        agent.model,
+        data,
+        data,
+        limits,
+        window=4,
+        max_windows=50,
+        progress=lambda *counts: told.append(counts),
     )
     assert (found.num_windows, found.num_windows_judged) == (3400, 50)
     assert 50 <= found.num_judged < 200
@@ -266,7 +320,10 @@ def test_the_model_is_left_as_it_was(data):
     agent = SaFormerAgent.create(data, tiny_config(trunk=TrunkConfig(1, 8, 1, 0.5)), seed=0)
     agent.model.train()
     limits = [Limit("d", (8.0,))]
-    found = [evaluate_offline(agent.model, data, data, limits, window=4, max_windows=20).plain() for _ in range(2)]
+    found = [
+        evaluate_offline(agent.model, data, data, limits, window=4, max_windows=20).plain()
+        for _ in range(2)
+    ]
     assert found[0] == found[1], "no dropout while judging"
     assert agent.model.training
 
@@ -284,16 +341,23 @@ def test_error_over_the_course_of_a_trajectory():
 
 def test_warnings_say_what_is_not_supported():
     """Seen to fail when a large bias goes unmentioned."""
-    said = "\n".join(judge(constant_model(4.0), HELD_OUT, 5.0, 0.5, training=logs(*[[6]] * 6)).warnings)
+    said = "\n".join(
+        judge(constant_model(4.0), HELD_OUT, 5.0, 0.5, training=logs(*[[6]] * 6)).warnings
+    )
     assert "only 3 held-out trajectories" in said
     assert "limit d0: few training trajectories lie within it (0)" in said
     assert "limit d0: few held-out trajectories go over it (1)" in said
-    assert "limit d0: near it, forecasts of torque are off by +0.833, more than a tenth of the limit" in said
+    assert (
+        "limit d0: near it, forecasts of torque are off by +0.833, more than a tenth of the limit"
+        in said
+    )
     assert "limit d0: the critic accepted 67% of the steps that led to an overrun" in said
     assert "limit d1: few held-out trajectories stay within it (0)" in said
     assert "the critic forecasts torque no better than a constant would" in said
     many = logs(*[[1, 2, 3]] * 5, *[[0, 1]] * 5)
-    assert not any("few" in text or "only" in text for text in judge(constant_model(3.0), many, 2.0).warnings)
+    assert not any(
+        "few" in text or "only" in text for text in judge(constant_model(3.0), many, 2.0).warnings
+    )
 
 
 def test_what_does_not_fit_together_is_refused():
@@ -325,7 +389,8 @@ def test_neither_gymnasium_nor_mujoco_is_needed():
         "from saformer.evaluation.offline import evaluate_offline\n"
         "import saformer.report.offline\n"
         "steps = np.random.default_rng(0).uniform(-1, 1, (6, 5, 1))\n"
-        "parts = [Trajectory.of(s, s, s[:, 0], s[0], terminated=True, truncated=False) for s in steps]\n"
+        "parts = [Trajectory.of(s, s, s[:, 0], s[0], terminated=True, truncated=False) for s in "
+        "steps]\n"
         "data = relabel(TrajectoryStore.of(parts, EnvironmentSpec((-1.0,), (1.0,), 5)), [torque])\n"
         "model = SaFormer(dimensions_of(data), TrunkConfig(1, 8, 1, 0.0))\n"
         "found = evaluate_offline(model, data, data, [parse_limit('p50', data)], window=3)\n"

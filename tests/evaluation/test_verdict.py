@@ -59,7 +59,8 @@ def test_no_episodes_no_verdict():
 
 
 def test_wilson_interval_matches_published_values():
-    """18 of 20: 0.699 to 0.972 (Newcombe's method 3). Seen to fail with the plain normal approximation."""
+    """18 of 20: 0.699 to 0.972 (Newcombe's method 3). Seen to fail with the plain normal
+    approximation."""
     low, high = wilson_interval(18, 20)
     assert (round(low, 3), round(high, 3)) == (0.699, 0.972)
     assert wilson_interval(0, 20)[0] == 0.0

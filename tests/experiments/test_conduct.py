@@ -47,12 +47,17 @@ def times(folder):
 
 
 def test_experiments_share_their_runs():
-    """The nine models serve Tables 1, 2, 4, 7, 8 and Figure 5. Seen to fail when needs are not united."""
+    """The nine models serve Tables 1, 2, 4, 7, 8 and Figure 5. Seen to fail when needs are not
+    united."""
     needs = [each.needs(SETTING) for each in EXPERIMENTS.values() if each.name != "finetuning"]
     whole = Needs()
     for one in needs:
         whole |= one
-    models = [t for t in whole.trainings if t.agent == "saformer" and t.cost_discount == 1 and not t.criteria]
+    models = [
+        t
+        for t in whole.trainings
+        if t.agent == "saformer" and t.cost_discount == 1 and not t.criteria
+    ]
     assert models == [Training(dataset) for dataset in DATASETS]
     # SaFormer, DT, discounted SaFormer, BCQ-L, CPQ, CDT, SaFormer on speed
     assert len(whole.trainings) == 9 + 9 + 3 + 6 + 6 + 9 + 3
@@ -68,7 +73,8 @@ def test_the_nine_models_are_one_job_where_they_are_packed():
 
 
 def test_limits_of_one_agent_are_one_job_where_they_are_packed(tmp_path):
-    """Each dataset for its own limit. Seen to fail when every limit is a job, and when a job has one limit."""
+    """Each dataset for its own limit. Seen to fail when every limit is a job, and when a job has
+    one limit."""
     needs = EXPERIMENTS["baselines"].needs(SETTING)
     (job,) = [
         job for job in jobs_for(needs, SETTING, Place(packed=True))
@@ -99,7 +105,11 @@ def test_runs_of_one_job_have_rows_of_their_own(tmp_path):
         (judging.training.dataset, judging.training.seed) for judging in judgings
     ]
     for one, other in zip(together.rows["verdicts"], alone.rows["verdicts"], strict=True):
-        assert (one["run"], one["costs"], one["returns"]) == (other["run"], other["costs"], other["returns"])
+        assert (one["run"], one["costs"], one["returns"]) == (
+            other["run"],
+            other["costs"],
+            other["returns"],
+        )
         assert f"-seed{one['seed']}-" in one["run"]
         assert one["dataset"] in one["run"]
 
@@ -107,7 +117,9 @@ def test_runs_of_one_job_have_rows_of_their_own(tmp_path):
 def test_table_1_asks_for_the_ranks_of_the_papers_limits():
     """Seen to fail when D4RL's limits are asked of other data."""
     limits = {
-        (t.dataset, t.cost_discount): t.limit for t in EXPERIMENTS["baselines"].needs(SETTING).trainings if t.limit
+        (t.dataset, t.cost_discount): t.limit
+        for t in EXPERIMENTS["baselines"].needs(SETTING).trainings
+        if t.limit
     }
     assert limits == {
         **{(dataset, 0.99): "p10" for dataset in CHEETAHS},
@@ -129,7 +141,9 @@ def test_finished_runs_and_judgements_are_not_redone(tmp_path):
     (again,) = conducted([tried], tmp_path)
     assert again.rows == first.rows
     assert times(tmp_path) == before
-    (more,) = conducted([experiment(Judging(Training(DATASET, "dt"), ("p40",), "another"))], tmp_path)
+    (more,) = conducted(
+        [experiment(Judging(Training(DATASET, "dt"), ("p40",), "another"))], tmp_path
+    )
     after = times(tmp_path)
     assert {path: after[path] for path in before} == before
     assert len(after) == len(before) + 1
@@ -139,7 +153,8 @@ def test_finished_runs_and_judgements_are_not_redone(tmp_path):
 def test_an_interrupted_sweep_goes_on(tmp_path):
     """Ctrl-C in the second run. Seen to fail when an interrupt counts as a failed job."""
     judgings = [
-        Judging(Training(dataset, "dt"), ("p50",)) for dataset in (DATASET, "hopper-medium-expert", "walker2d-medium")
+        Judging(Training(dataset, "dt"), ("p50",))
+        for dataset in (DATASET, "hopper-medium-expert", "walker2d-medium")
     ]
     seen = []
 
@@ -150,13 +165,23 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         conducted([experiment(*judgings)], tmp_path, listener=Listener(training=interrupt))
-    runs = {Run(path).spec.task_name.split("-cut")[0]: Run(path) for path in (tmp_path / "runs").iterdir()}
-    assert {name: run.is_done for name, run in runs.items()} == {DATASET: True, "hopper-medium-expert": False}
+    runs = {
+        Run(path).spec.task_name.split("-cut")[0]: Run(path)
+        for path in (tmp_path / "runs").iterdir()
+    }
+    assert {name: run.is_done for name, run in runs.items()} == {
+        DATASET: True,
+        "hopper-medium-expert": False,
+    }
     assert runs["hopper-medium-expert"].load(groups=()).facts["update"] == 5
     before, seen = times(tmp_path), []
-    (result,) = conducted([experiment(*judgings)], tmp_path, listener=Listener(training=lambda u, *_: seen.append(u)))
+    (result,) = conducted(
+        [experiment(*judgings)], tmp_path, listener=Listener(training=lambda u, *_: seen.append(u))
+    )
     assert seen == [*range(6, 21), *range(1, 21)]
-    assert [row["dataset"] for row in result.rows["verdicts"]] == [j.training.dataset for j in judgings]
+    assert [row["dataset"] for row in result.rows["verdicts"]] == [
+        j.training.dataset for j in judgings
+    ]
     assert not result.failed
     finished = {path: time for path, time in before.items() if path.parent == runs[DATASET].path}
     assert {path: times(tmp_path)[path] for path in finished} == finished
@@ -166,11 +191,16 @@ def test_a_failing_run_and_a_failing_judgement_are_reported_and_the_rest_go_on(t
     """Seen to fail when one judgement's error ends the job."""
     said = []
     good, bad = Training(DATASET, "dt"), Training(DATASET, "cpq", limit="p900")
-    tried = experiment(Judging(bad), Judging(good, variant="odd", options=(("candidates", 4),)), Judging(good))
+    tried = experiment(
+        Judging(bad), Judging(good, variant="odd", options=(("candidates", 4),)), Judging(good)
+    )
     other = experiment(Judging(good), name="other")
     result, unconcerned = conducted([tried, other], tmp_path, listener=Listener(say=said.append))
     assert [row["variant"] for row in result.rows["verdicts"]] == [""] * 4
-    assert ["p900" in failure["why"] or "no option candidates" in failure["why"] for failure in result.failed] == [
+    assert [
+        "p900" in failure["why"] or "no option candidates" in failure["why"]
+        for failure in result.failed
+    ] == [
         True,
         True,
     ]
@@ -189,21 +219,29 @@ def test_runs_are_watched_where_a_figure_shows_it_alone(tmp_path):
 
 def test_agents_that_learn_from_costs_are_judged_by_no_others(tmp_path):
     """Seen to fail when any discount will do."""
-    judgings = [Judging(Training(DATASET, agent), ("p50",), cost_discount=0.99) for agent in ("dt", "saformer")]
+    judgings = [
+        Judging(Training(DATASET, agent), ("p50",), cost_discount=0.99)
+        for agent in ("dt", "saformer")
+    ]
     (result,) = conducted([experiment(*judgings)], tmp_path)
     assert [row["agent"] for row in result.rows["verdicts"]] == ["dt"]
-    assert ["trained on costs discounted by 1 and" in failure["why"] for failure in result.failed] == [True]
+    assert [
+        "trained on costs discounted by 1 and" in failure["why"] for failure in result.failed
+    ] == [True]
 
 
 def test_data_that_cannot_be_had_is_reported_and_the_rest_go_on(tmp_path):
-    """A folder of stores that lacks one. Seen to fail when runs are tried on data that is not there."""
+    """A folder of stores that lacks one. Seen to fail when runs are tried on data that is not
+    there."""
     made = Setting(SCALES["smoke"])
     conducted([experiment(Judging(Training(DATASET, "dt")))], tmp_path)
     (tmp_path / "stores").mkdir()
     os.symlink(made.task(DATASET), tmp_path / "stores" / DATASET)
     brief = replace(SCALES["smoke"], horizon=None)
     setting = Setting(brief, source=str(tmp_path / "stores"))
-    judgings = [Judging(Training(dataset, "dt"), ("p50",)) for dataset in (DATASET, "walker2d-medium")]
+    judgings = [
+        Judging(Training(dataset, "dt"), ("p50",)) for dataset in (DATASET, "walker2d-medium")
+    ]
     place = Place(tmp_path / "runs", device="cpu")
     (result,) = conduct([experiment(*judgings)], setting, engine=LocalEngine(), place=place)
     assert [row["dataset"] for row in result.rows["verdicts"]] == [DATASET]
@@ -226,11 +264,15 @@ def test_nothing_is_trained_on_data_that_cannot_be_rolled_out(tmp_path):
 def test_limits_may_be_those_of_data_without_its_cheapest_tenth(tmp_path):
     """Numbers are taken from the whole. Seen to fail when percentiles are of what is left."""
     training = Training(f"{DATASET}{WITHOUT_CHEAPEST}", "dt")
-    (result,) = conducted([experiment(Judging(training, ("94.2", "p10", "p50"), "offline"))], tmp_path)
+    (result,) = conducted(
+        [experiment(Judging(training, ("94.2", "p10", "p50"), "offline"))], tmp_path
+    )
     whole = relabelled(TrajectoryStore.open(SETTING.task(DATASET)), ())
     rest = relabelled(TrajectoryStore.open(SETTING.task(training.dataset)), ())
     p10, p50 = np.percentile(whole.episode_cost, [10, 50])
-    assert [row["limit"] for row in result.rows["verdicts"]] == pytest.approx([0.942 * p10, p10, p50], rel=1e-5)
+    assert [row["limit"] for row in result.rows["verdicts"]] == pytest.approx(
+        [0.942 * p10, p10, p50], rel=1e-5
+    )
     assert rest.episode_cost.min() >= p10
     assert len(rest.store) == (whole.episode_cost >= p10).sum() < len(whole.store)
 
@@ -243,7 +285,9 @@ def test_fine_tuning_is_shown_before_and_after():
         for variant in ("offline", "fine-tuned")
         for limit in (3.5, 4.5)
     ]
-    summary, table, *_ = EXPERIMENTS["finetuning"].present(Result("finetuning", {"verdicts": rows}, {}, []))
+    summary, table, *_ = EXPERIMENTS["finetuning"].present(
+        Result("finetuning", {"verdicts": rows}, {}, [])
+    )
     assert [line[1][0] for line in summary.rows] == ["1 of 2", "1 of 2"]
     assert [cell[0] for cell in table.rows[0][-2:]] == ["4046 / 3700", "3656 / 3700"]
     assert [cell[1] for cell in table.rows[0][2:4]] == ["missed", "missed"]
@@ -261,7 +305,10 @@ def test_wrong_settings_are_refused():
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
 def test_rows_that_cannot_be_read_are_named(tmp_path, content):
     (tmp_path / "sensitivity.json").write_text(content)
-    with pytest.raises(ValueError, match=r"sensitivity\.json .* make it again with `saformer experiment sensitivity`"):
+    with pytest.raises(
+        ValueError,
+        match=r"sensitivity\.json .* make it again with `saformer experiment sensitivity`",
+    ):
         Result.read(tmp_path, "sensitivity")
 
 
@@ -269,7 +316,9 @@ def test_a_run_learns_the_cost_and_for_as_long_as_its_training_says(tmp_path):
     """Seen to fail when the criteria or the updates of a training are passed over."""
     fast = Training(DATASET, criteria=("above(next_state[5], 2)",), updates=11)
     (found,) = conducted([experiment(Judging(Training(DATASET)), Judging(fast))], tmp_path)
-    costs = {tuple(row["criteria"]): (row["updates"], row["limit"]) for row in found.rows["verdicts"]}
+    costs = {
+        tuple(row["criteria"]): (row["updates"], row["limit"]) for row in found.rows["verdicts"]
+    }
     assert costs[()][0] == SETTING.scale.preset("saformer").fit.updates
     assert costs[fast.criteria][0] == 11
     assert costs[fast.criteria][1] != costs[()][1]

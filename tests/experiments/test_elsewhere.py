@@ -35,7 +35,8 @@ def test_runs_are_brought_back(tmp_path):
     (run,) = (tmp_path / "runs").iterdir()
     assert result.rows["verdicts"][0]["run"] == run.name
     here, there = (
-        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (run, tmp_path / "node" / run.name)
+        {path.name: path.read_bytes() for path in folder.iterdir()}
+        for folder in (run, tmp_path / "node" / run.name)
     )
     assert there.pop(LOCK), "of the node's own process"
     assert here == there
@@ -86,7 +87,9 @@ def test_a_folder_that_is_not_shared_is_found_out(tmp_path):
 def test_nodes_make_the_data_they_miss(tmp_path, monkeypatch):
     """Seen to fail when data is looked for only."""
     monkeypatch.setenv("SAFORMER_HOME", str(tmp_path / "home"))
-    derived = replace(job(tmp_path / "runs"), trainings=(Training(f"{DATASET}-from-p10", "dt"),), judgings=())
+    derived = replace(
+        job(tmp_path / "runs"), trainings=(Training(f"{DATASET}-from-p10", "dt"),), judgings=()
+    )
     with sent([derived], tmp_path / "runs", None) as (one,):
         assert carry_out_elsewhere(one).gathered.failed == []
     (run,) = (Run(path) for path in (tmp_path / "runs").iterdir())

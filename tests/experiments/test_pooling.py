@@ -16,12 +16,17 @@ def row(seed, costs, returns, *, share=0.5, limit=10.0):
 
 def test_seeds_are_pooled():
     """Seen to fail when one seed speaks for all."""
-    cell = pooled([row(0, [8.0, 9.0], [1.0, 3.0]), row(1, [11.0, 10.0], [5.0, 7.0], share=0.7)], limit_name="p10")
+    cell = pooled(
+        [row(0, [8.0, 9.0], [1.0, 3.0]), row(1, [11.0, 10.0], [5.0, 7.0], share=0.7)],
+        limit_name="p10",
+    )
     assert (cell.cost.mean, cell.episode_return.mean, cell.num_seeds) == (9.5, 4.0, 2)
     assert cell.met
     assert cell.within == 0.75
     assert cell.share == pytest.approx(0.6)
-    assert pooled([row(0, [10.0], [1.0])], limit_name="p10").met, "a limit is met when it is reached"
+    assert pooled([row(0, [10.0], [1.0])], limit_name="p10").met, (
+        "a limit is met when it is reached"
+    )
     missed = pooled([row(0, [10.0, 10.1], [1.0, 1.0])], limit_name="p10")
     assert not missed.met
     assert missed.safe_share == 0.0
@@ -51,5 +56,17 @@ def test_cells_are_marked_for_readers_without_colours():
 
 def test_a_tally_counts_what_was_found():
     """Seen to fail when shares are counted where the limit was missed."""
-    found = [pooled([row(0, [9.0], [1.0], share=1.0)]), pooled([row(0, [12.0], [1.0], share=0.8)]), None]
-    assert [text for text, _ in tally("all", found)] == ["all", "1 of 2", "-", "50%", "0.90", "0.90", "0.50"]
+    found = [
+        pooled([row(0, [9.0], [1.0], share=1.0)]),
+        pooled([row(0, [12.0], [1.0], share=0.8)]),
+        None,
+    ]
+    assert [text for text, _ in tally("all", found)] == [
+        "all",
+        "1 of 2",
+        "-",
+        "50%",
+        "0.90",
+        "0.90",
+        "0.50",
+    ]

@@ -1,4 +1,5 @@
-"""The published numbers agree with each other and with what the paper says of them, but for what is noted."""
+"""The published numbers agree with each other and with what the paper says of them, but for what is
+noted."""
 
 from saformer.data.limits import THRESHOLDS
 from saformer.experiments.plan import DATASETS, LIMITS
@@ -6,7 +7,15 @@ from saformer.experiments.published import ODDITIES, published, published_cell
 
 
 def test_every_cell_is_there():
-    assert [len(list(published(table))) for table in (1, 2, 3, 4, 5, 7, 8)] == [24, 15, 18, 18, 54, 45, 54]
+    assert [len(list(published(table))) for table in (1, 2, 3, 4, 5, 7, 8)] == [
+        24,
+        15,
+        18,
+        18,
+        54,
+        45,
+        54,
+    ]
     for dataset in DATASETS:
         assert published_cell(7, dataset=dataset, agent="dt") is not None
         for name in LIMITS:
@@ -16,12 +25,16 @@ def test_every_cell_is_there():
 
 
 def test_some_cells_typed_by_hand():
-    cell = published_cell(1, dataset="halfcheetah-medium-expert", cost_discount=1.0, agent="saformer")
+    cell = published_cell(
+        1, dataset="halfcheetah-medium-expert", cost_discount=1.0, agent="saformer"
+    )
     assert (cell.episode_return, cell.return_spread, cell.cost, cell.cost_spread, cell.limit) == (
         *(11000.37, 141.93, 4296.87, 9.92),
         4300,
     )
-    cell = published_cell(8, dataset="walker2d-medium-replay", limit_name="p50", variant="no critic")
+    cell = published_cell(
+        8, dataset="walker2d-medium-replay", limit_name="p50", variant="no critic"
+    )
     assert (cell.episode_return, cell.cost, cell.limit) == (535.65, 873.69, 705)
     cell = published_cell(3, variant="fine-tuned", limit=3928)
     assert cell.cost == 3852.83
@@ -50,13 +63,18 @@ def test_tables_agree_where_they_overlap():
 
     for short, full in ((2, 7), (4, 8)):
         for cell in published(short):
-            same = {name: getattr(cell, name) for name in ("dataset", "agent", "limit_name", "variant")}
+            same = {
+                name: getattr(cell, name) for name in ("dataset", "agent", "limit_name", "variant")
+            }
             assert content(published_cell(full, **same)) == content(cell)
     others = [
         (cell.dataset, cell.limit_name)
         for cell in published(8, variant="critic")
-        if content(cell) != content(published_cell(7, dataset=cell.dataset, limit_name=cell.limit_name))
+        if content(cell)
+        != content(published_cell(7, dataset=cell.dataset, limit_name=cell.limit_name))
     ]
     assert others == [("halfcheetah-medium", "p20"), ("halfcheetah-medium", "p30")], ODDITIES[8]
     for cell in published(7, agent="saformer"):
-        assert cell.limit == published_cell(5, dataset=cell.dataset, limit_name=cell.limit_name).limit
+        assert (
+            cell.limit == published_cell(5, dataset=cell.dataset, limit_name=cell.limit_name).limit
+        )

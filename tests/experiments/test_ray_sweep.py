@@ -21,14 +21,20 @@ from saformer.runs.run import Run
 from tests.experiments.test_conduct import SETTING, experiment
 
 ROOT = Path(__file__).parents[2]
-JUDGINGS = [Judging(Training(dataset, agent), ("p50",)) for dataset in DATASETS[-3:] for agent in ("dt", "saformer")]
+JUDGINGS = [
+    Judging(Training(dataset, agent), ("p50",))
+    for dataset in DATASETS[-3:]
+    for agent in ("dt", "saformer")
+]
 
 
 @pytest.fixture(scope="module")
 def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        made = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        )
         yield made
         made.shutdown()
 
@@ -36,7 +42,12 @@ def cluster():
 def finished(runs: Path) -> dict[Path, int]:
     """The files of finished runs, and when each was written."""
     paths = [path for path in runs.glob("*/") if Run(path).is_done]
-    return {file: file.stat().st_mtime_ns for path in paths for file in path.iterdir() if "evaluation" not in file.name}
+    return {
+        file: file.stat().st_mtime_ns
+        for path in paths
+        for file in path.iterdir()
+        if "evaluation" not in file.name
+    }
 
 
 def kill_worker_of(node) -> None:
@@ -53,7 +64,9 @@ def kill_worker_of(node) -> None:
 def workers_of(raylets: set[int]) -> Iterator[int]:
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            facts = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+            facts = dict(
+                line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line
+            )
             title = (status.parent / "cmdline").read_text()
         except OSError:  # it has ended meanwhile
             continue
@@ -81,9 +94,13 @@ def test_a_sweep_outlives_a_worker_and_a_node(cluster, tmp_path):
         assert engine.jobs_at_once == 2
         place = Place(runs, "cpu", packed=False, elsewhere=True)
         listener = Listener(say=trouble)
-        (result,) = conduct([experiment(*JUDGINGS)], SETTING, engine=engine, place=place, listener=listener)
+        (result,) = conduct(
+            [experiment(*JUDGINGS)], SETTING, engine=engine, place=place, listener=listener
+        )
     assert not result.failed, said
-    assert [row["agent"] for row in result.rows["verdicts"]] == [judging.training.agent for judging in JUDGINGS]
+    assert [row["agent"] for row in result.rows["verdicts"]] == [
+        judging.training.agent for judging in JUDGINGS
+    ]
     after = finished(runs)
     for before in done:
         assert {file: after[file] for file in before} == before, "finished runs are not redone"
@@ -93,7 +110,16 @@ def test_a_sweep_outlives_a_worker_and_a_node(cluster, tmp_path):
 
 def test_the_command(cluster, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    command = ["experiment", "sensitivity", "--engine", "ray", "--address", cluster.address, "--device", "cpu"]
+    command = [
+        "experiment",
+        "sensitivity",
+        "--engine",
+        "ray",
+        "--address",
+        cluster.address,
+        "--device",
+        "cpu",
+    ]
     assert main(command) == 0
     assert (tmp_path / "results" / "smoke" / "sensitivity.html").exists()
     assert "ray, " in (tmp_path / "results" / "smoke" / "sensitivity.html").read_text()

@@ -1,4 +1,5 @@
-"""`saformer experiment all --scale smoke`: every table and figure, from real runs of tiny models."""
+"""`saformer experiment all --scale smoke`: every table and figure, from real runs of tiny
+models."""
 
 import html
 import json
@@ -50,7 +51,11 @@ def table_of(page: str, title: str) -> list[list[str]]:
     body = page.split(f"<h2>{html.escape(title)}</h2>")[1].split("</table>", maxsplit=1)[0]
     lines = re.findall(r"<tr>(.*?)</tr>", body)
     return [
-        [html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)] for line in lines
+        [
+            html.unescape(re.sub("<.*?>", "", cell))
+            for cell in re.findall(r"<t[hd].*?</t[hd]>", line)
+        ]
+        for line in lines
     ]
 
 
@@ -67,7 +72,9 @@ def test_every_table_and_figure_is_made(smoke, name):
         assert f"({name}-{number}.svg)" in text
         assert (smoke / f"{name}-{number}.svg").exists()
     assert "missing" not in page
-    assert not re.search(r'(src|href)="?http', page.replace("http://www.w3.org", "")), "pages are self-contained"
+    assert not re.search(r'(src|href)="?http', page.replace("http://www.w3.org", "")), (
+        "pages are self-contained"
+    )
 
 
 def test_the_index_leads_to_every_page(smoke):
@@ -86,13 +93,18 @@ def test_every_page_says_how_it_was_made(smoke):
 def test_numbers_on_a_page_are_those_of_its_rows(smoke):
     """Seen to fail when costs of another limit are shown."""
     rows = rows_of(smoke, "adaptation")["verdicts"]
-    shown = table_of((smoke / "adaptation.html").read_text(), "Constraint adaptation (Tables 2 and 7)")[1:]
+    shown = table_of(
+        (smoke / "adaptation.html").read_text(), "Constraint adaptation (Tables 2 and 7)"
+    )[1:]
     assert [line[0] for line in shown] == [dataset for dataset in DATASETS for _ in LIMITS]
-    for line, (dataset, name) in zip(shown, [(d, n) for d in DATASETS for n in LIMITS], strict=True):
+    for line, (dataset, name) in zip(
+        shown, [(d, n) for d in DATASETS for n in LIMITS], strict=True
+    ):
         (row,) = (
             r
             for r in rows
-            if (r["dataset"], r["agent"], r["variant"], r["limit_name"]) == (dataset, "saformer", "", name)
+            if (r["dataset"], r["agent"], r["variant"], r["limit_name"])
+            == (dataset, "saformer", "", name)
         )
         assert np.mean(row["costs"]) == pytest.approx(row["mean_cost"])
         assert line[1] == f"{name} = {numbers([row['limit']])}"
@@ -105,7 +117,11 @@ def test_numbers_on_a_page_are_those_of_its_rows(smoke):
 
 def test_experiments_that_share_runs_show_the_same_numbers(smoke):
     """Table 8's column with the critic is Table 7."""
-    mine = [r for r in rows_of(smoke, "adaptation")["verdicts"] if r["agent"] == "saformer" and r["variant"] == ""]
+    mine = [
+        r
+        for r in rows_of(smoke, "adaptation")["verdicts"]
+        if r["agent"] == "saformer" and r["variant"] == ""
+    ]
     theirs = [r for r in rows_of(smoke, "ablation")["verdicts"] if r["variant"] == "critic"]
     assert [r["costs"] for r in mine] == [r["costs"] for r in theirs]
     assert {r["run"] for r in mine} == {r["run"] for r in theirs}
@@ -113,12 +129,22 @@ def test_experiments_that_share_runs_show_the_same_numbers(smoke):
 
 def test_discounted_costs_are_judged_discounted(smoke):
     """DT is one run, judged by both. Seen to fail when its costs are not counted anew."""
-    rows = [r for r in rows_of(smoke, "baselines")["verdicts"] if r["agent"] == "dt" and r["limit_name"] == "p10"]
-    by_run = {run: {r["cost_discount"]: r for r in rows if r["run"] == run} for run in {r["run"] for r in rows}}
+    rows = [
+        r
+        for r in rows_of(smoke, "baselines")["verdicts"]
+        if r["agent"] == "dt" and r["limit_name"] == "p10"
+    ]
+    by_run = {
+        run: {r["cost_discount"]: r for r in rows if r["run"] == run}
+        for run in {r["run"] for r in rows}
+    }
     assert len(by_run) == 3
     for found in by_run.values():
         assert found[0.99]["returns"] == pytest.approx(found[1.0]["returns"], rel=1e-4)
-        assert all(less < more for less, more in zip(found[0.99]["costs"], found[1.0]["costs"], strict=True))
+        assert all(
+            less < more
+            for less, more in zip(found[0.99]["costs"], found[1.0]["costs"], strict=True)
+        )
     trained = {
         (r["dataset"], r["cost_discount"]): r["run"]
         for r in rows_of(smoke, "baselines")["verdicts"]
@@ -152,8 +178,12 @@ def test_what_failed_is_said_on_the_page(smoke, tmp_path):
     """Seen to fail when failures are left out."""
     result = json.loads((smoke / "ablation.json").read_text())
     lost = result["rows"]["verdicts"][0]["dataset"]
-    result["rows"]["verdicts"] = [row for row in result["rows"]["verdicts"] if row["dataset"] != lost]
-    result["failed"] = [{"what": "a run", "why": "it <diverged>", "dataset": lost, "agent": "saformer"}]
+    result["rows"]["verdicts"] = [
+        row for row in result["rows"]["verdicts"] if row["dataset"] != lost
+    ]
+    result["failed"] = [
+        {"what": "a run", "why": "it <diverged>", "dataset": lost, "agent": "saformer"}
+    ]
     (tmp_path / "ablation.json").write_text(json.dumps(result))
     page = render(tmp_path, "ablation").read_text()
     assert "a run: it &lt;diverged&gt;" in page

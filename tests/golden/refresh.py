@@ -1,4 +1,5 @@
-"""Write the golden values anew: `python -m tests.golden.refresh`. Do it on purpose only, and say why."""
+"""Write the golden values anew: `python -m tests.golden.refresh`. Do it on purpose only, and say
+why."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +24,9 @@ def measure() -> dict[str, Any]:
     """Losses of the first updates, and the decisions of a model with random weights."""
     data = relabel(allowance.dataset(episodes=50), allowance.criteria())
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
-    trainer = Trainer(agent, WindowSampler(data, window=4), FitConfig(batch_size=16, warmup_updates=2), seed=0)
+    trainer = Trainer(
+        agent, WindowSampler(data, window=4), FitConfig(batch_size=16, warmup_updates=2), seed=0
+    )
     losses = [trainer.step() for _ in range(5)]
     randomise(agent.model)
     return {"losses": losses, "decisions": [_plain(decision) for decision in _decide(agent)]}

@@ -8,7 +8,8 @@ from tests.golden.unmoved import FILE, differences, machine, measure
 
 
 def test_weights_and_decisions_are_what_they_were():
-    """Seen to fail when an update clips at 0.2 instead of 0.25, and when a proposal's first candidate is drawn too."""
+    """Seen to fail when an update clips at 0.2 instead of 0.25, and when a proposal's first
+    candidate is drawn too."""
     old, now = json.loads(FILE.read_text()), measure()
     if old["machine"] == machine():
         assert not list(differences(old, now))

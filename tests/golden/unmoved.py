@@ -1,7 +1,9 @@
-"""Digests of what every agent learns and decides: `python -m tests.golden.unmoved` compares, `--write` makes them anew.
+"""Digests of what every agent learns and decides: `python -m tests.golden.unmoved` compares,
+`--write` makes them anew.
 
-A change that claims to move no number is held against them, to the bit where the machine is the one that made them.
-Tensors are known by what they hold, not by their names, so that a rename moves nothing.
+A change that claims to move no number is held against them, to the bit where the machine is the one
+that made them. Tensors are known by what they hold, not by their names, so that a rename moves
+nothing.
 """
 
 import hashlib
@@ -32,11 +34,15 @@ UPDATES = 200
 RULES = {
     "paper, mean": ExecutionOptions(verification="paper", fallback="mean"),
     "paper, least cost": ExecutionOptions(verification="paper", fallback="least_cost"),
-    "paper, likely": ExecutionOptions(verification="paper", fallback="likely", past_return="highest"),
+    "paper, likely": ExecutionOptions(
+        verification="paper", fallback="likely", past_return="highest"
+    ),
     "none": ExecutionOptions(verification="off", past_return="expected"),
     "none, two points": ExecutionOptions(verification="off", action_noise="two_point"),
     "reserve": ExecutionOptions(verification="reserve"),
-    "reserve, two points": ExecutionOptions(verification="reserve", action_noise="two_point", margin=0.1, spread=4.0),
+    "reserve, two points": ExecutionOptions(
+        verification="reserve", action_noise="two_point", margin=0.1, spread=4.0
+    ),
     "told": ExecutionOptions(verification="told", candidates=1),
 }
 
@@ -60,7 +66,11 @@ def _agent(name: str, data: RelabelledStore) -> dict[str, Any]:
     agent = create_agent(data, CASES[name].config(0.1, 1), seed=0)
     before = digests(agent.model.state_dict().values())
     trained(data, [agent])
-    found = {"initial": before, "updated": digests(agent.model.state_dict().values()), "size": size(agent)}
+    found = {
+        "initial": before,
+        "updated": digests(agent.model.state_dict().values()),
+        "size": size(agent),
+    }
     if name != "saformer":
         return {**found, "decisions": digests(decisions(agent, None))}
     agent.model.eval()
@@ -106,7 +116,8 @@ def decisions(agent: Agent, options: Any) -> Iterator[Tensor]:
 def digests(tensors: Iterable[Tensor]) -> list[str]:
     """Of each tensor's numbers, whatever its shape and name."""
     return sorted(
-        hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:12] for tensor in tensors
+        hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:12]
+        for tensor in tensors
     )
 
 

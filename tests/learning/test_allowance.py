@@ -20,7 +20,9 @@ from saformer.training.fit import fit
 CONFIG = SaFormerConfig(window=20, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=6000, batch_size=64, learning_rate=3e-3, warmup_updates=100)
 # Actions have a random sign, so their Gaussian's mean is 0: docs/deviations.md, 10.
-OPTIONS = ExecutionOptions(candidates=64, temperature=1.2, action_noise="two_point", past_return="highest")
+OPTIONS = ExecutionOptions(
+    candidates=64, temperature=1.2, action_noise="two_point", past_return="highest"
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,10 @@ def learnt(data: RelabelledStore, config: FitConfig) -> Evaluation:
     torch.set_num_threads(1)  # the same sums in the same order, however many cores there are
     agent = SaFormerAgent.create(data, CONFIG, seed=0)
     fit(agent, WindowSampler(data, window=CONFIG.window), config, seed=0)
-    limits = [Limit(f"{d:.2f}", (float(d),)) for d in np.linspace(*np.percentile(data.episode_cost, [5, 95]), 10)]
+    limits = [
+        Limit(f"{d:.2f}", (float(d),))
+        for d in np.linspace(*np.percentile(data.episode_cost, [5, 95]), 10)
+    ]
     return evaluate(agent.policy(OPTIONS), data, limits, episodes=20)
 
 
@@ -57,7 +62,8 @@ def shares_of_the_optimum(found: Evaluation) -> list[float]:
 
 
 def test_it_earns_close_to_the_optimum(found):
-    """A policy that fears the limit earns nothing; the data's own median is 0.84. Measured: 0.91 (docs/results.md)."""
+    """A policy that fears the limit earns nothing; the data's own median is 0.84. Measured: 0.91
+    (docs/results.md)."""
     shares = shares_of_the_optimum(found)
     assert np.mean(shares) >= 0.85, np.round(shares, 2)
 

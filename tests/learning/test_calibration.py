@@ -1,4 +1,5 @@
-"""A stated violation rate holds on fresh episodes of the toy task, and something is earned within it."""
+"""A stated violation rate holds on fresh episodes of the toy task, and something is earned within
+it."""
 
 from functools import partial
 
@@ -31,8 +32,12 @@ def found(tmp_path_factory):
     run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=300))
-        calibration = saformer.calibrate(run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET)
-    return calibration, saformer.evaluate(run.path, rate=RATE, limits=LIMITS, episodes=200, seed=5, **QUIET)
+        calibration = saformer.calibrate(
+            run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET
+        )
+    return calibration, saformer.evaluate(
+        run.path, rate=RATE, limits=LIMITS, episodes=200, seed=5, **QUIET
+    )
 
 
 def test_the_rate_holds_on_fresh_episodes(found):
@@ -43,7 +48,10 @@ def test_the_rate_holds_on_fresh_episodes(found):
 
 
 def test_it_is_not_kept_by_standing_still(found):
-    """Acting by the mean of two signs would: it earns 0.03 of the optimum. Measured: 0.61 under p30."""
+    """Acting by the mean of two signs would: it earns 0.03 of the optimum. Measured: 0.61 under
+    p30."""
     _, evaluation = found
     for verdict in evaluation.verdicts:
-        assert verdict.mean_return >= 0.5 * allowance.optimal_return(verdict.limit.values[0]), verdict.limit.name
+        assert verdict.mean_return >= 0.5 * allowance.optimal_return(verdict.limit.values[0]), (
+            verdict.limit.name
+        )

@@ -23,15 +23,20 @@ LEAST = 10.0
 LIMIT = 0.7 * LEAST
 PAPER = {"verification": "paper"}
 """What is fine-tuned explores and is judged by the paper's rule."""
-AGENT = SaFormerConfig(window=10, candidates=32, temperature=0.5, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
+AGENT = SaFormerConfig(
+    window=10, candidates=32, temperature=0.5, trunk=TrunkConfig(layers=2, width=32, dropout=0.0)
+)
 FIT = FitConfig(updates=800, batch_size=32, learning_rate=3e-3, warmup_updates=100)
 CONFIG = FinetuneConfig(episodes=100, updates=100, evaluate_every=1)
 
 
 def dear_episodes(path: Path) -> Path:
-    """Allowance without its cheap episodes, and without signs: to act by the mean is not to stand still."""
+    """Allowance without its cheap episodes, and without signs: to act by the mean is not to stand
+    still."""
     episodes = allowance.dataset()
-    store = TrajectoryStore.of([replace(e, action=np.abs(e.action)) for e in episodes], episodes.environment)
+    store = TrajectoryStore.of(
+        [replace(e, action=np.abs(e.action)) for e in episodes], episodes.environment
+    )
     costs = relabel(store, allowance.criteria()).episode_cost[:, 0]
     return store.filter(costs >= LEAST).save(path).path
 
@@ -43,8 +48,12 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetuning")
     quiet = Listener(say=lambda message: None)
     store = dear_episodes(folder / "store")
-    run = api.train(str(store), preset=Preset(AGENT, FIT), out=folder / "offline", device="cpu", listener=quiet)
-    tuned = api.finetune(run.path, [LIMIT], config=CONFIG, out=folder / "tuned", device="cpu", listener=quiet)
+    run = api.train(
+        str(store), preset=Preset(AGENT, FIT), out=folder / "offline", device="cpu", listener=quiet
+    )
+    tuned = api.finetune(
+        run.path, [LIMIT], config=CONFIG, out=folder / "tuned", device="cpu", listener=quiet
+    )
     asked = [f"{LIMIT:g}", "p30", "p50"]
     judged = api.evaluate(tuned.run.path, limits=asked, execution=PAPER, device="cpu", seed=3)
     with pytest.warns(UserWarning, match="outside the data"):
@@ -53,7 +62,8 @@ def found(tmp_path_factory):
 
 
 def test_a_limit_30_percent_below_all_data_is_reached(found):
-    """It was missed before, and within the allowance it holds; episodes of another seed say so too."""
+    """It was missed before, and within the allowance it holds; episodes of another seed say so
+    too."""
     outcome, before, after = found
     assert not before[0].met
     assert outcome.held

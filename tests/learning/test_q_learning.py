@@ -27,13 +27,16 @@ def data() -> RelabelledStore:
 def learnt(agent, data: RelabelledStore, *, updates: int, batch_size: int) -> Verdict:
     """Twenty episodes after so many updates."""
     torch.set_num_threads(1)  # the same sums in the same order, however many cores there are
-    config = FitConfig(updates=updates, batch_size=batch_size, learning_rate=3e-3, warmup_updates=100)
+    config = FitConfig(
+        updates=updates, batch_size=batch_size, learning_rate=3e-3, warmup_updates=100
+    )
     fit(agent, agent.sampler(data), config, seed=0)
     return evaluate(agent.policy(), data, [Limit("10", (LIMIT,))], episodes=20).verdicts[0]
 
 
 def test_bcq_lagrangian_meets_its_limit_and_earns_four_fifths_of_the_optimum(data):
-    """Measured with seeds 0, 1, 2: 0.90, 0.90, 0.97 of the limit, 0.93, 0.93, 0.98 of the optimum; before, it swings.
+    """Measured with seeds 0, 1, 2: 0.90, 0.90, 0.97 of the limit, 0.93, 0.93, 0.98 of the optimum;
+    before, it swings.
 
     Without a multiplier it costs 14 and more.
 
@@ -55,15 +58,19 @@ def test_coptidice_meets_its_limit_and_earns_four_fifths_of_the_optimum(data):
 
 def test_cpq_does_what_its_own_rule_says(data):
     """Measured: 1.00 of the limit, 1.00 of what the rule earns, which is 0.68 of the optimum."""
-    found = learnt(CPQAgent.create(data, CPQConfig(**SMALL), seed=0), data, updates=1500, batch_size=64)
+    found = learnt(
+        CPQAgent.create(data, CPQConfig(**SMALL), seed=0), data, updates=1500, batch_size=64
+    )
     assert found.mean_cost[0] <= 1.1 * LIMIT
     assert found.mean_return >= 0.9 * return_by_cpqs_rule(LIMIT)
 
 
 def return_by_cpqs_rule(limit: float) -> float:
-    """What CPQ's rule earns: in each state the action of the highest value among those whose cost to come is safe.
+    """What CPQ's rule earns: in each state the action of the highest value among those whose cost
+    to come is safe.
 
-    Solved from the last step to the first, for strengths in steps of 0.001. Where nothing is safe, nothing is spent.
+    Solved from the last step to the first, for strengths in steps of 0.001. Where nothing is safe,
+    nothing is spent.
     """
     strengths = np.linspace(0, 1, 1001)
     cost_to_come, value, earned = 0.0, 0.0, 0.0

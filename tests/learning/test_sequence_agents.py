@@ -33,7 +33,10 @@ def data() -> RelabelledStore:
 @pytest.fixture(scope="module")
 def limits(data: RelabelledStore) -> list[Limit]:
     """Ten, from the 5th to the 95th percentile of the data."""
-    return [Limit(f"{d:.2f}", (float(d),)) for d in np.linspace(*np.percentile(data.episode_cost, [5, 95]), 10)]
+    return [
+        Limit(f"{d:.2f}", (float(d),))
+        for d in np.linspace(*np.percentile(data.episode_cost, [5, 95]), 10)
+    ]
 
 
 def learnt(agent: Agent, data: RelabelledStore) -> Agent:
@@ -52,16 +55,23 @@ def of_one_sign(data: RelabelledStore) -> RelabelledStore:
 
 @pytest.mark.parametrize("action", ["point", "gaussian"])
 def test_dt_earns_what_it_is_asked_for(data, limits, action):
-    """Asked for the optimum's return, at least 0.9 of it, at whatever cost. Measured: 0.97 and more.
+    """Asked for the optimum's return, at least 0.9 of it, at whatever cost. Measured: 0.97 and
+    more.
 
-    Actions have a random sign, so the point that Eq. 2 learns is 0, an action nobody took (its return: 0.02 of the
-    optimum's): points are learnt where signs are not random, Gaussians (one deviation above or below) where they are.
+    Actions have a random sign, so the point that Eq. 2 learns is 0, an action nobody took (its
+    return: 0.02 of the optimum's): points are learnt where signs are not random, Gaussians (one
+    deviation above or below) where they are.
     """
     learnt_from = of_one_sign(data) if action == "point" else data
-    agent = learnt(DTAgent.create(learnt_from, DTConfig(window=10, action=action, trunk=TRUNK), seed=0), learnt_from)
+    agent = learnt(
+        DTAgent.create(learnt_from, DTConfig(window=10, action=action, trunk=TRUNK), seed=0),
+        learnt_from,
+    )
     for limit in limits[::3]:
         target = allowance.optimal_return(limit.values[0])
-        options = DTOptions(target_return=target, noise="none" if action == "point" else "two_point")
+        options = DTOptions(
+            target_return=target, noise="none" if action == "point" else "two_point"
+        )
         verdict = evaluate(agent.policy(options), data, [limit], episodes=20).verdicts[0]
         assert verdict.mean_return >= 0.9 * target, limit.name
 
@@ -84,10 +94,14 @@ def test_cdt_keeps_every_limit_and_earns(cdt):
 def test_bc_safe_keeps_its_limit_and_earns(data, name):
     """Within 5%, 0.8 of the optimum, when it learns from the best tenth. Measured: 0.84 and 0.83.
 
-    From all that stayed within the limit, as in the original, it earns 0.6: most of them spent far less.
+    From all that stayed within the limit, as in the original, it earns 0.6: most of them spent far
+    less.
     """
     limit = parse_limit(name, data)
-    agent = learnt(BCSafeAgent.create(data, BCSafeConfig(limit=limit.values, best=0.1, trunk=TRUNK), seed=0), data)
+    agent = learnt(
+        BCSafeAgent.create(data, BCSafeConfig(limit=limit.values, best=0.1, trunk=TRUNK), seed=0),
+        data,
+    )
     # a deviation is the root mean square of a strength, a little more than its mean
     options = BCSafeOptions(noise="two_point", temperature=0.95)
     verdict = evaluate(agent.policy(options), data, [limit], episodes=20).verdicts[0]

@@ -18,7 +18,10 @@ from saformer.training.fit import fit
 CONFIG = SaFormerConfig(window=4, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=2000, batch_size=64, learning_rate=3e-3, warmup_updates=100)
 OPTIONS = ExecutionOptions(candidates=64, action_noise="two_point")
-LIMITS = [Limit(f"{a},{b}", (a, b)) for a, b in [(5.0, 5.0), (5.0, 12.0), (12.0, 5.0), (8.0, 8.0), (8.0, 14.0)]]
+LIMITS = [
+    Limit(f"{a},{b}", (a, b))
+    for a, b in [(5.0, 5.0), (5.0, 12.0), (12.0, 5.0), (8.0, 8.0), (8.0, 14.0)]
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,9 @@ def found(agent: SaFormerAgent, data: RelabelledStore) -> Evaluation:
 def test_both_limits_are_met(found):
     """Without a shield; all five pairs as measured, here with 2% for other machines' sums."""
     for verdict in found.verdicts:
-        assert (np.array(verdict.mean_cost) <= 1.02 * np.array(verdict.limit.values)).all(), verdict.limit.name
+        assert (np.array(verdict.mean_cost) <= 1.02 * np.array(verdict.limit.values)).all(), (
+            verdict.limit.name
+        )
 
 
 def test_each_budget_is_used_for_itself(found):
@@ -55,8 +60,11 @@ def test_each_budget_is_used_for_itself(found):
 
 
 def test_it_earns_its_share_of_the_optimum(found):
-    """A policy that fears limits earns nothing: without its spread, this one 0.05. Measured: 0.66."""
-    shares = [v.mean_return / sum(map(allowance.optimal_return, v.limit.values)) for v in found.verdicts]
+    """A policy that fears limits earns nothing: without its spread, this one 0.05. Measured:
+    0.66."""
+    shares = [
+        v.mean_return / sum(map(allowance.optimal_return, v.limit.values)) for v in found.verdicts
+    ]
     assert np.mean(shares) >= 0.55, np.round(shares, 2)
 
 

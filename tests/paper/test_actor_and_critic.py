@@ -11,9 +11,14 @@ from saformer.core.transformer import TrunkConfig
 INPUTS = ("limit", "cost_to_go", "return_to_go", "state", "action")
 
 
-def sees(output: torch.Tensor, inputs: dict[str, torch.Tensor], step: int) -> dict[str, tuple[bool, bool, bool]]:
-    """For each input: does the output depend on it at earlier steps, at its own step, at later ones?"""
-    gradients = torch.autograd.grad(output.sum(), list(inputs.values()), allow_unused=True, retain_graph=True)
+def sees(
+    output: torch.Tensor, inputs: dict[str, torch.Tensor], step: int
+) -> dict[str, tuple[bool, bool, bool]]:
+    """For each input: does the output depend on it at earlier steps, at its own step, at later
+    ones?"""
+    gradients = torch.autograd.grad(
+        output.sum(), list(inputs.values()), allow_unused=True, retain_graph=True
+    )
     seen = {}
     for name, gradient in zip(inputs, gradients, strict=True):
         if name == "limit" or gradient is None:
@@ -38,8 +43,19 @@ PAST, PAST_AND_NOW, NEVER = (True, False, False), (True, True, False), (False, F
     ("head", "expected"),
     [
         ("cost_to_go", {"cost_to_go": PAST, "return_to_go": PAST, "state": PAST, "action": PAST}),
-        ("return_to_go", {"cost_to_go": PAST_AND_NOW, "return_to_go": PAST, "state": PAST, "action": PAST}),
-        ("action", {"cost_to_go": PAST_AND_NOW, "return_to_go": PAST_AND_NOW, "state": PAST_AND_NOW, "action": PAST}),
+        (
+            "return_to_go",
+            {"cost_to_go": PAST_AND_NOW, "return_to_go": PAST, "state": PAST, "action": PAST},
+        ),
+        (
+            "action",
+            {
+                "cost_to_go": PAST_AND_NOW,
+                "return_to_go": PAST_AND_NOW,
+                "state": PAST_AND_NOW,
+                "action": PAST,
+            },
+        ),
     ],
 )
 def test_eq_3_4_each_head_sees_the_tokens_before_it(agent, traced, head, expected):

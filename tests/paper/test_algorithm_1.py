@@ -9,7 +9,15 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
 from saformer.core.critic import CostForecast, expected_cost
 from saformer.core.history import NEVER
-from saformer.core.proposals import Candidates, ExecutionOptions, Verification, draw, propose, select, verify
+from saformer.core.proposals import (
+    Candidates,
+    ExecutionOptions,
+    Verification,
+    draw,
+    propose,
+    select,
+    verify,
+)
 from tests.conftest import tiny_config
 
 ALL = torch.arange(1)
@@ -31,7 +39,9 @@ def verification(costs: list[float], remaining: float) -> Verification:
 
 def test_selects_the_highest_return_among_the_safe():
     """Seen to fail when unsafe candidates are not masked."""
-    decision = select(candidates([1.0, 5.0, 3.0, 2.0]), verification([10.0, 99.0, 20.0, 50.0], 50.0), "mean")
+    decision = select(
+        candidates([1.0, 5.0, 3.0, 2.0]), verification([10.0, 99.0, 20.0, 50.0], 50.0), "mean"
+    )
     assert decision.chosen.tolist() == [2]
     assert decision.action.tolist() == [[2.0]]
     assert decision.return_to_go.tolist() == [3.0]
@@ -48,7 +58,9 @@ def test_a_forecast_equal_to_what_remains_is_safe():
 @pytest.mark.parametrize(("fallback", "expected"), [("mean", 0), ("least_cost", 3), ("likely", 1)])
 def test_falls_back_when_nothing_is_safe(fallback, expected):
     """Seen to fail when the fallback's choice is not taken."""
-    proposed = candidates([1.0, 5.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0], [0.0, -1.0, -9.0, -8.0, -7.0, -7.0, -7.0, -7.0])
+    proposed = candidates(
+        [1.0, 5.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0], [0.0, -1.0, -9.0, -8.0, -7.0, -7.0, -7.0, -7.0]
+    )
     judged = verification([70.0, 65.0, 64.0, 60.0, 80.0, 80.0, 80.0, 80.0], 50.0)
     decision = select(proposed, judged, fallback)
     assert decision.fell_back.tolist() == [True]
@@ -96,7 +108,9 @@ def policy_with_forecast(agent, forecast: float, **options):
     """A policy whose critic says the same of every candidate."""
     with torch.no_grad():
         agent.model.critic.head.weight.zero_()
-        agent.model.critic.head.bias.copy_(agent.model.normalizer.normalize("cost_to_go", torch.tensor([forecast])))
+        agent.model.critic.head.bias.copy_(
+            agent.model.normalizer.normalize("cost_to_go", torch.tensor([forecast]))
+        )
     return agent.policy(ExecutionOptions(candidates=8, **options))
 
 
@@ -143,7 +157,9 @@ def test_two_point_noise_lies_one_deviation_from_the_mean(agent):
     policy = agent.policy()
     policy.reset(torch.zeros(1, 2), [[4.0]])
     reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
-    with torch.no_grad():  # a return-to-go that never varies, so that all candidates share one action distribution
+    with (
+        torch.no_grad()
+    ):  # a return-to-go that never varies, so that all candidates share one action distribution
         reading.return_to_go.log_deviation.fill_(-30.0)
     agent.model.get_buffer("action_low").fill_(-99.0)
     agent.model.get_buffer("action_high").fill_(99.0)
@@ -161,7 +177,9 @@ def test_two_point_noise_lies_one_deviation_from_the_mean(agent):
 def test_which_return_enters_the_past(agent, which):
     """Seen to fail when the expected return stands in for the highest."""
     policy = policy_with_forecast(agent, forecast=5.0, rounds=1, past_return=which)
-    policy.reset(torch.zeros(1, 2), [[4.0]])  # nothing is safe: candidate 0 is executed, whatever else was proposed
+    policy.reset(
+        torch.zeros(1, 2), [[4.0]]
+    )  # nothing is safe: candidate 0 is executed, whatever else was proposed
     decision = policy.act(torch.zeros(1, 2))
     proposed = decision.candidates.return_to_go[0]
     expected = {"selected": proposed[0], "expected": proposed[0], "highest": proposed.max()}[which]
@@ -189,9 +207,13 @@ def test_risk_reads_the_forecast(agent):
     policy.reset(torch.zeros(1, 2), [[4.0]])
     reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
     options = ExecutionOptions(candidates=3)
-    proposed = propose(agent.model, reading, options, *draw(1, 1, options, torch.Generator().manual_seed(0)))
+    proposed = propose(
+        agent.model, reading, options, *draw(1, 1, options, torch.Generator().manual_seed(0))
+    )
     plain = verify(agent.model, reading, proposed, torch.tensor([[4.0]]))
-    wary = verify(agent.model, reading, proposed, torch.tensor([[4.0]]), risk=lambda f: f.mean + 1.0)
+    wary = verify(
+        agent.model, reading, proposed, torch.tensor([[4.0]]), risk=lambda f: f.mean + 1.0
+    )
     assert torch.allclose(wary.cost, plain.cost + 1.0)
 
 

@@ -13,7 +13,12 @@ from tests.conftest import tiny_config
 def test_an_update_descends_on_both_losses(data):
     """Seen to fail when the optimiser steps up the gradient."""
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
-    trainer = Trainer(agent, WindowSampler(data, window=4), FitConfig(warmup_updates=0, learning_rate=3e-3), seed=0)
+    trainer = Trainer(
+        agent,
+        WindowSampler(data, window=4),
+        FitConfig(warmup_updates=0, learning_rate=3e-3),
+        seed=0,
+    )
     first = trainer.step()
     for _ in range(60):
         last = trainer.step()
@@ -22,13 +27,16 @@ def test_an_update_descends_on_both_losses(data):
 
 
 def test_gradients_are_clipped(data):
-    """Seen to fail without clipping: the recorded norm is the one before, the applied one must be the bound."""
+    """Seen to fail without clipping: the recorded norm is the one before, the applied one must be
+    the bound."""
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     config = FitConfig(warmup_updates=0, gradient_clip=1e-3)
     trainer = Trainer(agent, WindowSampler(data, window=4), config, seed=0)
     metrics = trainer.step()
     for phase in agent.phases:
-        applied = torch.stack([p.grad.norm() for p in phase.parameters if p.grad is not None]).norm()
+        applied = torch.stack(
+            [p.grad.norm() for p in phase.parameters if p.grad is not None]
+        ).norm()
         assert metrics[f"{phase.name}/gradient_norm"] > 1e-2
         assert applied < 1.001e-3
 

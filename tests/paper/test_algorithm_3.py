@@ -1,6 +1,8 @@
-"""Algorithm 3, piece by piece: attenuate, roll out, relabel, aggregate, train under an entropy constraint.
+"""Algorithm 3, piece by piece: attenuate, roll out, relabel, aggregate, train under an entropy
+constraint.
 
-Equations 8 and 9 stand in `test_objectives.py`; the whole loop in `tests/training/test_finetune.py`.
+Equations 8 and 9 stand in `test_objectives.py`; the whole loop in
+`tests/training/test_finetune.py`.
 """
 
 import math
@@ -15,7 +17,14 @@ from saformer.data.limits import Limit
 from saformer.data.sampling import WindowSampler
 from saformer.evaluation.confidence import holds, student_quantile, upper_bound
 from saformer.training.attenuation import attenuation_factors
-from saformer.training.experience import ExploredEpisode, Reference, next_fallback, promising, targets_for, unspent
+from saformer.training.experience import (
+    ExploredEpisode,
+    Reference,
+    next_fallback,
+    promising,
+    targets_for,
+    unspent,
+)
 from saformer.training.losses import means_of
 
 HIGH, LOW = Limit("100", (100.0,)), Limit("60", (60.0,))
@@ -25,7 +34,20 @@ def row(
     number: int, limit: Limit, *, cost: float = 2.0, earned: float = 3.0, fallback: str = "mean"
 ) -> ExploredEpisode:
     return ExploredEpisode(
-        number, 0, limit.name, limit.values, (1.0,), 0, (cost,), earned, 4, "terminated", False, 0.0, 0.0, fallback
+        number,
+        0,
+        limit.name,
+        limit.values,
+        (1.0,),
+        0,
+        (cost,),
+        earned,
+        4,
+        "terminated",
+        False,
+        0.0,
+        0.0,
+        fallback,
     )
 
 
@@ -36,7 +58,9 @@ def test_attenuation_compounds_down_to_a_floor():
     assert attenuation_factors(1.0, 1.0) == (1.0,)
 
 
-@pytest.mark.parametrize(("attenuation", "floor"), [(0.0, 0.1), (1.1, 0.5), (0.9, 0.0), (0.9, 0.95)])
+@pytest.mark.parametrize(
+    ("attenuation", "floor"), [(0.0, 0.1), (1.1, 0.5), (0.9, 0.0), (0.9, 0.95)]
+)
 def test_odd_attenuations_are_refused(attenuation, floor):
     with pytest.raises(ValueError, match="must lie in"):
         attenuation_factors(attenuation, floor)
@@ -50,7 +74,11 @@ def test_limits_are_explored_in_turn_each_a_little_lower_than_the_last_time():
         ("100", 0.9), ("60", 0.9), ("100", 0.8), ("60", 0.8)
     ]  # fmt: skip
     later = targets_for([LOW], [row(0, HIGH), row(1, LOW), row(2, LOW)], factors, count=3)
-    assert [target.factor for target in later] == [0.7, 0.9, 0.8]  # it begins anew, and never compounds to zero
+    assert [target.factor for target in later] == [
+        0.7,
+        0.9,
+        0.8,
+    ]  # it begins anew, and never compounds to zero
     assert later[0].prompt == pytest.approx((42.0,))
 
 
@@ -60,22 +88,32 @@ def test_exploration_goes_on_in_the_way_that_was_better():
     rows = [row(0, HIGH, cost=120.0), row(1, HIGH, cost=130.0)]
     assert next_fallback([], kinds, reference, lanes=2) == "mean"
     assert next_fallback(rows, kinds, reference, lanes=2) == "least_cost"
-    rows += [row(2, HIGH, cost=110.0, fallback="least_cost"), row(3, LOW, cost=60.0, fallback="least_cost")]
+    rows += [
+        row(2, HIGH, cost=110.0, fallback="least_cost"),
+        row(3, LOW, cost=60.0, fallback="least_cost"),
+    ]
     assert next_fallback(rows, kinds, reference, lanes=2) == "least_cost"
     rows += [row(4, HIGH, cost=199.0, fallback="least_cost")]
     assert next_fallback(rows, kinds, reference, lanes=2) == "least_cost"  # as the round began
     rows += [row(5, HIGH, cost=199.0, fallback="least_cost")]
-    assert next_fallback(rows, kinds, reference, lanes=2) == "least_cost"  # worse now; the fourth round tries the worse
+    assert (
+        next_fallback(rows, kinds, reference, lanes=2) == "least_cost"
+    )  # worse now; the fourth round tries the worse
     assert next_fallback(rows, ("mean", "mean"), reference, lanes=2) == "mean"
 
 
 def test_to_stand_still_is_a_fault_as_an_overrun_is():
-    """Held against what the cheapest data earns for its cost. Seen to fail when only costs count."""
+    """Held against what the cheapest data earns for its cost. Seen to fail when only costs
+    count."""
     reference = Reference(cost=(80.0,), earned=20.0, scale=25.0)
-    assert reference.fault(row(0, LOW, cost=60.0, earned=15.0)) == 0.0  # 60 of 80: three quarters of 20
+    assert (
+        reference.fault(row(0, LOW, cost=60.0, earned=15.0)) == 0.0
+    )  # 60 of 80: three quarters of 20
     assert reference.fault(row(0, LOW, cost=75.0, earned=30.0)) == pytest.approx(0.25)
     assert reference.fault(row(0, LOW, cost=10.0, earned=0.0)) == pytest.approx(15 / 25)
-    assert reference.fault(row(0, HIGH, cost=90.0, earned=15.0)) == pytest.approx(5 / 25)  # no more than the data
+    assert reference.fault(row(0, HIGH, cost=90.0, earned=15.0)) == pytest.approx(
+        5 / 25
+    )  # no more than the data
     poor = Reference(cost=(80.0,), earned=-10.0, scale=20.0)
     assert poor.fault(row(0, LOW, cost=60.0, earned=-12.0)) == pytest.approx(0.1)
 
@@ -106,17 +144,26 @@ def test_every_fourth_new_window_is_shown_under_the_limit_that_was_kept(data):
     shown, real = (one.sample(64, torch.Generator().manual_seed(1)) for one in (sampler, plain))
     more = (shown.limit - real.limit)[:, 0]
     is_first = real.limit[:, 0] == float(np.float32(new.episode_cost[0, 0]))
-    expected = torch.where(is_first & (torch.arange(64) % 4 == 3) & (torch.arange(64) >= 32), 2.5, 0.0)
+    expected = torch.where(
+        is_first & (torch.arange(64) % 4 == 3) & (torch.arange(64) >= 32), 2.5, 0.0
+    )
     assert expected.any()
     assert torch.allclose(more, expected, atol=1e-5)
-    assert torch.allclose(shown.cost_to_go - real.cost_to_go, more[:, None, None].expand(-1, 4, 1), atol=1e-5)
+    assert torch.allclose(
+        shown.cost_to_go - real.cost_to_go, more[:, None, None].expand(-1, 4, 1), atol=1e-5
+    )
     assert torch.equal(shown.state, real.state)
 
 
 def test_the_most_promising_quarter_is_near_the_lowest_target_and_earned_most():
     """Seen to fail when what was earned is not looked at."""
-    costs, returns = (100.0, 80.0, 70.0, 65.0, 64.0, 90.0, 20.0, 10.0), (9.0, 8.0, 1.0, 5.0, 3.0, 9.0, 9.0, 9.0)
-    rows = [row(n, LOW, cost=c, earned=r) for n, (c, r) in enumerate(zip(costs, returns, strict=True))]
+    costs, returns = (
+        (100.0, 80.0, 70.0, 65.0, 64.0, 90.0, 20.0, 10.0),
+        (9.0, 8.0, 1.0, 5.0, 3.0, 9.0, 9.0, 9.0),
+    )
+    rows = [
+        row(n, LOW, cost=c, earned=r) for n, (c, r) in enumerate(zip(costs, returns, strict=True))
+    ]
     assert promising(rows) == [1, 3]  # of 64, 65, 70 and 80
 
 
@@ -150,13 +197,16 @@ def test_each_loss_reaches_its_own_part_and_no_other(tuned, batch):
         terms = [means_of(term, 1) for term in phase.terms(batch).values() if not term.watched]
         torch.stack(terms).sum().backward()
         reached = {
-            name for name, part in parts.items() if any(p.grad is not None and p.grad.any() for p in part.parameters())
+            name
+            for name, part in parts.items()
+            if any(p.grad is not None and p.grad.any() for p in part.parameters())
         }
         assert reached == {phase.name}
 
 
 def test_the_actor_minimises_eq_8(tuned, batch):
-    """The likelihood of Eq. 5, and what entropy is left over, weighted. Seen to fail when the target is 0."""
+    """The likelihood of Eq. 5, and what entropy is left over, weighted. Seen to fail when the
+    target is 0."""
     terms = {name: term.mean().item() for name, term in tuned.actor_terms(batch).items()}
     expected = -0.2 * (terms["entropy"] + 1)  # one action: the target is -1
     assert terms["entropy_bonus"] == pytest.approx(expected, rel=1e-5)
@@ -173,7 +223,8 @@ def test_weights_are_those_of_any_saformer_and_the_temperature_is_beside_them(tu
 
 
 def test_new_windows_have_a_stated_share_and_their_real_cost(data):
-    """Windows of new trajectories are a sampler's of those alone. Seen to fail when new ones are drowned."""
+    """Windows of new trajectories are a sampler's of those alone. Seen to fail when new ones are
+    drowned."""
     old, new = data.filter(np.arange(100)), data.filter(np.arange(100, 103))
     sampler = GrowingSampler(old, window=4, room=Room(5, 100), share=0.25, device="cpu")
     generator = torch.Generator().manual_seed(0)
@@ -182,14 +233,20 @@ def test_new_windows_have_a_stated_share_and_their_real_cost(data):
     places = [sampler._new.state.data_ptr(), sampler._counted.data_ptr()]
     sampler.append(new.filter(np.arange(2)))
     sampler.append(new.filter(np.arange(2, 3)))
-    assert [sampler._new.state.data_ptr(), sampler._counted.data_ptr()] == places  # a recorded update reads it there
+    assert [
+        sampler._new.state.data_ptr(),
+        sampler._counted.data_ptr(),
+    ] == places  # a recorded update reads it there
     real = set(np.float32(new.episode_cost[:, 0]).tolist())
     drawn = [sampler.sample(16, generator) for _ in range(20)]
     for batch in drawn:
         assert [cost in real for cost in batch.limit[:, 0].tolist()] == [False] * 12 + [True] * 4
     assert {cost for batch in drawn for cost in batch.limit[:, 0].tolist()} >= real
     starts = torch.arange(60)
-    ours, theirs = sampler._new.windows(starts, torch.arange(4)), WindowSampler(new, window=4).windows(starts)
+    ours, theirs = (
+        sampler._new.windows(starts, torch.arange(4)),
+        WindowSampler(new, window=4).windows(starts),
+    )
     assert all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
 
 

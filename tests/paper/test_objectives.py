@@ -1,6 +1,7 @@
 """Equations 2 and 5 to 9, against numbers worked out by hand.
 
-Each docstring names a mutation of the code under which the test was seen to fail; `tests/mutants.py` applies them.
+Each docstring names a mutation of the code under which the test was seen to fail;
+`tests/mutants.py` applies them.
 """
 
 import math
@@ -42,7 +43,9 @@ def test_eq_2_squared_action_error():
     """Seen to fail when the error is averaged over action dimensions."""
     predicted = torch.tensor([[[1.0, 2.0], [0.0, 0.0]]])
     action = torch.tensor([[[0.0, 0.0], [3.0, 4.0]]])
-    assert action_error(predicted, action, torch.tensor([[YES, YES]])).mean().item() == 15.0  # (1 + 4 + 9 + 16) / 2
+    assert (
+        action_error(predicted, action, torch.tensor([[YES, YES]])).mean().item() == 15.0
+    )  # (1 + 4 + 9 + 16) / 2
     assert action_error(predicted, action, torch.tensor([[YES, NO]])).mean().item() == 5.0
 
 
@@ -65,13 +68,17 @@ def test_eq_5_three_likelihoods():
     terms = {name: term.mean().item() for name, term in actor_nll(predictions, batch).items()}
     assert terms["cost_to_go"] == pytest.approx(1.418939, abs=1e-6)  # 1/2 + ln(2 pi)/2
     assert terms["return_to_go"] == pytest.approx(2.112086, abs=1e-6)  # 1/2 + ln 2 + ln(2 pi)/2
-    assert terms["action"] == pytest.approx(2.144730, abs=1e-6)  # 1.418939 + (1/2 - ln 2 + ln(2 pi)/2)
+    assert terms["action"] == pytest.approx(
+        2.144730, abs=1e-6
+    )  # 1.418939 + (1/2 - ln 2 + ln(2 pi)/2)
 
 
 def test_eq_6_squared_forecast_error():
     """Seen to fail when the error is not squared."""
     forecast, truth = torch.tensor([[[3.0], [4.0], [2.0]]]), torch.tensor([[[3.0], [1.0], [1.0]]])
-    assert forecast_error(forecast, truth, torch.tensor([[YES, YES, YES]])).mean().item() == pytest.approx(10 / 3)
+    assert forecast_error(
+        forecast, truth, torch.tensor([[YES, YES, YES]])
+    ).mean().item() == pytest.approx(10 / 3)
     assert forecast_error(forecast, truth, torch.tensor([[YES, YES, NO]])).mean().item() == 4.5
 
 
@@ -114,9 +121,14 @@ def test_eq_8_lagrangian_and_its_dual():
 
 def test_eq_8_each_loss_reaches_its_own_side_only():
     """Seen to fail when the temperature is not detached from the actor's loss."""
-    log_temperature, entropy = torch.tensor(0.3, requires_grad=True), torch.tensor(1.0, requires_grad=True)
+    log_temperature, entropy = (
+        torch.tensor(0.3, requires_grad=True),
+        torch.tensor(1.0, requires_grad=True),
+    )
     actor, dual = entropy_constrained(torch.tensor(2.0), entropy, log_temperature, target=3.0)
-    assert torch.autograd.grad(actor, log_temperature, allow_unused=True, retain_graph=True) == (None,)
+    assert torch.autograd.grad(actor, log_temperature, allow_unused=True, retain_graph=True) == (
+        None,
+    )
     assert torch.autograd.grad(dual, entropy, allow_unused=True) == (None,)
 
 

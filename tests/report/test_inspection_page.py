@@ -37,17 +37,23 @@ def test_unknown_figures_are_dashes():
 
 @pytest.mark.parametrize("name", ["data", "two_cost_data"])
 def test_the_page_stands_alone(tmp_path, request, name):
-    """Two figures a constraint, warnings on top, nothing to be fetched. Seen to fail when a style is linked."""
+    """Two figures a constraint, warnings on top, nothing to be fetched. Seen to fail when a style
+    is linked."""
     inspection = inspect(request.getfixturevalue(name)).plain()
     path = write_inspection(inspection, tmp_path / "deep" / "page.html", title="my <logs>")
     page = path.read_text()
     assert page.count("<svg") == 2 * len(inspection["constraints"])
     assert "<title>my &lt;logs&gt;</title>" in page
-    assert page.index('class="caution"') < page.index("<h2>Thresholds") < page.index("<h2>Return and cost (torque")
+    assert (
+        page.index('class="caution"')
+        < page.index("<h2>Thresholds")
+        < page.index("<h2>Return and cost (torque")
+    )
     for warning in inspection["warnings"]:
         assert warning["text"] in page
     assert not re.search(
-        r"<(link|script|img|iframe)\b|@import|url\(\s*['\"]?http|(src|xlink:href|href)=['\"]http", page
+        r"<(link|script|img|iframe)\b|@import|url\(\s*['\"]?http|(src|xlink:href|href)=['\"]http",
+        page,
     )
 
 

@@ -43,7 +43,9 @@ def judged(two_cost_data, tmp_path) -> Run:
 
 def test_the_page_says_that_there_was_no_rollout(judged, tmp_path):
     """Seen to fail without the label."""
-    text = write_offline_report(judged, tmp_path / "pages" / "report.html", command="saformer evaluate").read_text()
+    text = write_offline_report(
+        judged, tmp_path / "pages" / "report.html", command="saformer evaluate"
+    ).read_text()
     assert NO_ROLLOUT in text
     assert "logs of &lt;pump&gt; 3" in text
     assert text.count("<svg") == 3, "limits, calibration, course"

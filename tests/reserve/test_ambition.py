@@ -36,7 +36,9 @@ def episode(cost: float, reward: float, steps: int = 10) -> Trajectory:
 def poor_and_rich(reward: float, criteria=(torque,), **options):
     """Sixty that cost 5 and earn 1, sixty that cost 10 and earn so much a step."""
     parts = [episode(0.5, 0.1) for _ in range(60)] + [episode(1.0, reward) for _ in range(60)]
-    return relabel(TrajectoryStore.of(parts, EnvironmentSpec((-1.0,), (1.0,), horizon=10)), criteria, **options)
+    return relabel(
+        TrajectoryStore.of(parts, EnvironmentSpec((-1.0,), (1.0,), horizon=10)), criteria, **options
+    )
 
 
 def test_what_had_been_earned_when_so_much_was_spent():
@@ -72,24 +74,32 @@ def test_nothing_to_gain(data):
 
 
 def test_those_whose_end_was_far_are_followed():
-    """Quick ones end soon after 5 are spent. Seen to fail when how far they went is not looked at."""
+    """Quick ones end soon after 5 are spent. Seen to fail when how far they went is not looked
+    at."""
     quick, far = [episode(0.6, 3.0) for _ in range(60)], [episode(1.0, 2.0) for _ in range(60)]
     cheap = [episode(0.5, 1.0) for _ in range(60)]
     environment = EnvironmentSpec((-1.0,), (1.0,), horizon=10)
     found = told_limits(relabel(TrajectoryStore.of(cheap + quick + far, environment), (torque,)))
     assert found["levels"][0] == pytest.approx(5.0)
-    assert found["told"][0] == pytest.approx(10.0), "twice the limit, though those of 6 had earned more"
-    near = told_limits(relabel(TrajectoryStore.of(cheap + quick + far[:49], environment), (torque,)))
+    assert found["told"][0] == pytest.approx(10.0), (
+        "twice the limit, though those of 6 had earned more"
+    )
+    near = told_limits(
+        relabel(TrajectoryStore.of(cheap + quick + far[:49], environment), (torque,))
+    )
     assert near["told"][0] == pytest.approx(6.0), "too few went far"
 
 
 def reserve_of(*, stop: float, idle: float = 3.0) -> Reserve:
-    """Under limits up to 100 the actor is told 400, up to 200 in a shield alone, never beyond; to idle 50."""
+    """Under limits up to 100 the actor is told 400, up to 200 in a shield alone, never beyond; to
+    idle 50."""
     made = Reserve(Dimensions(state=2, action=1, horizon=10))
     made.get_buffer("levels").copy_(torch.linspace(0, 400, NUM_LEVELS)[:, None])
     levels = made.get_buffer("levels")
     made.get_buffer("told").fill_(400.0)
-    made.get_buffer("gain").copy_(torch.where(levels <= 100, 0.5, torch.where(levels <= 200, -0.05, -0.15)))
+    made.get_buffer("gain").copy_(
+        torch.where(levels <= 100, 0.5, torch.where(levels <= 200, -0.05, -0.15))
+    )
     for name, value in (("stop_cost", stop), ("idle_cost", idle), ("cheapest", 50.0)):
         made.get_buffer(name).fill_(value)
     return made
@@ -129,7 +139,8 @@ def asked(limit: float, spent: float) -> Prompt:
     ],
 )
 def test_the_prompt_tells_another_limit(limit, spent, stop, expected):
-    """What was spent is the same. Seen to fail when the past tells the old one, and when nobody idles."""
+    """What was spent is the same. Seen to fail when the past tells the old one, and when nobody
+    idles."""
     prompt = asked(limit, spent)
     told = reserve_of(stop=stop).tell(prompt, prompt.cost_to_go)
     assert told.past.limit.tolist() == [[expected]]
@@ -138,7 +149,8 @@ def test_the_prompt_tells_another_limit(limit, spent, stop, expected):
 
 
 @pytest.mark.parametrize(
-    ("limit", "in_shield", "expected"), [(150.0, False, 150.0), (150.0, True, 400.0), (250.0, True, 250.0)]
+    ("limit", "in_shield", "expected"),
+    [(150.0, False, 150.0), (150.0, True, 400.0), (250.0, True, 250.0)],
 )
 def test_a_small_loss_is_for_shields(limit, in_shield, expected):
     """Seen to fail when any gain is worth it, or any loss."""
@@ -153,7 +165,9 @@ class Elsewhere:
     remaining = None
 
     def tell(self, prompt, remaining):
-        past = replace(prompt.past, limit=prompt.past.limit + 100, cost_to_go=prompt.past.cost_to_go + 100)
+        past = replace(
+            prompt.past, limit=prompt.past.limit + 100, cost_to_go=prompt.past.cost_to_go + 100
+        )
         return replace(prompt, past=past, cost_to_go=prompt.cost_to_go + 100)
 
     def select(self, model, reading, candidates, found):
@@ -181,11 +195,14 @@ def test_idling_costs_what_the_cheapest_proposals_do():
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     reserve = fit_reserve(agent.model, data, window=4, updates=200)
     assert 0 <= reserve.get_buffer("idle_cost").item() < CAUTION * 0.5
-    assert fit_reserve(agent.model, data, window=11, updates=1).get_buffer("idle_cost").isinf().all(), "no such window"
+    assert (
+        fit_reserve(agent.model, data, window=11, updates=1).get_buffer("idle_cost").isinf().all()
+    ), "no such window"
 
 
 def test_in_a_shield_nobody_stops_or_idles(data):
-    """Nothing is verified: the mean is executed whatever is left. Seen to fail when those in a shield idle."""
+    """Nothing is verified: the mean is executed whatever is left. Seen to fail when those in a
+    shield idle."""
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     agent.reserve = fit_reserve(agent.model, data, window=4, updates=1)
     agent.reserve.get_buffer("told").fill_(400.0)
@@ -201,7 +218,9 @@ def test_in_a_shield_nobody_stops_or_idles(data):
     assert torch.allclose(decision.action, plain.act(state).action)
 
 
-@pytest.mark.parametrize(("given", "expected"), [("auto", "told"), ("reserve", "reserve"), ("paper", "paper")])
+@pytest.mark.parametrize(
+    ("given", "expected"), [("auto", "told"), ("reserve", "reserve"), ("paper", "paper")]
+)
 def test_what_was_asked_for_is_kept_in_a_shield(given, expected):
     """Seen to fail when everybody is told."""
     asked = ExecutionOptions(verification=given)

@@ -1,4 +1,5 @@
-"""Verification by reserve: when a limit is at stake, what is taken then, and what it knows of costs."""
+"""Verification by reserve: when a limit is at stake, what is taken then, and what it knows of
+costs."""
 
 import json
 from dataclasses import replace
@@ -52,12 +53,16 @@ def chosen(remaining: float, stop: float, *, forecast=FORECAST, step_cost=STEP_C
         (50.0, 20.0, 0),  # it will be overrun, but there is still more than stopping takes
         (20.0, 20.0, 2),  # 60 + 3 * 1 < 40 + 3 * 9
         (50.0, torch.inf, 1),  # nothing ends an episode: the cheaper of the usual ones
-        (-41.0, torch.inf, 2),  # which would take too long to save what is missing: 101 > 200 * (3 - 2.5)
+        (
+            -41.0,
+            torch.inf,
+            2,
+        ),  # which would take too long to save what is missing: 101 > 200 * (3 - 2.5)
     ],
 )
 def test_goes_on_until_stopping_takes_all_that_is_left(remaining, stop, expected):
-    """Seen to fail when wide proposals are taken where no episode can be ended, when they are never, and when the
-    reserve is passed over."""
+    """Seen to fail when wide proposals are taken where no episode can be ended, when they are
+    never, and when the reserve is passed over."""
     decision = chosen(remaining, stop)
     assert decision.chosen.tolist() == [expected]
     assert decision.fell_back.tolist() == [expected != 0]
@@ -70,7 +75,8 @@ def test_what_leads_to_an_end_is_taken_though_it_costs_more_now():
 
 
 def test_what_costs_no_more_than_usual_is_not_cut_short():
-    """A robot that stands need not brake. Seen to fail when wide proposals are taken whatever a step costs."""
+    """A robot that stands need not brake. Seen to fail when wide proposals are taken whatever a
+    step costs."""
     assert chosen(-41.0, torch.inf, usual=3.0).chosen.tolist() == [1]
 
 
@@ -82,7 +88,9 @@ def test_only_limits_at_stake_count():
     proposed = Candidates(torch.zeros(1, 4), torch.zeros(1, 4, 1), torch.zeros(1, 4))
     known = {"needed": torch.full((1, 2), 20.0), "can_stop": torch.ones(2, dtype=torch.bool)}
     scale = torch.tensor([1.0, 0.01])
-    found = hold_back(proposed, judged, torch.zeros(1, 4, 2), usual=torch.zeros(2), scale=scale, **known)
+    found = hold_back(
+        proposed, judged, torch.zeros(1, 4, 2), usual=torch.zeros(2), scale=scale, **known
+    )
     assert found.chosen.tolist() == [3]
 
 
@@ -98,8 +106,11 @@ def test_half_of_the_proposals_are_wide():
 
 
 def test_of_two_points_the_first_is_one():
-    """Where data acts with either sign, the mean is what nobody did. Seen to fail when the first is the mean."""
-    options = ExecutionOptions(candidates=8, verification="reserve", action_noise="two_point", temperature=0.5)
+    """Where data acts with either sign, the mean is what nobody did. Seen to fail when the first is
+    the mean."""
+    options = ExecutionOptions(
+        candidates=8, verification="reserve", action_noise="two_point", temperature=0.5
+    )
     drawn = draw(50, 2, options, torch.Generator().manual_seed(0))
     returns, actions = deviations(options, *drawn)
     assert (actions[:, 0].abs() == 0.5).all()
@@ -122,15 +133,23 @@ def episode(length: int, *, terminated: bool, seed: int) -> Trajectory:
 
 def of_robots(*, terminated: int):
     """Twenty episodes of 200 steps; these end before their time, after 100."""
-    parts = [episode(100 if i < terminated else 200, terminated=i < terminated, seed=i) for i in range(20)]
-    return relabel(TrajectoryStore.of(parts, EnvironmentSpec((-1.0,) * 2, (1.0,) * 2, horizon=200)), [torque])
+    parts = [
+        episode(100 if i < terminated else 200, terminated=i < terminated, seed=i)
+        for i in range(20)
+    ]
+    return relabel(
+        TrajectoryStore.of(parts, EnvironmentSpec((-1.0,) * 2, (1.0,) * 2, horizon=200)), [torque]
+    )
 
 
 def test_stopping_costs_what_last_steps_do():
     """Seen to fail when all of an episode counts."""
     assert stop_cost(of_robots(terminated=0)).tolist() == [np.inf]
     data = of_robots(terminated=10)
-    last = [float(np.asarray(data.cost)[start + 50 : start + 100].sum()) for start in data.store.starts[:10]]
+    last = [
+        float(np.asarray(data.cost)[start + 50 : start + 100].sum())
+        for start in data.store.starts[:10]
+    ]
     assert stop_cost(data)[0] == pytest.approx(np.percentile(last, 90), rel=1e-5)
 
 
@@ -142,7 +161,8 @@ def test_what_ends_at_its_time_was_not_stopped():
 
 
 def test_learns_what_a_step_costs():
-    """Torque is a function of the action alone, so it can be known. Seen to fail when the action is not read."""
+    """Torque is a function of the action alone, so it can be known. Seen to fail when the action is
+    not read."""
     data = of_robots(terminated=10)
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
     reserve = fit_reserve(agent.model, data, window=4, updates=600)
@@ -155,13 +175,27 @@ def test_learns_what_a_step_costs():
 
 
 def test_nothing_is_learnt_of_what_was_held_out(tmp_path, monkeypatch):
-    """Neither what steps cost nor what stopping does. Seen to fail when a run's data is not split as it was."""
+    """Neither what steps cost nor what stopping does. Seen to fail when a run's data is not split
+    as it was."""
     monkeypatch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=5))
     store = of_robots(terminated=10).store.save(tmp_path / "logs")
-    brief = ["--held-out", "0.5", "--updates", "1", "--batch-size", "4", "--width", "16", "--layers", "1"]
+    brief = [
+        "--held-out",
+        "0.5",
+        "--updates",
+        "1",
+        "--batch-size",
+        "4",
+        "--width",
+        "16",
+        "--layers",
+        "1",
+    ]
     assert main(["train", str(tmp_path / "logs"), *brief, "--out", str(tmp_path / "run")]) == 0
     saformer.export(tmp_path / "run", tmp_path / "export")
-    kept = load_checkpoint(Run(tmp_path / "run").reserve_path, groups=("reserve",)).groups["reserve"]
+    kept = load_checkpoint(Run(tmp_path / "run").reserve_path, groups=("reserve",)).groups[
+        "reserve"
+    ]
     model = saformer.load(tmp_path / "run", device="cpu").model
     training, everything = (
         fit_reserve(model, relabel(part, [torque]), window=5, updates=5).state_dict()
@@ -169,7 +203,9 @@ def test_nothing_is_learnt_of_what_was_held_out(tmp_path, monkeypatch):
     )
     for name, value in kept.items():
         assert torch.equal(value, training[name]), name
-        assert name in {"told", "gain"} or not torch.equal(value, everything[name]), name  # nothing is to be gained
+        assert name in {"told", "gain"} or not torch.equal(value, everything[name]), (
+            name
+        )  # nothing is to be gained
 
 
 def test_a_policy_keeps_its_margin(data):
@@ -196,7 +232,17 @@ def test_evaluation_prepares_it_once_and_exports_carry_it(tmp_path, capsys, monk
     with monkeypatch.context() as patch:  # as older versions did
         patch.setattr("saformer.api.exporting.prepare_reserve", lambda *_, **__: None)
         saformer.export(run, tmp_path / "bare")
-    asked = ["--verification", "reserve", "--limits", "p50", "--episodes", "2", "--workers", "0", "--json"]
+    asked = [
+        "--verification",
+        "reserve",
+        "--limits",
+        "p50",
+        "--episodes",
+        "2",
+        "--workers",
+        "0",
+        "--json",
+    ]
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "bare"), *asked]) == 1
     assert "exported without a reserve" in " ".join(capsys.readouterr().err.split())

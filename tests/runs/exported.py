@@ -18,7 +18,9 @@ def telling_run(path: Path, *more: str) -> Run:
     saved, generator = run.load(), torch.Generator().manual_seed(0)
     buffers = ("normalizer.", "action_low", "action_high")
     model = {
-        name: value if name.startswith(buffers) else 0.3 * torch.randn(value.shape, generator=generator)
+        name: value
+        if name.startswith(buffers)
+        else 0.3 * torch.randn(value.shape, generator=generator)
         for name, value in saved.groups["model"].items()
     }
     run.save(Checkpoint({**saved.groups, "model": model}, saved.facts))

@@ -30,7 +30,8 @@ def spec(**changes) -> RunSpec:
 
 
 SAVED = Checkpoint(
-    {"model": {"a.b": torch.arange(3.0)}, "random": {"x": torch.tensor([7], dtype=torch.uint8)}}, {"n": 1}
+    {"model": {"a.b": torch.arange(3.0)}, "random": {"x": torch.tensor([7], dtype=torch.uint8)}},
+    {"n": 1},
 )
 
 
@@ -74,7 +75,9 @@ def test_a_death_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch, s
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(*((checkpoints, "save_file") if step == "save_file" else (os, "replace")), die)
+    monkeypatch.setattr(
+        *((checkpoints, "save_file") if step == "save_file" else (os, "replace")), die
+    )
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(tmp_path / "c", Checkpoint({"model": {"a.b": torch.zeros(3)}}, {"n": 2}))
     monkeypatch.undo()
@@ -104,7 +107,8 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
 
 
 def test_what_a_death_left_behind_is_in_nobodys_way(tmp_path):
-    """Killed while run.json was first written. Seen to fail when such a folder is taken for somebody else's."""
+    """Killed while run.json was first written. Seen to fail when such a folder is taken for
+    somebody else's."""
     (tmp_path / ".run.json.unfinished").write_text("{")
     assert Run.create(tmp_path, spec()).spec == spec()
 

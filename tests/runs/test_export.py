@@ -33,7 +33,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SAFORMER_HOME", str(tmp_path_factory.getbasetemp() / "home"))
         telling_run(folder / "run")
-        assert main(["export", str(folder / "run"), str(folder / "rounded"), "--command", "saformer train x"]) == 0
+        assert (
+            main(
+                [
+                    "export",
+                    str(folder / "run"),
+                    str(folder / "rounded"),
+                    "--command",
+                    "saformer train x",
+                ]
+            )
+            == 0
+        )
         saformer.export(folder / "run", folder / "exact", dtype="float32")
     return folder
 
@@ -65,21 +76,23 @@ def refused(capsys, *arguments: str) -> str:
 
 
 def test_in_float32_it_is_the_run_to_the_bit(made, tmp_path, capsys):
-    """Weights, limits by any percentile, frontiers, every episode, the trajectories that are drawn. Seen to fail when
-    float32 is rounded too, and when totals lose digits.
+    """Weights, limits by any percentile, frontiers, every episode, the trajectories that are drawn.
+    Seen to fail when float32 is rounded too, and when totals lose digits.
     """
     run, exact = read_model(Run(made / "run")), read_model(Run(made / "exact"))
     assert list(run) == list(exact)
     assert all(torch.equal(run[name], exact[name]) for name in run)
-    found = [judged(capsys, str(made / name), "--out", str(tmp_path / name)) for name in ("run", "exact")]
+    found = [
+        judged(capsys, str(made / name), "--out", str(tmp_path / name)) for name in ("run", "exact")
+    ]
     assert found[0] == found[1]
     traces = [json.loads((tmp_path / name / "trace.json").read_text()) for name in ("run", "exact")]
     assert traces[0] == traces[1]
 
 
 def test_rounded_to_bfloat16_are_matrices_alone(made):
-    """Eight bits of mantissa; vectors, statistics and bounds to the bit; float32 once loaded. Seen to fail when
-    statistics are rounded, and when weights stay narrow.
+    """Eight bits of mantissa; vectors, statistics and bounds to the bit; float32 once loaded. Seen
+    to fail when statistics are rounded, and when weights stay narrow.
     """
     run, kept = read_model(Run(made / "run")), read_groups(Run(made / "rounded"), "model")
     loaded = saformer.load(made / "rounded", device="cpu").model.state_dict()
@@ -98,7 +111,10 @@ def test_rounded_to_bfloat16_are_matrices_alone(made):
 
 def test_rounded_it_acts_nearly_as_the_run(made, tmp_path, capsys):
     """What episodes cost and earn moves by as little as bfloat16 moves the weights."""
-    run, rounded = (judged(capsys, str(made / name), "--out", str(tmp_path / name)) for name in ("run", "rounded"))
+    run, rounded = (
+        judged(capsys, str(made / name), "--out", str(tmp_path / name))
+        for name in ("run", "rounded")
+    )
     assert run["episodes"] != rounded["episodes"], "the weights were too small to tell"
     for own, other in zip(run["verdicts"], rounded["verdicts"], strict=True):
         assert (own["limit"], own["frontier"]) == (other["limit"], other["frontier"])
@@ -108,14 +124,28 @@ def test_rounded_it_acts_nearly_as_the_run(made, tmp_path, capsys):
 
 @pytest.mark.usefixtures("without_data")
 def test_nothing_is_asked_of_data(made, tmp_path, capsys):
-    """Limits, frontiers, the shield, the reference, a sweep, the report. Seen to fail when data is opened for them."""
+    """Limits, frontiers, the shield, the reference, a sweep, the report. Seen to fail when data is
+    opened for them."""
     out = ["--out", str(tmp_path)]
     found = judged(capsys, str(made / "rounded"), "--both", "--reference", *out)
     assert [one["limit"]["name"] for one in found["verdicts"]] == list(LIMITS)
     assert "Among the data" in (tmp_path / "report.html").read_text()
-    brief = ["--option", "temperature", "--values", "1", "--limits", "p50", "--episodes", "1", "--workers", "0"]
+    brief = [
+        "--option",
+        "temperature",
+        "--values",
+        "1",
+        "--limits",
+        "p50",
+        "--episodes",
+        "1",
+        "--workers",
+        "0",
+    ]
     assert main(["sweep", str(made / "rounded"), *brief, *out]) == 0
-    assert {"evaluation.json", "trace.json", "sweep.json", "run.json"} <= {file.name for file in tmp_path.iterdir()}
+    assert {"evaluation.json", "trace.json", "sweep.json", "run.json"} <= {
+        file.name for file in tmp_path.iterdir()
+    }
     assert {file.name for file in (made / "rounded").iterdir()} == {
         "run.json", "done.json", "export.json", "weights.safetensors",
     }  # fmt: skip
@@ -126,23 +156,40 @@ def test_every_agent_can_be_exported(tmp_path, capsys, name):
     """And is judged alike, under the limit that it was trained for where it was."""
     assert train_briefly(name, tmp_path / "run") == 0
     saformer.export(tmp_path / "run", tmp_path / "export", dtype="float32")
-    found = [saformer.evaluate(tmp_path / kind, episodes=2, workers=0) for kind in ("run", "export")]
+    found = [
+        saformer.evaluate(tmp_path / kind, episodes=2, workers=0) for kind in ("run", "export")
+    ]
     assert found[0].rows == found[1].rows
     assert found[0].verdicts == found[1].verdicts
     if name == "dt":
-        tried = [saformer.sweep(tmp_path / kind, limits=["p50"], episodes=1, workers=0) for kind in ("run", "export")]
+        tried = [
+            saformer.sweep(tmp_path / kind, limits=["p50"], episodes=1, workers=0)
+            for kind in ("run", "export")
+        ]
         assert tried[0].plain() == tried[1].plain()
 
 
 def test_an_export_says_how_it_was_made(made):
     facts = read_facts(Run(made / "rounded"))
     assert facts["dtype"] == "bfloat16"
-    assert facts["trained"].keys() == {"command", "seed", "of_updates", "updates", "seconds", "commit"}
+    assert facts["trained"].keys() == {
+        "command",
+        "seed",
+        "of_updates",
+        "updates",
+        "seconds",
+        "commit",
+    }
     assert (facts["trained"]["command"], facts["trained"]["updates"]) == ("saformer train x", 3)
-    assert list(facts["data"]["cost_percentiles"]["torque"]) == [f"p{percent}" for percent in range(5, 100, 5)]
+    assert list(facts["data"]["cost_percentiles"]["torque"]) == [
+        f"p{percent}" for percent in range(5, 100, 5)
+    ]
     assert facts["data"]["trajectories"] == 100
     assert size_of(made / "rounded") < size_of(made / "exact") < size_of(made / "run")
-    assert Run(made / "rounded").weights_path.stat().st_mode == Run(made / "rounded").spec_path.stat().st_mode
+    assert (
+        Run(made / "rounded").weights_path.stat().st_mode
+        == Run(made / "rounded").spec_path.stat().st_mode
+    )
 
 
 def test_an_unfinished_run_can_be_exported(made, tmp_path):
@@ -191,12 +238,16 @@ def pickled(_: bytes) -> bytes:
         ("export.json", lambda _: b"[]", "export.json is damaged: it has no environment, sha256"),
         ("export.json", lambda _: b'{"sha256": "", "environment": {}}', "export.json is damaged"),
         ("run.json", None, "is not a run: it has no run.json"),
-        ("run.json", lambda content: content.replace(b'"seed": 0', b'"seed": 1'), "is not what was exported"),
+        (
+            "run.json",
+            lambda content: content.replace(b'"seed": 0', b'"seed": 1'),
+            "is not what was exported",
+        ),
     ],
 )
 def test_a_damaged_export_is_refused_in_one_line(made, tmp_path, capsys, damage):
-    """Cut short, with one bit flipped, exchanged for a pickle, or without a part. Seen to fail when the checksum is not
-    compared.
+    """Cut short, with one bit flipped, exchanged for a pickle, or without a part. Seen to fail when
+    the checksum is not compared.
     """
     name, spoil, message = damage
     shutil.copytree(made / "rounded", tmp_path / "export")
@@ -231,7 +282,9 @@ def test_an_export_is_nothing_to_train_on_with(made, tmp_path, capsys):
     for more in ([], ["--resume"]):
         capsys.readouterr()
         assert tiny_run(tmp_path / "export", *more) == 1
-        assert "holds an export, which cannot be trained" in " ".join(capsys.readouterr().err.split())
+        assert "holds an export, which cannot be trained" in " ".join(
+            capsys.readouterr().err.split()
+        )
     assert Run(tmp_path / "export").weights_path.exists()
 
 
@@ -240,7 +293,9 @@ def test_what_cannot_be_exported(made, tmp_path, capsys):
     assert "is an export already" in refused(capsys, "export", rounded, str(tmp_path / "x"))
     assert "exports are never overwritten" in refused(capsys, "export", run, rounded)
     assert "is not a run" in refused(capsys, "export", str(tmp_path / "none"), str(tmp_path / "x"))
-    with pytest.raises(ValueError, match="unknown dtype 'float16'; weights are kept in bfloat16 or float32"):
+    with pytest.raises(
+        ValueError, match="unknown dtype 'float16'; weights are kept in bfloat16 or float32"
+    ):
         saformer.export(run, tmp_path / "x", dtype="float16")
     assert not list(tmp_path.iterdir())
 
@@ -255,7 +310,8 @@ def test_findings_do_not_mix(made, tmp_path, capsys):
 
 
 def test_code_that_an_export_names_is_not_run(tmp_path, monkeypatch, capsys):
-    """It may come from elsewhere. It can be loaded, not judged. Seen to fail when its criteria are trusted."""
+    """It may come from elsewhere. It can be loaded, not judged. Seen to fail when its criteria are
+    trusted."""
     monkeypatch.chdir(tmp_path)
     Path("exported_costs.py").write_text("def spent(step):\n    return abs(step.action).sum(-1)\n")
     assert tiny_run("run", "--criteria", "exported_costs:spent") == 0
@@ -263,19 +319,26 @@ def test_code_that_an_export_names_is_not_run(tmp_path, monkeypatch, capsys):
     saformer.load("export")
     for more in ([], ["--data", "allowance"]):
         said = refused(capsys, "evaluate", "export", *more)
-        assert "criterion 'exported_costs:spent' would run Python code that a file from elsewhere names" in said
+        assert (
+            "criterion 'exported_costs:spent' would run Python code that a file from elsewhere "
+            "names" in said
+        )
         assert "The run that it was made from can be judged" in said
 
 
 def test_without_a_simulator_it_needs_the_data(tmp_path, capsys):
     """Which is said if it is gone, and found again where it is now."""
     recorded = allowance.dataset(episodes=40)
-    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(tmp_path / "logs")
+    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(
+        tmp_path / "logs"
+    )
     brief = "--updates 3 --batch-size 8 --width 16 --layers 1 --candidates 4".split()  # noqa: SIM905
     assert main(["train", str(tmp_path / "logs"), *brief, "--out", str(tmp_path / "run")]) == 0
     saformer.export(tmp_path / "run", tmp_path / "export")
     shutil.move(tmp_path / "logs", tmp_path / "moved")
-    assert "say where it is now with --data" in refused(capsys, "evaluate", str(tmp_path / "export"))
+    assert "say where it is now with --data" in refused(
+        capsys, "evaluate", str(tmp_path / "export")
+    )
     assert main(["evaluate", str(tmp_path / "export"), "--data", str(tmp_path / "moved")]) == 0
     assert "offline.json" in " ".join(capsys.readouterr().err.split())
 

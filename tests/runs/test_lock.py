@@ -26,7 +26,9 @@ with alone_in(Path(sys.argv[1])):
 @pytest.fixture
 def other(tmp_path):
     """A process that holds a folder."""
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "within\n"
         yield process
         process.kill()
@@ -44,7 +46,9 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, other):
 
 def test_fine_tuning_and_training_keep_out_a_second_program(tmp_path):
     """Seen to fail when fine-tuning or training does not ask."""
-    source = original(tmp_path / "original", allowance.dataset(episodes=100).save(tmp_path / "store").path)
+    source = original(
+        tmp_path / "original", allowance.dataset(episodes=100).save(tmp_path / "store").path
+    )
     tuned = tune(source, tmp_path / "tuned").run
     (tuned.path / "done.json").unlink()
     before = (tuned.path / "episodes.jsonl").read_bytes()
@@ -53,4 +57,10 @@ def test_fine_tuning_and_training_keep_out_a_second_program(tmp_path):
     assert (tuned.path / "episodes.jsonl").read_bytes() == before
     (source.path / "done.json").unlink()
     with alone_in(source.path), pytest.raises(RuntimeError, match="is being written"):
-        api.train(source.spec.task, preset=Preset(tiny_config(), FIT), out=source.path, resume=True, device="cpu")
+        api.train(
+            source.spec.task,
+            preset=Preset(tiny_config(), FIT),
+            out=source.path,
+            resume=True,
+            device="cpu",
+        )

@@ -33,7 +33,16 @@ def test_progress_shows_what_is_minimised():
     said = io.StringIO()
     with listening(Console(file=said, width=200)) as listener:
         listener.training(10, 10, ROW)
-    assert said.getvalue().split() == ["training:", "10", "of", "10", "actor", "-0.2500", "vae", "2.0000"]
+    assert said.getvalue().split() == [
+        "training:",
+        "10",
+        "of",
+        "10",
+        "actor",
+        "-0.2500",
+        "vae",
+        "2.0000",
+    ]
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -41,4 +50,6 @@ def test_the_terms_of_every_agent_are_those_that_reach_modules(data, name):
     """The contract names them. Seen to fail when what is watched is named like a term."""
     agent = create_agent(data, CASES[name].config(0.0, data.cost.shape[1]), seed=0)
     found = Trainer(agent, agent.sampler(data), FitConfig(batch_size=4), seed=0).step()
-    assert {term for terms in terms_of(found).values() for term in terms} == set(CASES[name].reaches)
+    assert {term for terms in terms_of(found).values() for term in terms} == set(
+        CASES[name].reaches
+    )

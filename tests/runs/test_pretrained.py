@@ -33,12 +33,16 @@ def bundle(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_name_stands_where_a_path_would(bundle, tmp_path, monkeypatch, capsys):
-    """Nothing is written into the package, no data is made. Seen to fail when findings go to the policy's folder."""
+    """Nothing is written into the package, no data is made. Seen to fail when findings go to the
+    policy's folder."""
     before = {file.name: file.read_bytes() for file in bundle.iterdir()}
     monkeypatch.setenv("SAFORMER_HOME", str(tmp_path / "nothing"))
     assert main(["evaluate", "pretrained:tiny", *BRIEF]) == 0
     assert "runs/pretrained-tiny/evaluation.json" in "".join(capsys.readouterr().err.split())
-    assert main(["sweep", "pretrained:tiny", "--option", "temperature", "--values", "1", *BRIEF[:5]]) == 0
+    assert (
+        main(["sweep", "pretrained:tiny", "--option", "temperature", "--values", "1", *BRIEF[:5]])
+        == 0
+    )
     kept = {"run.json", "done.json", "evaluation.json", "trace.json", "report.html", "sweep.json"}
     assert {file.name for file in Path("runs/pretrained-tiny").iterdir()} == kept
     assert main(["evaluate", "pretrained:tiny", *BRIEF, "--out", "elsewhere"]) == 0
@@ -100,13 +104,21 @@ def test_what_is_bundled_is_small_and_says_where_it_came_from(name):
 @pytest.mark.parametrize("name", BUNDLED)
 def test_what_is_bundled_can_be_judged_at_once(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setenv("SAFORMER_HOME", str(tmp_path / "nothing"))
-    assert main(["evaluate", f"pretrained:{name}", *BRIEF, "--out", str(tmp_path / "found"), "--json"]) == 0
-    assert [one["limit"]["name"] for one in json.loads(capsys.readouterr().out)["verdicts"]] == ["p10", "p50"]
+    assert (
+        main(["evaluate", f"pretrained:{name}", *BRIEF, "--out", str(tmp_path / "found"), "--json"])
+        == 0
+    )
+    assert [one["limit"]["name"] for one in json.loads(capsys.readouterr().out)["verdicts"]] == [
+        "p10",
+        "p50",
+    ]
     assert Run(tmp_path / "found").spec == find_run(f"pretrained:{name}").spec
     assert not (tmp_path / "nothing").exists()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="needs hatchling to build a wheel")
+@pytest.mark.skipif(
+    importlib.util.find_spec("hatchling") is None, reason="needs hatchling to build a wheel"
+)
 def test_assets_are_in_the_wheel(project, tmp_path):
     from hatchling.builders.wheel import WheelBuilder
 
@@ -122,7 +134,16 @@ def test_no_asset_is_ignored(project):
     """What git ignores is neither committed nor packed."""
     if not (project / ".git").exists():
         pytest.skip("not a checkout")
-    folders = [project / "src" / "saformer" / "assets" / "pretrained" / name for name in (*BUNDLED, "another")]
-    files = [str(folder / name) for folder in folders for name in ("run.json", "done.json", "weights.safetensors")]
-    ignored = subprocess.run(["git", "check-ignore", *files], cwd=project, capture_output=True, text=True, check=False)
+    folders = [
+        project / "src" / "saformer" / "assets" / "pretrained" / name
+        for name in (*BUNDLED, "another")
+    ]
+    files = [
+        str(folder / name)
+        for folder in folders
+        for name in ("run.json", "done.json", "weights.safetensors")
+    ]
+    ignored = subprocess.run(
+        ["git", "check-ignore", *files], cwd=project, capture_output=True, text=True, check=False
+    )
     assert not ignored.stdout

@@ -20,7 +20,9 @@ def test_only_what_differs_is_said():
         data_fingerprint="f",
         dimensions=Dimensions(2, 1, 1),
     )
-    other = replace(spec, seed=1, agent_config={"window": 5, "trunk": {"layers": 1, "width": 64}}, limit="p20")
+    other = replace(
+        spec, seed=1, agent_config={"window": 5, "trunk": {"layers": 1, "width": 64}}, limit="p20"
+    )
     assert spec.differences(other) == [
         "agent_config.trunk.layers: 2 here, 1 there",
         "seed: 0 here, 1 there",

@@ -13,7 +13,9 @@ SMALL = ["--tasks", "allowance", "--steps", "2000"]
 
 @pytest.fixture
 def script(project) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("freeze_frontiers", project / "scripts" / "freeze_frontiers.py")
+    spec = importlib.util.spec_from_file_location(
+        "freeze_frontiers", project / "scripts" / "freeze_frontiers.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

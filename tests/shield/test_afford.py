@@ -1,4 +1,5 @@
-"""Actions brought within what they may cost: checked by hand and for any cost of the action alone."""
+"""Actions brought within what they may cost: checked by hand and for any cost of the action
+alone."""
 
 import numpy as np
 import pytest
@@ -8,7 +9,14 @@ from hypothesis import strategies as st
 from saformer.criteria import criterion, energy, torque
 from saformer.criteria.afford import Affordable
 
-COSTS = ("torque", "energy", "torque[0]", "norm(action)", "above(abs(action[1]), 0.3)", "(action[0] > 0.5) + torque")
+COSTS = (
+    "torque",
+    "energy",
+    "torque[0]",
+    "norm(action)",
+    "above(abs(action[1]), 0.3)",
+    "(action[0] > 0.5) + torque",
+)
 
 
 def affordable(*names, low=(-1.0, -1.0), high=(1.0, 1.0)) -> Affordable:
@@ -21,7 +29,8 @@ def project(within: Affordable, action, *allowed):
 
 
 def test_torque_is_afforded_by_scaling():
-    """0.5 of 2 remain: a quarter of the action. Seen to fail when the cheapest action is executed instead."""
+    """0.5 of 2 remain: a quarter of the action. Seen to fail when the cheapest action is executed
+    instead."""
     executed, cost, changed = project(affordable("torque"), [0.5, -1.0], 0.75)
     assert executed == pytest.approx([0.25, -0.5], abs=1e-6)
     assert 0.75 - 1e-6 <= cost[0] <= 0.75
@@ -82,11 +91,18 @@ def test_no_bounds_at_all_are_bounds_too():
 
 
 @pytest.mark.parametrize(
-    ("text", "read"), [("above(state[3], 1)", "state"), ("next_state[0] ** 2 + torque", "next_state"), ("cost", "cost")]
+    ("text", "read"),
+    [
+        ("above(state[3], 1)", "state"),
+        ("next_state[0] ** 2 + torque", "next_state"),
+        ("cost", "cost"),
+    ],
 )
 def test_costs_of_anything_else_are_refused(text, read):
     """Seen to fail when any criterion is taken for one of the action."""
-    with pytest.raises(ValueError, match=rf"no shield can enforce .*reads {read}, .*once it was taken"):
+    with pytest.raises(
+        ValueError, match=rf"no shield can enforce .*reads {read}, .*once it was taken"
+    ):
         affordable(text)
 
 
@@ -96,7 +112,8 @@ def test_costs_of_anything_else_are_refused(text, read):
     allowed=st.lists(st.floats(0, 2), min_size=3, max_size=3),
 )
 def test_no_action_costs_more_than_is_allowed(names, action, allowed):
-    """For costs that jump and ones that do not. Seen to fail when the search ends above what is affordable."""
+    """For costs that jump and ones that do not. Seen to fail when the search ends above what is
+    affordable."""
     within = affordable(*names)
     executed, cost, changed = project(within, action, *allowed[: len(names)])
     assert (within.cost(executed) == cost).all()
@@ -104,7 +121,9 @@ def test_no_action_costs_more_than_is_allowed(names, action, allowed):
     assert changed or executed.tolist() == np.clip(action, -1, 1).tolist()
 
 
-@given(action=st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3), allowed=st.floats(0.01, 3))
+@given(
+    action=st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3), allowed=st.floats(0.01, 3)
+)
 def test_no_more_is_taken_away_than_must_be(action, allowed):
     """Seen to fail when the search ends after its first round."""
     for criteria in ([torque], [energy], [criterion("torque + energy")]):

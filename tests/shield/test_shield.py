@@ -1,4 +1,5 @@
-"""No episode passes its limit, whatever the policy does; and the policy knows what was done in its name."""
+"""No episode passes its limit, whatever the policy does; and the policy knows what was done in its
+name."""
 
 import math
 
@@ -28,7 +29,9 @@ BOUNDS = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0)}
 class Reckless:
     """Acts at random, without a thought for limits; remembers what it is told."""
 
-    def __init__(self, *, constraints: int, actions: int = 2, cost_discount: float = 1.0, size: float = 1.5) -> None:
+    def __init__(
+        self, *, constraints: int, actions: int = 2, cost_discount: float = 1.0, size: float = 1.5
+    ) -> None:
         self._constraints, self._actions, self._size = constraints, actions, size
         self._generator, self.cost_discount = torch.Generator().manual_seed(0), cost_discount
         self.budget = Budget(torch.zeros(0, constraints), cost_discount)
@@ -51,8 +54,11 @@ class Reckless:
         self.executed.append(action)
 
 
-def drive(shield, criteria, limits, *, steps, discount=1.0, cuts=None) -> tuple[np.ndarray, list[Decision]]:
-    """What each lane spends, counted apart from the shield, exactly; `cuts` names steps and the share that is left."""
+def drive(
+    shield, criteria, limits, *, steps, discount=1.0, cuts=None
+) -> tuple[np.ndarray, list[Decision]]:
+    """What each lane spends, counted apart from the shield, exactly; `cuts` names steps and the
+    share that is left."""
     spent, decisions = [[[] for _ in criteria] for _ in limits], []
     state, costs = torch.zeros(len(limits), 2), [criterion(name) for name in criteria]
     shield.reset(state, torch.tensor(limits))
@@ -76,29 +82,38 @@ def drive(shield, criteria, limits, *, steps, discount=1.0, cuts=None) -> tuple[
 @settings(max_examples=60, deadline=None)
 @given(
     criteria=st.lists(
-        st.sampled_from(["torque", "energy", "torque[0]", "torque[1]", "norm(action)", "action[0] > 0.2"]),
+        st.sampled_from(
+            ["torque", "energy", "torque[0]", "torque[1]", "norm(action)", "action[0] > 0.2"]
+        ),
         min_size=1,
         max_size=3,
         unique=True,
     ),
-    limits=st.lists(st.lists(st.just(0.0) | st.floats(1e-6, 20), min_size=3, max_size=3), min_size=1, max_size=3),
+    limits=st.lists(
+        st.lists(st.just(0.0) | st.floats(1e-6, 20), min_size=3, max_size=3), min_size=1, max_size=3
+    ),
     discount=st.sampled_from([1.0, 0.99, 0.5]),
     cuts=st.dictionaries(st.integers(0, 39), st.floats(0, 1), max_size=3),
     size=st.sampled_from([0.01, 0.5, 5.0]),
 )
 def test_no_limit_is_passed_whatever_the_policy_does(criteria, limits, discount, cuts, size):
-    """Random actions, limits, discounts, costs, and limits cut mid-episode. Seen to fail when nothing is projected
-    and when a limit is read at the start alone.
+    """Random actions, limits, discounts, costs, and limits cut mid-episode. Seen to fail when
+    nothing is projected and when a limit is read at the start alone.
     """
     policy = Reckless(constraints=len(criteria), cost_discount=discount, size=size)
     limits = [limit[: len(criteria)] for limit in limits]
-    over, _ = drive(Shield(policy, criteria, **BOUNDS), criteria, limits, steps=40, discount=discount, cuts=cuts)
+    over, _ = drive(
+        Shield(policy, criteria, **BOUNDS), criteria, limits, steps=40, discount=discount, cuts=cuts
+    )
     assert (over <= 0).all()
 
 
 def test_nearly_all_is_spent():
-    """A shield that lets nothing happen keeps every limit too. Seen to fail when the margin is a tenth."""
-    over, decisions = drive(Shield(Reckless(constraints=1), ["torque"], **BOUNDS), ["torque"], [[7.3]], steps=40)
+    """A shield that lets nothing happen keeps every limit too. Seen to fail when the margin is a
+    tenth."""
+    over, decisions = drive(
+        Shield(Reckless(constraints=1), ["torque"], **BOUNDS), ["torque"], [[7.3]], steps=40
+    )
     assert -1e-5 < over[0, 0] <= 0
     touched = [bool(decision.shielded) for decision in decisions]
     assert not touched[0]
@@ -116,11 +131,14 @@ def test_the_policy_learns_what_was_executed():
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_every_agent_can_be_shielded(data, name):
-    """Its history holds the executed action, its budget the real cost. Seen to fail when the history of either family
-    keeps the chosen action.
+    """Its history holds the executed action, its budget the real cost. Seen to fail when the
+    history of either family keeps the chosen action.
     """
     agent = create_agent(data, CASES[name].config(0.0, 1), seed=0)
-    plain, shield = agent.policy(), Shield(agent.policy(), data.criteria, action_low=(-1.0,), action_high=(1.0,))
+    plain, shield = (
+        agent.policy(),
+        Shield(agent.policy(), data.criteria, action_low=(-1.0,), action_high=(1.0,)),
+    )
     states = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
     plain.reset(states, [0.001, 50.0])
     shield.reset(states, [0.001, 50.0])
@@ -135,7 +153,10 @@ def test_every_agent_can_be_shielded(data, name):
 
 def test_a_shield_that_is_not_needed_changes_no_decision(agent):
     """Seen to fail when actions are rounded on their way."""
-    plain, shield = agent.policy(), Shield(agent.policy(), ["torque"], action_low=(-1.0,), action_high=(1.0,))
+    plain, shield = (
+        agent.policy(),
+        Shield(agent.policy(), ["torque"], action_low=(-1.0,), action_high=(1.0,)),
+    )
     state = torch.tensor([[1.0, 1.0], [0.5, 0.2]])
     for policy in (plain, shield):
         policy.reset(state, [60.0, 80.0])
@@ -171,8 +192,8 @@ def test_what_is_told_counts_where_it_is_more():
 
 
 def test_costs_that_nothing_avoids_are_set_aside():
-    """0.25 a step for doing nothing. Seen to fail when all that remains is spent at once, and when discounts are
-    forgotten.
+    """0.25 a step for doing nothing. Seen to fail when all that remains is spent at once, and when
+    discounts are forgotten.
     """
     names = ["0.25 + torque"]
     shield = Shield(Reckless(constraints=1, cost_discount=0.9), names, **BOUNDS, horizon=20)
@@ -184,7 +205,9 @@ def test_costs_that_nothing_avoids_are_set_aside():
 
 def test_costs_that_nothing_avoids_are_refused_where_they_cannot_be_kept():
     """Seen to fail when a limit is taken that even the cheapest actions pass."""
-    with pytest.raises(ValueError, match=r"cheapest action costs 0.25 a step .*say how many .* horizon"):
+    with pytest.raises(
+        ValueError, match=r"cheapest action costs 0.25 a step .*say how many .* horizon"
+    ):
         Shield(Reckless(constraints=1), ["0.25 + torque"], **BOUNDS)
     shield = Shield(Reckless(constraints=1), ["0.25 + torque"], **BOUNDS, horizon=20)
     with pytest.raises(ValueError, match=r"limit of 4.9 cannot be kept: .* 5 over 20 steps"):
@@ -204,7 +227,8 @@ def test_costs_of_the_state_are_refused(agent):
 @pytest.mark.parametrize("discount", [1.0, 0.95])
 @pytest.mark.parametrize("dimensions", [1, 2])
 def test_allowance_episodes_stay_within(dimensions, discount):
-    """As they are judged, without any tolerance. Seen to fail when nothing is kept back for rounding."""
+    """As they are judged, without any tolerance. Seen to fail when nothing is kept back for
+    rounding."""
     data = allowance.dataset(episodes=3, dimensions=dimensions)
     criteria = allowance.criteria(dimensions)
     bounds = {"action_low": (-1.0,) * dimensions, "action_high": (1.0,) * dimensions}
@@ -225,14 +249,17 @@ def test_allowance_episodes_stay_within(dimensions, discount):
 
 
 def test_hopper_episodes_stay_within(data):
-    """A real robot, an untrained SaFormer that is told a large limit, and one that is told the truth."""
+    """A real robot, an untrained SaFormer that is told a large limit, and one that is told the
+    truth."""
     pytest.importorskip("mujoco")
     spec = EnvironmentSpec((-1.0,) * 3, (1.0,) * 3, 1000, "Hopper-v5", {})
     costs = (criterion("torque"), criterion("energy"))
     limits = [np.array([d, 0.3 * d]) for d in (0.5, 2.0, 5.0, 11.0)]
     bounds = {"action_low": spec.action_low, "action_high": spec.action_high}
     policy = Unlimited(Reckless(constraints=2, actions=3), (1e4, 1e4))
-    episodes = rollout(Shield(policy, costs, **bounds), Maker(spec, costs), limits, range(4), horizon=40, workers=0)
+    episodes = rollout(
+        Shield(policy, costs, **bounds), Maker(spec, costs), limits, range(4), horizon=40, workers=0
+    )
     for episode in episodes:
         assert (episode.cost.sum(0) <= episode.limit).all()
         assert np.allclose(episode.cost[:, 0], np.abs(episode.trajectory.action).sum(1), atol=1e-6)
@@ -240,7 +267,8 @@ def test_hopper_episodes_stay_within(data):
 
 
 def test_a_limit_blind_policy_is_told_one_limit(two_cost_data):
-    """The account is that of the episode's own limit. Seen to fail when the policy learns the limit."""
+    """The account is that of the episode's own limit. Seen to fail when the policy learns the
+    limit."""
     inner = SaFormerAgent.create(two_cost_data, tiny_config(), seed=0).policy()
     policy = Unlimited(inner, (17.0, 18.0))
     policy.reset([[1.0, 1.0], [1.0, 1.0]], [[3.0, 4.0]])

@@ -1,6 +1,7 @@
 """A transformer block of several models in plain PyTorch, with the dropout of `training.dropout`.
 
-Run as a program it compares the kernels with it: TRITON_INTERPRET=1 python -m tests.training.block_reference
+Run as a program it compares the kernels with it: TRITON_INTERPRET=1 python -m
+tests.training.block_reference
 """
 
 import json
@@ -13,18 +14,25 @@ from saformer.training.dropout import kept, keys_of, salts_of
 EPS = 1e-5
 
 
-def drop(values: torch.Tensor, salt: torch.Tensor, index: torch.Tensor, rate: float) -> torch.Tensor:
+def drop(
+    values: torch.Tensor, salt: torch.Tensor, index: torch.Tensor, rate: float
+) -> torch.Tensor:
     return torch.where(kept(salt, index, rate), values / (1 - rate), 0.0) if rate else values
 
 
-def block_of_one(x: torch.Tensor, weights, vectors, salts, *, heads: int, rate: float) -> torch.Tensor:
-    """x [B, T, W], the weights [12 * W * W], the vectors [13 * W] and the salts [3] of one model."""
+def block_of_one(
+    x: torch.Tensor, weights, vectors, salts, *, heads: int, rate: float
+) -> torch.Tensor:
+    """x [B, T, W], the weights [12 * W * W], the vectors [13 * W] and the salts [3] of one
+    model."""
     windows, length, width = x.shape
     area = width * width
     into, out, up, down = (
         part.reshape(-1, size)
         for part, size in zip(
-            weights.split([3 * area, area, 4 * area, 4 * area]), (width, width, width, 4 * width), strict=True
+            weights.split([3 * area, area, 4 * area, 4 * area]),
+            (width, width, width, 4 * width),
+            strict=True,
         )
     )
     b_in, b_out, b_up, b_down, gain_1, shift_1, gain_2, shift_2 = vectors.split(
@@ -48,7 +56,15 @@ def block_of_one(x: torch.Tensor, weights, vectors, salts, *, heads: int, rate: 
 
 
 def differences(
-    models: int, windows: int, length: int, *, width: int, heads: int, rate: float, tokens: int, places: list[int]
+    models: int,
+    windows: int,
+    length: int,
+    *,
+    width: int,
+    heads: int,
+    rate: float,
+    tokens: int,
+    places: list[int],
 ) -> dict[str, float]:
     """How far the kernels are from this: the answers and each gradient, relative to their norms."""
     from saformer.training.fused.block import block
@@ -68,7 +84,9 @@ def differences(
     vectors.requires_grad_()
     salts = salts_of(keys_of(torch.arange(models, device=device) + 5, 3), 7, 3)
     probe = random(models * windows, length // tokens * len(places), width)
-    ours = block(x, weights, weights.detach().to(low), vectors, salts, tokens, places, heads, rate, EPS)[0]
+    ours = block(
+        x, weights, weights.detach().to(low), vectors, salts, tokens, places, heads, rate, EPS
+    )[0]
     theirs = torch.cat(
         [
             block_of_one(part, weights[m], vectors[m], salts[:, m], heads=heads, rate=rate)
@@ -77,12 +95,18 @@ def differences(
     )
     theirs = theirs.unflatten(1, (-1, tokens))[:, :, places].flatten(1, 2)
     found = {"output": (ours, theirs)}
-    sides = [torch.autograd.grad((side * probe).sum(), (x, weights, vectors)) for side in (ours, theirs)]
+    sides = [
+        torch.autograd.grad((side * probe).sum(), (x, weights, vectors)) for side in (ours, theirs)
+    ]
     found |= dict(zip(("x", "weights", "vectors"), zip(*sides, strict=True), strict=True))
-    return {name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()}
+    return {
+        name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()
+    }
 
 
-def embedding_differences(models: int, windows: int, steps: int, *, width: int, rate: float) -> dict[str, float]:
+def embedding_differences(
+    models: int, windows: int, steps: int, *, width: int, rate: float
+) -> dict[str, float]:
     """The same for tokens of three kinds."""
     from saformer.training.fused.embedding import embed
 
@@ -94,14 +118,20 @@ def embedding_differences(models: int, windows: int, steps: int, *, width: int, 
 
     values = random(models * windows, steps, sum(sizes))
     timestep = torch.randint(horizon, (models * windows, steps), generator=generator).to(device)
-    weight, bias, time = random(models, width, sum(sizes)), random(models, 3, width), random(models, horizon, width)
+    weight, bias, time = (
+        random(models, width, sum(sizes)),
+        random(models, 3, width),
+        random(models, horizon, width),
+    )
     gain, shift = 1 + 0.3 * random(models, width), random(models, width)
     learnt = [part.requires_grad_() for part in (weight, bias, time, gain, shift)]
     salts = salts_of(keys_of(torch.arange(models, device=device) + 5, 3), 7, 1)[0]
     firsts = torch.tensor([0, 1, 18, 24], dtype=torch.int32, device=device)
     ours = embed(values, timestep, *learnt, firsts, salts, sizes, rate, EPS)[0]
     each = []
-    for m, (value, at) in enumerate(zip(values.split(windows), timestep.split(windows), strict=True)):
+    for m, (value, at) in enumerate(
+        zip(values.split(windows), timestep.split(windows), strict=True)
+    ):
         kinds = zip(value.split(sizes, -1), weight[m].split(sizes, -1), bias[m], strict=True)
         lifted = torch.stack([v @ w.T + b + time[m][at] for v, w, b in kinds], 2)
         normed = F.layer_norm(lifted, (width,), gain[m], shift[m], EPS)
@@ -110,21 +140,35 @@ def embedding_differences(models: int, windows: int, steps: int, *, width: int, 
     theirs, probe = torch.cat(each), random(*ours.shape)
     found = {"output": (ours, theirs)}
     sides = [torch.autograd.grad((side * probe).sum(), learnt) for side in (ours, theirs)]
-    found |= dict(zip(("weight", "bias", "time", "gain", "shift"), zip(*sides, strict=True), strict=True))
-    return {name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()}
+    found |= dict(
+        zip(("weight", "bias", "time", "gain", "shift"), zip(*sides, strict=True), strict=True)
+    )
+    return {
+        name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()
+    }
 
 
 def head_differences(models: int, windows: int, steps: int, *, width: int) -> dict[str, float]:
     """The same for a norm and two maps that read it in turn."""
     from saformer.training.fused.heads import answer
 
-    device, generator = "cuda" if torch.cuda.is_available() else "cpu", torch.Generator().manual_seed(2)
+    device, generator = (
+        "cuda" if torch.cuda.is_available() else "cpu",
+        torch.Generator().manual_seed(2),
+    )
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(device)
 
-    x, gain, shift = random(models * windows, steps * 2, width), 1 + 0.3 * random(models, width), random(models, width)
-    learnt = [part.requires_grad_() for part in (x, gain, shift, random(models, 2, 16, width), random(models, 2, 16))]
+    x, gain, shift = (
+        random(models * windows, steps * 2, width),
+        1 + 0.3 * random(models, width),
+        random(models, width),
+    )
+    learnt = [
+        part.requires_grad_()
+        for part in (x, gain, shift, random(models, 2, 16, width), random(models, 2, 16))
+    ]
     ours = answer(*learnt, EPS)
     weight, bias = learnt[3:]
     each = []
@@ -134,8 +178,12 @@ def head_differences(models: int, windows: int, steps: int, *, width: int) -> di
     theirs, probe = torch.cat(each), random(*ours.shape)
     found = {"output": (ours, theirs)}
     sides = [torch.autograd.grad((side * probe).sum(), learnt) for side in (ours, theirs)]
-    found |= dict(zip(("x", "gain", "shift", "weight", "bias"), zip(*sides, strict=True), strict=True))
-    return {name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()}
+    found |= dict(
+        zip(("x", "gain", "shift", "weight", "bias"), zip(*sides, strict=True), strict=True)
+    )
+    return {
+        name: float((a - b).detach().norm() / b.detach().norm()) for name, (a, b) in found.items()
+    }
 
 
 if __name__ == "__main__":
@@ -144,7 +192,14 @@ if __name__ == "__main__":
     width = 128 if on_gpu else 32
     found = [
         differences(*small, width=width, heads=1, rate=0.0, tokens=5, places=[0, 1, 2, 3, 4]),
-        differences(*small, width=width // 2 if on_gpu else width, heads=2, rate=0.3, tokens=5, places=[0, 1, 3]),
+        differences(
+            *small,
+            width=width // 2 if on_gpu else width,
+            heads=2,
+            rate=0.3,
+            tokens=5,
+            places=[0, 1, 3],
+        ),
         differences(*large, width=width, heads=1, rate=0.1, tokens=1, places=[0]),
         differences(*small, width=width, heads=1, rate=0.1, tokens=2, places=[1]),
         embedding_differences(2, 5, 7, width=width, rate=0.0),

@@ -1,4 +1,5 @@
-"""What each process of tests/training/test_ranks.py does; torchrun starts it: FOLDER DEVICE SCENARIO ..."""
+"""What each process of tests/training/test_ranks.py does; torchrun starts it: FOLDER DEVICE
+SCENARIO ..."""
 
 import json
 import os
@@ -25,18 +26,48 @@ from saformer.training.fit import InterruptedTrainingError, fit
 from saformer.training.trainer import NonFiniteLossError, Observer
 from tests.conftest import tiny_config
 
-CONFIG = FitConfig(updates=12, batch_size=10, warmup_updates=3, checkpoint_every=5, report_every=1, gradient_clip=0.05)
+CONFIG = FitConfig(
+    updates=12,
+    batch_size=10,
+    warmup_updates=3,
+    checkpoint_every=5,
+    report_every=1,
+    gradient_clip=0.05,
+)
 """A batch of ten is five for each of two ranks; the clip is one that acts."""
 
 
-def train(folder: Path, ranks: Ranks, *, device="cpu", double=False, dropout=0.0, observer=None, data=None, **options):
+def train(
+    folder: Path,
+    ranks: Ranks,
+    *,
+    device="cpu",
+    double=False,
+    dropout=0.0,
+    observer=None,
+    data=None,
+    **options,
+):
     """A run of the toy task: its metrics, update by update, and its weights."""
     data = data or relabel(allowance.dataset(episodes=50), allowance.criteria())
     config = tiny_config(window=6, trunk=TrunkConfig(layers=1, width=16, heads=2, dropout=dropout))
-    agent = SaFormerAgent.create(data, config, seed=1 + 10 * ranks.rank)  # the first one's weights count
+    agent = SaFormerAgent.create(
+        data, config, seed=1 + 10 * ranks.rank
+    )  # the first one's weights count
     agent.model.to(device, torch.float64 if double else torch.float32)
     sampler = agent.sampler(data, device)
-    spec = RunSpec("t", "saformer", asdict(config), asdict(CONFIG), 1, ("torque",), None, 0, "f", agent.dimensions)
+    spec = RunSpec(
+        "t",
+        "saformer",
+        asdict(config),
+        asdict(CONFIG),
+        1,
+        ("torque",),
+        None,
+        0,
+        "f",
+        agent.dimensions,
+    )
     with ranks.first_alone():
         run = Run(folder)
         if ranks.is_first and not run.spec_path.exists():
@@ -46,7 +77,10 @@ def train(folder: Path, ranks: Ranks, *, device="cpu", double=False, dropout=0.0
 
 
 def keep(agent, folder: Path, ranks: Ranks) -> None:
-    save_file({k: v.contiguous() for k, v in agent.model.state_dict().items()}, folder / f"weights-{ranks.rank}")
+    save_file(
+        {k: v.contiguous() for k, v in agent.model.state_dict().items()},
+        folder / f"weights-{ranks.rank}",
+    )
 
 
 def same(folder: Path, ranks: Ranks, device: torch.device) -> None:
@@ -57,7 +91,11 @@ def same(folder: Path, ranks: Ranks, device: torch.device) -> None:
             shutil.copy(Run(folder / "doubles").checkpoint_path, folder / "begun")
 
     observer = Observer(progress=keep_begun)
-    keep(train(folder / "doubles", ranks, device=device, double=True, observer=observer), folder / "doubles", ranks)
+    keep(
+        train(folder / "doubles", ranks, device=device, double=True, observer=observer),
+        folder / "doubles",
+        ranks,
+    )
     keep(train(folder / "floats", ranks, device=device, dropout=0.2), folder / "floats", ranks)
 
 
@@ -76,7 +114,9 @@ def interrupted(folder: Path, ranks: Ranks, device: torch.device) -> None:
         said = str(error)
     resumed = train(folder / "broken", ranks, dropout=0.2, resume=True)
     weights = resumed.model.state_dict()
-    equal = all(torch.equal(value, weights[name]) for name, value in undisturbed.model.state_dict().items())
+    equal = all(
+        torch.equal(value, weights[name]) for name, value in undisturbed.model.state_dict().items()
+    )
     report("interrupted", folder, ranks, said=said, equal=equal)
 
 
@@ -92,7 +132,13 @@ def diverging(folder: Path, ranks: Ranks, device: torch.device) -> None:
         train(folder / "bad", ranks, data=data, observer=Observer(progress=spoil))
     except NonFiniteLossError as error:
         said = str(error)
-    report("diverging", folder, ranks, said=said, update=Run(folder / "bad").load(groups=()).facts["update"])
+    report(
+        "diverging",
+        folder,
+        ranks,
+        said=said,
+        update=Run(folder / "bad").load(groups=()).facts["update"],
+    )
 
 
 def refused(folder: Path, ranks: Ranks, device: torch.device) -> None:

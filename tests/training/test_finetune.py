@@ -1,4 +1,5 @@
-"""Fine-tuning as a whole: what it keeps, what it leaves alone, and what becomes of it when it is stopped."""
+"""Fine-tuning as a whole: what it keeps, what it leaves alone, and what becomes of it when it is
+stopped."""
 
 import hashlib
 import json
@@ -57,7 +58,9 @@ def original(path: Path, store: Path) -> Run:
 def source(tmp_path_factory) -> Run:
     """Nothing that is done with it may change it."""
     folder = tmp_path_factory.mktemp("source")
-    return original(folder / "original", allowance.dataset(episodes=100).save(folder / "store").path)
+    return original(
+        folder / "original", allowance.dataset(episodes=100).save(folder / "store").path
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +84,15 @@ def store_of(run: Run) -> TrajectoryStore:
 
 def contents(folder: Path) -> dict[str, str]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def test_the_allowance_is_spent_and_the_original_is_not_touched(source, tmp_path):
-    """Old trajectories are the same bytes. Seen to fail when new ones are put into the old store."""
+    """Old trajectories are the same bytes. Seen to fail when new ones are put into the old
+    store."""
     old_store = TrajectoryStore.open(source.spec.task)
     before = contents(source.path), contents(old_store.path)
     tuned = tune(source, tmp_path / "tuned")
@@ -98,7 +105,9 @@ def test_the_allowance_is_spent_and_the_original_is_not_touched(source, tmp_path
     for file in sorted((old_store.path / "steps").iterdir()):
         kept = (new_store.path / "steps" / file.name).read_bytes()
         assert kept[: file.stat().st_size] == file.read_bytes()
-    assert np.array_equal(new_store.episodes["digest"][: len(old_store)], old_store.episodes["digest"])
+    assert np.array_equal(
+        new_store.episodes["digest"][: len(old_store)], old_store.episodes["digest"]
+    )
     assert new_store.as_of(old_store.fingerprint) is not None
     assert not new_store.damaged()
 
@@ -109,7 +118,9 @@ def test_it_says_what_it_came_from_and_is_a_run_like_any_other(source, whole):
     assert came_from["spec"] == source.spec.digest
     assert came_from["update"] == 3
     found = api.evaluate(whole.path, episodes=2, device="cpu")
-    assert [verdict.limit.values for verdict in found.verdicts] == [(0.001,)]  # what it was made for
+    assert [verdict.limit.values for verdict in found.verdicts] == [
+        (0.001,)
+    ]  # what it was made for
     with pytest.raises(FileExistsError, match="--resume"):
         tune(source, whole.path)
 
@@ -120,7 +131,9 @@ def test_episodes_are_relabelled_with_what_they_really_cost(source, tmp_path):
     data, spec = store_of(tuned), tuned.spec
     for place, row in enumerate(rows(tuned)):
         trajectory = data[len(data) - len(rows(tuned)) + place]
-        assert row["cost"][0] == pytest.approx(np.abs(np.clip(trajectory.action, -1, 1)).sum(), rel=1e-5)
+        assert row["cost"][0] == pytest.approx(
+            np.abs(np.clip(trajectory.action, -1, 1)).sum(), rel=1e-5
+        )
         assert row["prompt"][0] == pytest.approx(5.0 * CONFIG.factors[place % len(CONFIG.factors)])
     assert spec.finetuning["limits"] == {"5": [5.0]}
 
@@ -138,7 +151,8 @@ def test_units_stay_frozen_and_everything_else_learns(source, whole):
 
 
 def test_exploration_proposes_once_and_judging_as_the_policy_does(source, whole):
-    """Where nothing is safe, more rounds are in vain. Seen to fail when exploration proposes as often."""
+    """Where nothing is safe, more rounds are in vain. Seen to fail when exploration proposes as
+    often."""
     assert source.spec.agent_config.get("rounds", 4) > 1
     assert {row["resampled"] for row in rows(whole)} == {0.0}
     assert all(row["fell_back"] > 0 for row in rows(whole))
@@ -169,8 +183,12 @@ def stopping_at(message: str, times: int = 1):
     return say
 
 
-@pytest.mark.parametrize(("message", "times"), [("episode 2 of", 1), ("episode 6 of", 1), ("after", 1), ("after", 2)])
-def test_ctrl_c_loses_nothing_and_resume_goes_on_to_the_same_end(source, whole, tmp_path, message, times):
+@pytest.mark.parametrize(
+    ("message", "times"), [("episode 2 of", 1), ("episode 6 of", 1), ("after", 1), ("after", 2)]
+)
+def test_ctrl_c_loses_nothing_and_resume_goes_on_to_the_same_end(
+    source, whole, tmp_path, message, times
+):
     """Lanes of Allowance end together. Seen to fail when the temperature is not restored."""
     with pytest.raises(InterruptedTrainingError, match="of 7 episodes; saved in"):
         tune(source, tmp_path / "broken", said=stopping_at(message, times))
@@ -181,12 +199,15 @@ def test_ctrl_c_loses_nothing_and_resume_goes_on_to_the_same_end(source, whole, 
     assert [row["seed"] for row in rows(broken)] == [row["seed"] for row in rows(whole)]
     ours, theirs = broken.load().groups, whole.load().groups
     for group in theirs:
-        assert all(torch.equal(ours[group][name], value) for name, value in theirs[group].items()), group
+        assert all(
+            torch.equal(ours[group][name], value) for name, value in theirs[group].items()
+        ), group
     assert store_of(broken).fingerprint == store_of(whole).fingerprint
 
 
 def test_a_second_ctrl_c_stops_at_once_and_can_be_resumed_too(source, whole, tmp_path):
-    """After the last episode of a round, nothing is in flight. Seen to fail when the second one gets through."""
+    """After the last episode of a round, nothing is in flight. Seen to fail when the second one
+    gets through."""
     heard = []
 
     def say(said: str) -> None:
@@ -197,7 +218,9 @@ def test_a_second_ctrl_c_stops_at_once_and_can_be_resumed_too(source, whole, tmp
 
     former = signal.signal(signal.SIGINT, signal.default_int_handler)  # which test workers ignore
     try:
-        with pytest.raises(InterruptedTrainingError, match=r"stopped at once after 6 of 7 episodes.*saved in"):
+        with pytest.raises(
+            InterruptedTrainingError, match=r"stopped at once after 6 of 7 episodes.*saved in"
+        ):
             tune(source, tmp_path / "broken", said=say)
     finally:
         signal.signal(signal.SIGINT, former)
@@ -215,7 +238,13 @@ def test_ctrl_c_between_updates_loses_none(source, whole, tmp_path):
     listener = Listener(training=training)
     with pytest.raises(InterruptedTrainingError):
         api.finetune(
-            source.path, HOPELESS, config=CONFIG, out=tmp_path / "b", device="cpu", listener=listener, workers=0
+            source.path,
+            HOPELESS,
+            config=CONFIG,
+            out=tmp_path / "b",
+            device="cpu",
+            listener=listener,
+            workers=0,
         )
     assert Run(tmp_path / "b").load().facts["update"] == 6
     broken = tune(source, tmp_path / "b", resume=True).run
@@ -229,7 +258,9 @@ def test_a_row_without_its_trajectory_is_forgotten(source, tmp_path):
         tune(source, tmp_path / "run", said=stopping_at("episode 3 of"))
     file = tmp_path / "run" / "episodes.jsonl"
     lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines, json.dumps({**json.loads(lines[-1]), "number": 3}), '{"number": 4, "cu']))
+    file.write_text(
+        "\n".join([*lines, json.dumps({**json.loads(lines[-1]), "number": 3}), '{"number": 4, "cu'])
+    )
     tuned = tune(source, tmp_path / "run", resume=True).run
     assert [row["number"] for row in rows(tuned)] == list(range(7))
     assert len(store_of(tuned)) == 100 + 7
@@ -239,7 +270,14 @@ def test_a_row_without_its_trajectory_is_forgotten(source, tmp_path):
 def test_a_killed_run_keeps_every_episode_and_goes_on(source, tmp_path, moment):
     """SIGKILL, whenever it strikes."""
     settings = "--limit 0.001 --episodes 16 --lanes 2 --updates 5 --evaluation-episodes 2 --device cpu --workers 0"
-    command = [sys.executable, "-m", "saformer.cli.main", "finetune", str(source.path), *settings.split()]
+    command = [
+        sys.executable,
+        "-m",
+        "saformer.cli.main",
+        "finetune",
+        str(source.path),
+        *settings.split(),
+    ]
     command += ["--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while len(rows(tmp_path / "run")) < 4:
@@ -292,11 +330,15 @@ def troubled_store(path: Path, trouble: str, *, truncated: bool = False) -> Path
     return TrajectoryStore.of(trajectories, environment).save(path).path
 
 
-@pytest.mark.parametrize(("trouble", "said"), [("raise", "no such joint"), ("nan", "NaN or infinite")])
+@pytest.mark.parametrize(
+    ("trouble", "said"), [("raise", "no such joint"), ("nan", "NaN or infinite")]
+)
 def test_an_environment_that_fails_is_blamed_after_everything_was_saved(tmp_path, trouble, said):
     """Seen to fail when the environment's own error gets through."""
     source = original(tmp_path / "original", troubled_store(tmp_path / "store", trouble))
-    with pytest.raises(EnvironmentFailedError, match=f"(?s)judging the limits.*{said}.*saved in .*resume"):
+    with pytest.raises(
+        EnvironmentFailedError, match=f"(?s)judging the limits.*{said}.*saved in .*resume"
+    ):
         tune(source, tmp_path / "tuned")
     run = Run(tmp_path / "tuned")
     assert run.load().facts["update"] == 0
@@ -304,7 +346,8 @@ def test_an_environment_that_fails_is_blamed_after_everything_was_saved(tmp_path
 
 
 def test_an_environment_that_never_ends_is_found_out(tmp_path):
-    """Its data ends by itself, it does not. Seen to fail when every episode may be as long as it likes."""
+    """Its data ends by itself, it does not. Seen to fail when every episode may be as long as it
+    likes."""
     source = original(tmp_path / "original", troubled_store(tmp_path / "store", "none"))
     with pytest.raises(EnvironmentFailedError, match=r"(?s)did not end within 6 steps.*saved in"):
         tune(source, tmp_path / "tuned", config=replace(CONFIG, lanes=1))
@@ -315,7 +358,9 @@ def test_an_environment_that_never_ends_is_found_out(tmp_path):
 
 
 def test_an_environment_whose_data_was_cut_off_at_the_horizon_is_cut_off_too(tmp_path):
-    source = original(tmp_path / "original", troubled_store(tmp_path / "store", "none", truncated=True))
+    source = original(
+        tmp_path / "original", troubled_store(tmp_path / "store", "none", truncated=True)
+    )
     tuned = tune(source, tmp_path / "tuned")
     assert {row["end"] for row in rows(tuned.run)} == {"truncated"}
     assert {row["num_steps"] for row in rows(tuned.run)} == {6}
@@ -332,7 +377,12 @@ def test_wrong_requests_are_refused_before_anything_is_made(source, tmp_path):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             tune(source, tmp_path / "tuned", **changes)
     assert not (tmp_path / "tuned").exists()
-    for changes in ({"episodes": 0}, {"new_share": 1.0}, {"evaluation_episodes": 1}, {"floor": 0.99}):
+    for changes in (
+        {"episodes": 0},
+        {"new_share": 1.0},
+        {"evaluation_episodes": 1},
+        {"floor": 0.99},
+    ):
         with pytest.raises(ValueError, match="must"):
             replace(CONFIG, **changes)
 
@@ -346,11 +396,14 @@ def test_another_request_does_not_resume_a_run(source, tmp_path):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_recorded_update_draws_from_what_was_appended_since(data):
-    """Nothing is recorded anew, and the limit tokens of a batch are those of the new trajectories."""
+    """Nothing is recorded anew, and the limit tokens of a batch are those of the new
+    trajectories."""
     config = tiny_config(trunk=TrunkConfig(layers=2, width=32, dropout=0.1))
     agent = SaFormerAgent.create(data, config, seed=0)
     agent.model.to("cuda")
-    sampler = GrowingSampler(data.filter(np.arange(100)), window=4, room=Room(50, 1000), share=0.5, device="cuda")
+    sampler = GrowingSampler(
+        data.filter(np.arange(100)), window=4, room=Room(50, 1000), share=0.5, device="cuda"
+    )
     trainer = PackTrainer([Member(FineTunedAgent(agent, EntropyConfig()), sampler)], FIT)
     for member in trainer.members:
         member.agent.model.train()
@@ -362,12 +415,15 @@ def test_a_recorded_update_draws_from_what_was_appended_since(data):
     _, (metrics,) = trainer.advance(3)
     assert trainer._updates_ is recorded
     assert all(np.isfinite(value) for value in metrics.values())
-    drawn = [sampler.sample(64, trainer.generators[0]).limit[32:, 0].unique().tolist() for _ in range(5)]
+    drawn = [
+        sampler.sample(64, trainer.generators[0]).limit[32:, 0].unique().tolist() for _ in range(5)
+    ]
     assert len({cost for batch in drawn for cost in batch}) > 30
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"), [({"limits": ["2", "2.0"]}, "2, 2.0 was named more than once"), ({"workers": -3}, "got -3")]
+    ("asked", "message"),
+    [({"limits": ["2", "2.0"]}, "2, 2.0 was named more than once"), ({"workers": -3}, "got -3")],
 )
 def test_what_cannot_be_asked_for_leaves_nothing_behind(source, tmp_path, asked, message):
     with pytest.raises(ValueError, match=message):

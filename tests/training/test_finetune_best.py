@@ -18,7 +18,13 @@ COSTS = (0.5, 0.2, 0.4, 0.3)
 
 
 def found(*, cost: float, limit: float = 10.0, earned: float = 1.0, holds: bool = False) -> dict:
-    return {"limit": [limit], "cost": [cost], "return": earned, "met": cost <= limit, "holds": holds}
+    return {
+        "limit": [limit],
+        "cost": [cost],
+        "return": earned,
+        "met": cost <= limit,
+        "holds": holds,
+    }
 
 
 def test_an_evaluation_is_better_if_more_limits_are_met_then_hold_then_are_overrun_less_then_earn_more():
@@ -42,15 +48,22 @@ def test_an_evaluation_is_better_if_more_limits_are_met_then_hold_then_are_overr
     merits = [merit(one, ordered[0]) for one in ordered]
     assert merits == sorted(merits)
     assert len(set(merits)) == len(merits)
-    rows = [{"update": number, "evaluation": one} for number, one in enumerate([ordered[2], ordered[7], ordered[7]])]
+    rows = [
+        {"update": number, "evaluation": one}
+        for number, one in enumerate([ordered[2], ordered[7], ordered[7]])
+    ]
     assert best_of(rows)["update"] == 1
 
 
 def test_a_limit_is_not_kept_by_standing_still():
-    """Seen to fail when returns count last only. What was not met at first may cost what it takes."""
+    """Seen to fail when returns count last only. What was not met at first may cost what it
+    takes."""
     first = {"a": found(cost=9.9, earned=5.0), "b": found(cost=15.0, earned=9.0)}
     idle = {"a": found(cost=1.0, earned=0.0, holds=True), "b": found(cost=15.0, earned=9.0)}
-    slower = {"a": found(cost=9.0, earned=4.8, holds=True), "b": found(cost=9.0, earned=1.0, holds=True)}
+    slower = {
+        "a": found(cost=9.0, earned=4.8, holds=True),
+        "b": found(cost=9.0, earned=1.0, holds=True),
+    }
     assert merit(idle, first)[:2] == (0, 0)
     assert merit(slower, first)[:2] == (2, 2)
     rows = [{"update": number, "evaluation": one} for number, one in enumerate([first, idle])]
@@ -61,7 +74,9 @@ def test_a_limit_is_not_kept_by_standing_still():
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("source")
-    return original(folder / "original", allowance.dataset(episodes=100).save(folder / "store").path)
+    return original(
+        folder / "original", allowance.dataset(episodes=100).save(folder / "store").path
+    )
 
 
 @pytest.fixture
@@ -72,7 +87,10 @@ def judged(monkeypatch) -> list[dict[str, torch.Tensor]]:
     def judge(policy, data, limits, **how):
         seen.append({name: value.clone() for name, value in policy._model.state_dict().items()})
         cost = COSTS[len(seen) - 1]
-        return {limit.name: {**found(cost=cost, limit=limit.values[0]), "bound": [cost]} for limit in limits}
+        return {
+            limit.name: {**found(cost=cost, limit=limit.values[0]), "bound": [cost]}
+            for limit in limits
+        }
 
     monkeypatch.setattr(finetune, "judge", judge)
     return seen
@@ -94,7 +112,9 @@ def test_the_run_ends_with_the_weights_of_its_best_evaluation(source, judged, tm
     assert "best" not in tuned.run.load().groups
 
 
-@pytest.mark.parametrize(("message", "times"), [("after", 2), ("episode 6 of", 1), ("after", 3), ("after", 4)])
+@pytest.mark.parametrize(
+    ("message", "times"), [("after", 2), ("episode 6 of", 1), ("after", 3), ("after", 4)]
+)
 def test_the_best_survives_an_interruption(source, judged, tmp_path, message, times):
     """Right after it was judged, and later. Seen to fail when only the latest weights are saved."""
     out: Path = tmp_path / "tuned"

@@ -48,7 +48,8 @@ def test_neighbours_do_not_change_what_a_run_drops():
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 def test_kernels_equal_plain_pytorch():
-    """Output and all gradients, with and without dropout: on a GPU in bfloat16, else interpreted in float32."""
+    """Output and all gradients, with and without dropout: on a GPU in bfloat16, else interpreted in
+    float32."""
     on_gpu = torch.cuda.is_available()
     environment = os.environ if on_gpu else os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "tests.training.block_reference"]
@@ -59,12 +60,14 @@ def test_kernels_equal_plain_pytorch():
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 def test_kernels_step_as_torch_does():
-    """Norms, clipped steps and averages, a bad step that changes nothing, runs that change kernels at a checkpoint, and
-    what is added up of an update.
+    """Norms, clipped steps and averages, a bad step that changes nothing, runs that change kernels
+    at a checkpoint, and what is added up of an update.
 
     To within 1e-6 where both begin alike; losses of whole runs to 1e-5.
     """
-    environment = os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
+    environment = (
+        os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
+    )
     command = [sys.executable, "-m", "tests.training.update_reference"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     off = json.loads(result.stdout.splitlines()[-1])
@@ -85,7 +88,9 @@ def test_on_a_gpu_recorded_steps_equal_torchs(monkeypatch):
             agent = SaFormerAgent.create(data, config, seed=seed)
             agent.model.to("cuda").train()
             members.append(Member(agent, agent.sampler(data, "cuda"), seed))
-        pack = PackTrainer(members, FitConfig(updates=40, batch_size=6, warmup_updates=2, report_every=20))
+        pack = PackTrainer(
+            members, FitConfig(updates=40, batch_size=6, warmup_updates=2, report_every=20)
+        )
         assert isinstance(pack.optimizers["actor"], PlainAdamW) is not kernels
         found.append([row for _ in range(2) for row in pack.advance(20)[1]])
     for ours, theirs in zip(*found, strict=True):
@@ -104,18 +109,25 @@ def test_only_what_the_kernels_hold_is_fused():
     assert not fits(trunk=TrunkConfig(layers=1, width=32, heads=4))
 
 
-def pack_on_gpu(*, fused: bool, dropout: float = 0.0, seeds=(0, 1), data=(HOPPER, CHEETAH)) -> PackedAgent:
+def pack_on_gpu(
+    *, fused: bool, dropout: float = 0.0, seeds=(0, 1), data=(HOPPER, CHEETAH)
+) -> PackedAgent:
     config = tiny_config(trunk=TrunkConfig(layers=2, width=64, heads=2, dropout=dropout))
-    agents = [SaFormerAgent.create(d, config, seed=seed) for d, seed in zip(data, seeds, strict=True)]
+    agents = [
+        SaFormerAgent.create(d, config, seed=seed) for d, seed in zip(data, seeds, strict=True)
+    ]
     for agent in agents:
         agent.model.to("cuda").train()
     return PackedAgent(agents, seeds=seeds, fused=fused)
 
 
-def losses(pack: PackedAgent, data=(HOPPER, CHEETAH)) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def losses(
+    pack: PackedAgent, data=(HOPPER, CHEETAH)
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Losses [terms, M], and the gradients of every parameter of every model."""
     windows = PackedSampler(
-        [agent.sampler(d, "cuda") for agent, d in zip(pack.agents, data, strict=True)], pack.dimensions
+        [agent.sampler(d, "cuda") for agent, d in zip(pack.agents, data, strict=True)],
+        pack.dimensions,
     )
     generators = [torch.Generator("cuda").manual_seed(number) for number in range(pack.num_models)]
     pack.begin_update()
@@ -137,7 +149,9 @@ def losses(pack: PackedAgent, data=(HOPPER, CHEETAH)) -> tuple[list[torch.Tensor
 @needs_a_gpu
 def test_a_fused_pack_equals_a_plain_one():
     """Losses to 1e-2 and directions of gradients to 1e-3: the kernels compute in bfloat16."""
-    (means, gradients), (fused_means, fused_gradients) = (losses(pack_on_gpu(fused=fused)) for fused in (False, True))
+    (means, gradients), (fused_means, fused_gradients) = (
+        losses(pack_on_gpu(fused=fused)) for fused in (False, True)
+    )
     assert torch.allclose(torch.stack(means), torch.stack(fused_means), rtol=1e-2, atol=1e-2)
     for one, other in zip(gradients, fused_gradients, strict=True):
         assert torch.cosine_similarity(one.flatten(), other.flatten(), dim=0) > 0.999
@@ -149,9 +163,15 @@ def test_a_fused_pack_can_be_saved_and_goes_on(tmp_path):
     found = []
     for path in (None, tmp_path / "checkpoint"):
         agents = pack_on_gpu(fused=True).agents
-        made = [agent.sampler(data, "cuda") for agent, data in zip(agents, (HOPPER, CHEETAH), strict=True)]
+        made = [
+            agent.sampler(data, "cuda")
+            for agent, data in zip(agents, (HOPPER, CHEETAH), strict=True)
+        ]
         trainer = PackTrainer(
-            [Member(agent, own, seed) for seed, (agent, own) in enumerate(zip(agents, made, strict=True))],
+            [
+                Member(agent, own, seed)
+                for seed, (agent, own) in enumerate(zip(agents, made, strict=True))
+            ],
             FitConfig(updates=8, batch_size=16, warmup_updates=1),
         )
         trainer.advance(4)
@@ -159,7 +179,9 @@ def test_a_fused_pack_can_be_saved_and_goes_on(tmp_path):
             saved = [trainer.checkpoint({}, number) for number in range(2)]
             for number, checkpoint in enumerate(saved):
                 save_checkpoint(path.with_suffix(f".{number}"), checkpoint)
-            trainer.restore([load_checkpoint(path.with_suffix(f".{number}")) for number in range(2)])
+            trainer.restore(
+                [load_checkpoint(path.with_suffix(f".{number}")) for number in range(2)]
+            )
         found.append(trainer.advance(4)[1])
     for alone, resumed in zip(*found, strict=True):
         assert alone == pytest.approx(resumed, rel=1e-3)
@@ -169,5 +191,7 @@ def test_a_fused_pack_can_be_saved_and_goes_on(tmp_path):
 def test_a_fused_run_drops_the_same_in_any_company():
     """A model's losses, dropout on, alone and packed, to the bit or nearly."""
     packed, _ = losses(pack_on_gpu(fused=True, dropout=0.1))
-    alone, _ = losses(pack_on_gpu(fused=True, dropout=0.1, seeds=(0,), data=(HOPPER,)), data=(HOPPER,))
+    alone, _ = losses(
+        pack_on_gpu(fused=True, dropout=0.1, seeds=(0,), data=(HOPPER,)), data=(HOPPER,)
+    )
     assert torch.allclose(torch.stack(packed)[:, 0], torch.stack(alone)[:, 0], rtol=1e-4)

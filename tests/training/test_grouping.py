@@ -36,12 +36,15 @@ def test_runs_of_one_architecture_are_packed_on_a_gpu_alone(tmp_path):
 
 
 def test_runs_that_differ_are_not_packed(tmp_path):
-    """Other agents, other sizes, other updates. Seen to fail when interrupted runs join fresh ones."""
+    """Other agents, other sizes, other updates. Seen to fail when interrupted runs join fresh
+    ones."""
     pair = members(tmp_path)
     dt = [
         Member(agent, agent.sampler(data))
         for data in (HOPPER, CHEETAH)
-        for agent in [DTAgent.create(data, DTConfig(window=4, trunk=TrunkConfig(layers=1, width=16)), seed=0)]
+        for agent in [
+            DTAgent.create(data, DTConfig(window=4, trunk=TrunkConfig(layers=1, width=16)), seed=0)
+        ]
     ]
     assert sizes([*pair, *dt]) == [2, 1, 1]  # padded actions would count in other agents' losses
     fit(pair[0].agent, pair[0].sampler, replace(CONFIG, updates=3), run=pair[0].run)
@@ -49,8 +52,11 @@ def test_runs_that_differ_are_not_packed(tmp_path):
 
 
 def test_runs_of_other_horizons_are_not_packed():
-    """CDT scales what a step costs by the horizon. Seen to fail when a pack takes the first run's for all."""
-    sequences = [CDTAgent.create(HOPPER, CDTConfig(window=4, trunk=TrunkConfig(layers=1, width=16)), seed=0)] * 2
+    """CDT scales what a step costs by the horizon. Seen to fail when a pack takes the first run's
+    for all."""
+    sequences = [
+        CDTAgent.create(HOPPER, CDTConfig(window=4, trunk=TrunkConfig(layers=1, width=16)), seed=0)
+    ] * 2
     sampler = sequences[0].sampler(HOPPER)
     longer = CDTAgent(replace(sequences[0].dimensions, horizon=99), sequences[0].config)
     assert sizes([Member(agent, sampler) for agent in (*sequences, longer)]) == [2, 1]
@@ -89,7 +95,8 @@ def test_finished_runs_are_not_redone(runs):
 
 
 def test_finished_runs_keep_their_metrics_if_their_weights_were_removed(runs, tmp_path):
-    """Results are small and weights are not. Seen to fail when what has no checkpoint is begun anew."""
+    """Results are small and weights are not. Seen to fail when what has no checkpoint is begun
+    anew."""
     out = shutil.copytree(runs[1], tmp_path / "runs")
     for weights in out.glob("*/checkpoint.safetensors"):
         weights.unlink()
@@ -110,7 +117,8 @@ def test_finished_runs_keep_their_metrics_if_their_weights_were_removed(runs, tm
     ],
 )
 def test_wrong_tasks_and_seeds_cost_nothing(tmp_path, wrong, message):
-    """Seen to fail when two runs share a folder, or a wrong name is found after the data of others was made."""
+    """Seen to fail when two runs share a folder, or a wrong name is found after the data of others
+    was made."""
     with pytest.raises(ValueError, match=message):
         together(tmp_path / "runs", **wrong)
     assert not (tmp_path / "runs").exists()
@@ -122,29 +130,43 @@ def test_every_limit_has_runs_of_its_own(tmp_path):
     fit_config = replace(small_.fit, updates=2, batch_size=8, evaluate_every=0)
     preset = replace(small_, fit=fit_config)
     made = saformer.train_together(
-        ["allowance"], limit=["p20", 9.0], preset=preset, data_steps=2000, out=tmp_path, device="cpu"
+        ["allowance"],
+        limit=["p20", 9.0],
+        preset=preset,
+        data_steps=2000,
+        out=tmp_path,
+        device="cpu",
     )
     assert [run.spec.limit for run in made] == ["p20", "9.0"]
     limits = [run.spec.agent_config["limit"][0] for run in made]
     assert limits[1] == 9.0
     assert limits[0] < 9.0
     with pytest.raises(ValueError, match=r"limit 9\.0 was named more than once"):
-        saformer.train_together(["allowance"], limit=[9.0, 9.0], preset=preset, data_steps=2000, out=tmp_path)
+        saformer.train_together(
+            ["allowance"], limit=[9.0, 9.0], preset=preset, data_steps=2000, out=tmp_path
+        )
 
 
 def test_every_task_may_have_a_limit_of_its_own(tmp_path):
     """Seen to fail when all tasks are trained for all limits."""
     small_ = small("cpq")
     preset = replace(small_, fit=replace(small_.fit, updates=2, batch_size=8, evaluate_every=0))
-    stores = {str(build_data("allowance", steps=steps)): f"p{steps // 100}" for steps in (1000, 2000)}
-    made = saformer.train_together(list(stores), limit=stores, preset=preset, out=tmp_path, device="cpu")
+    stores = {
+        str(build_data("allowance", steps=steps)): f"p{steps // 100}" for steps in (1000, 2000)
+    }
+    made = saformer.train_together(
+        list(stores), limit=stores, preset=preset, out=tmp_path, device="cpu"
+    )
     assert [run.spec.limit for run in made] == ["p10", "p20"]
     with pytest.raises(ValueError, match="names no limit for allowance, only for"):
-        saformer.train_together(["allowance"], limit=stores, preset=preset, out=tmp_path, device="cpu")
+        saformer.train_together(
+            ["allowance"], limit=stores, preset=preset, out=tmp_path, device="cpu"
+        )
 
 
 def test_an_interrupt_at_the_end_of_a_run_stops_the_next(tmp_path):
-    """What has finished is kept, and the same call goes on. Seen to fail when each run listens for itself."""
+    """What has finished is kept, and the same call goes on. Seen to fail when each run listens for
+    itself."""
 
     def interrupt(update, updates, metrics):
         if update == updates:
@@ -152,5 +174,7 @@ def test_an_interrupt_at_the_end_of_a_run_stops_the_next(tmp_path):
 
     with pytest.raises(InterruptedTrainingError, match="stopped after 1 of 2 runs"):
         together(tmp_path, listener=Listener(training=interrupt))
-    assert sorted(path.parent.name.split("-")[2] for path in tmp_path.glob("*/done.json")) == ["seed0"]
+    assert sorted(path.parent.name.split("-")[2] for path in tmp_path.glob("*/done.json")) == [
+        "seed0"
+    ]
     assert all(run.is_done for run in together(tmp_path))

@@ -41,7 +41,8 @@ def cdt(data: RelabelledStore, seed: int) -> Agent:
 def test_packed_sequences_equal_the_same_alone(
     make: Callable[[RelabelledStore, int], Agent], data: tuple[RelabelledStore, ...]
 ):
-    """Losses of every update, and the weights after the last. CDT's target counts actions: as many in every run.
+    """Losses of every update, and the weights after the last. CDT's target counts actions: as many
+    in every run.
 
     Seen to fail when padded outputs of a Gaussian that is not SaFormer's are left empty.
     """
@@ -49,15 +50,22 @@ def test_packed_sequences_equal_the_same_alone(
     together = [make(part, seed) for seed, part in enumerate(data)]
     for agent in (*alone, *together):
         agent.model.double()
-    trainers = [Trainer(a, a.sampler(d), CONFIG, seed=i) for i, (a, d) in enumerate(zip(alone, data, strict=True))]
+    trainers = [
+        Trainer(a, a.sampler(d), CONFIG, seed=i)
+        for i, (a, d) in enumerate(zip(alone, data, strict=True))
+    ]
     expected = [[trainer.step() for _ in range(CONFIG.updates)] for trainer in trainers]
 
-    members = [Member(a, a.sampler(d), i) for i, (a, d) in enumerate(zip(together, data, strict=True))]
+    members = [
+        Member(a, a.sampler(d), i) for i, (a, d) in enumerate(zip(together, data, strict=True))
+    ]
     pack = PackTrainer(members, CONFIG)
     for update in range(CONFIG.updates):
         for number, row in enumerate(pack.advance(1)[1]):
             assert row == pytest.approx(expected[number][update], rel=1e-5, abs=1e-5), update
     pack.unpack()
     for one, other in zip(alone, together, strict=True):
-        for (name, mine), theirs in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+        for (name, mine), theirs in zip(
+            one.model.named_parameters(), other.model.parameters(), strict=True
+        ):
             assert torch.allclose(mine, theirs, rtol=0, atol=1e-10), name

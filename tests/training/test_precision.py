@@ -12,7 +12,13 @@ from saformer.data.sampling import WindowSampler
 from saformer.training import precision
 from saformer.training.config import FitConfig
 from saformer.training.pack import PackedAgent
-from saformer.training.precision import QuickDropout, attend_quickly, kept, set_training_dtype, training_dtype
+from saformer.training.precision import (
+    QuickDropout,
+    attend_quickly,
+    kept,
+    set_training_dtype,
+    training_dtype,
+)
 from saformer.training.trainer import Trainer
 from tests.conftest import tiny_config
 
@@ -32,7 +38,8 @@ def test_dropping_changes_no_mean(share):
 
 
 def test_what_is_dropped_is_drawn_independently():
-    """Neighbours, and those four apart. Seen to fail when one number decides for all four of its quarters."""
+    """Neighbours, and those four apart. Seen to fail when one number decides for all four of its
+    quarters."""
     torch.manual_seed(0)
     gone = (kept(torch.Size([400_001]), 0.5) == 0).float() - 0.5
     for apart in (1, 2, 3, 4):
@@ -51,7 +58,8 @@ def test_dropping_is_repeated_by_the_seed_and_off_when_not_training():
 
 @pytest.mark.parametrize("heads", [1, 4])
 def test_attention_is_torchs(heads):
-    """Outputs and gradients, as near as bfloat16 is. Seen to fail when a token sees those after it."""
+    """Outputs and gradients, as near as bfloat16 is. Seen to fail when a token sees those after
+    it."""
     generator = torch.Generator().manual_seed(0)
     exact = [torch.randn(3, heads, 20, 16, generator=generator).requires_grad_() for _ in range(3)]
     rounded = [side.detach().bfloat16().requires_grad_() for side in exact]
@@ -72,10 +80,14 @@ def test_float32_and_masked_attention_are_torchs_to_the_bit():
     allowed = torch.eye(6, dtype=torch.bool) | torch.ones(6, 6, dtype=torch.bool).tril(-2)
     for mask in (None, allowed):
         options = {"attn_mask": mask, "is_causal": mask is None, "dropout_p": 0.0}
-        assert torch.equal(attend_quickly(*sides, **options), F.scaled_dot_product_attention(*sides, **options))
+        assert torch.equal(
+            attend_quickly(*sides, **options), F.scaled_dot_product_attention(*sides, **options)
+        )
     reduced = [side.bfloat16() for side in sides]
     options = {"attn_mask": allowed, "is_causal": False, "dropout_p": 0.0}
-    assert torch.equal(attend_quickly(*reduced, **options), F.scaled_dot_product_attention(*reduced, **options))
+    assert torch.equal(
+        attend_quickly(*reduced, **options), F.scaled_dot_product_attention(*reduced, **options)
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +107,9 @@ def test_a_pack_of_wide_trunks_is_reduced_too(monkeypatch, data):
     """Seen to fail when the width is asked of a layer norm: a pack's has another shape."""
     monkeypatch.setattr(precision, "_cpu_multiplies_bfloat16", lambda: True)
     config = tiny_config(trunk=TrunkConfig(layers=1, width=128))
-    pack = PackedAgent([SaFormerAgent.create(data, config, seed=seed) for seed in (0, 1)], seeds=[0, 1])
+    pack = PackedAgent(
+        [SaFormerAgent.create(data, config, seed=seed) for seed in (0, 1)], seeds=[0, 1]
+    )
     assert training_dtype(pack.model, "auto", CPU) == torch.bfloat16
 
 
@@ -115,7 +129,9 @@ def test_a_trunk_goes_back_to_float32():
 
 
 def trainer(data, **changes) -> Trainer:
-    agent = SaFormerAgent.create(data, tiny_config(trunk=TrunkConfig(layers=2, width=16, dropout=0.2)), seed=0)
+    agent = SaFormerAgent.create(
+        data, tiny_config(trunk=TrunkConfig(layers=2, width=16, dropout=0.2)), seed=0
+    )
     agent.model.train()
     return Trainer(agent, WindowSampler(data, window=4), replace(CONFIG, **changes), seed=0)
 

@@ -27,7 +27,9 @@ def start(*arguments: str, **options) -> subprocess.Popen:
     """Under torchrun, in two processes."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        ),
         "OMP_NUM_THREADS": "1",
         **options.pop("environment", {}),
     }
@@ -60,8 +62,9 @@ def shared(tmp_path_factory) -> Path:
 
 
 def test_two_ranks_are_one_with_the_whole_batch(shared, tmp_path):
-    """Padded windows, a clip that acts, and other initial weights on the second rank. Seen to fail when each rank
-    divides by its own valid steps, when gradients are clipped before they are added, and when windows are drawn twice.
+    """Padded windows, a clip that acts, and other initial weights on the second rank. Seen to fail
+    when each rank divides by its own valid steps, when gradients are clipped before they are added,
+    and when windows are drawn twice.
     """
     alone = scenarios.train(tmp_path / "doubles", Ranks(), double=True)
     rows = [list(Run(path / "doubles").metrics()) for path in (shared, tmp_path)]
@@ -76,7 +79,8 @@ def test_two_ranks_are_one_with_the_whole_batch(shared, tmp_path):
 
 
 def test_ranks_keep_the_same_weights(shared):
-    """With dropout too, of which each has its own. Seen to fail when ranks begin from weights of their own."""
+    """With dropout too, of which each has its own. Seen to fail when ranks begin from weights of
+    their own."""
     for kind in ("doubles", "floats"):
         mine, theirs = (load_file(shared / kind / f"weights-{rank}") for rank in range(2))
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
@@ -102,7 +106,8 @@ def test_what_two_ranks_began_one_can_finish(shared, tmp_path):
 
 
 def test_an_interrupt_stops_both_and_both_go_on(shared):
-    """One rank hears it. Seen to fail when each heeds its own signals alone, and when noise is the first rank's."""
+    """One rank hears it. Seen to fail when each heeds its own signals alone, and when noise is the
+    first rank's."""
     for found in reports(shared, "interrupted"):
         assert found["said"].startswith("stopped after update 7 of 12")
         assert found["equal"]
@@ -122,11 +127,34 @@ def test_agents_that_look_at_their_whole_batch_are_refused(shared):
 
 
 def test_the_command_under_torchrun(tmp_path):
-    """Ctrl-C in the terminal saves, and the first rank alone says so. Seen to fail when every rank speaks."""
-    command = ["-m", "saformer", "train", "allowance", "--out", str(tmp_path / "run"), "--device", "cpu"]
-    sizes = ["--layers", "1", "--width", "16", "--window", "3", "--batch-size", "16", "--checkpoint-every", "1000"]
+    """Ctrl-C in the terminal saves, and the first rank alone says so. Seen to fail when every rank
+    speaks."""
+    command = [
+        "-m",
+        "saformer",
+        "train",
+        "allowance",
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+    ]
+    sizes = [
+        "--layers",
+        "1",
+        "--width",
+        "16",
+        "--window",
+        "3",
+        "--batch-size",
+        "16",
+        "--checkpoint-every",
+        "1000",
+    ]
     environment = {"SAFORMER_HOME": str(tmp_path / "home")}
-    process = start(*command, *sizes, "--updates", "100000", environment=environment, start_new_session=True)
+    process = start(
+        *command, *sizes, "--updates", "100000", environment=environment, start_new_session=True
+    )
     for _ in range(600):
         if any(row["update"] >= 100 for row in Run(tmp_path / "run").metrics()):
             break

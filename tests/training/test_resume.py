@@ -29,7 +29,18 @@ AGENT = tiny_config(trunk=TrunkConfig(layers=1, width=16, dropout=0.2))
 
 def begin(data, path) -> tuple[SaFormerAgent, Run]:
     agent = SaFormerAgent.create(data, AGENT, seed=1)
-    plain = RunSpec("t", "saformer", asdict(AGENT), asdict(CONFIG), 1, ("torque",), None, 0, "f", agent.dimensions)
+    plain = RunSpec(
+        "t",
+        "saformer",
+        asdict(AGENT),
+        asdict(CONFIG),
+        1,
+        ("torque",),
+        None,
+        0,
+        "f",
+        agent.dimensions,
+    )
     run = Run(path)
     return agent, run if run.spec_path.exists() else Run.create(path, plain)
 
@@ -42,7 +53,8 @@ def train(data, path, **options) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("stop_at", [1, 4, 7, 11])
 def test_interrupt_saves_and_resume_goes_on_bit_for_bit(data, tmp_path, stop_at):
-    """Ctrl-C at any update. Seen to fail when the optimiser, or either random state, is not restored."""
+    """Ctrl-C at any update. Seen to fail when the optimiser, or either random state, is not
+    restored."""
     undisturbed = train(data, tmp_path / "whole")
 
     def interrupt(update: int, _: dict) -> None:
@@ -60,7 +72,8 @@ def test_interrupt_saves_and_resume_goes_on_bit_for_bit(data, tmp_path, stop_at)
 
 
 def test_the_last_checkpoint_holds_everything(data, tmp_path):
-    """The last checkpoint holds what was trained. Seen to fail when the optimisers are not saved."""
+    """The last checkpoint holds what was trained. Seen to fail when the optimisers are not
+    saved."""
     whole = train(data, tmp_path / "whole")
     saved = Run(tmp_path / "whole").load()
     assert saved.facts["update"] == 12
@@ -84,7 +97,9 @@ def test_evaluating_does_not_disturb_training(data, tmp_path):
 
     watched = replace(CONFIG, evaluate_every=2)
     fit(agent, WindowSampler(data, window=4), watched, seed=1, observer=Observer(evaluate=evaluate))
-    assert all(torch.equal(undisturbed[name], value) for name, value in agent.model.state_dict().items())
+    assert all(
+        torch.equal(undisturbed[name], value) for name, value in agent.model.state_dict().items()
+    )
 
 
 def test_a_loss_that_is_not_finite_saves_and_says_where(data, tmp_path):
@@ -97,14 +112,18 @@ def test_a_loss_that_is_not_finite_saves_and_says_where(data, tmp_path):
                 agent.model.actor.action_head.linear.bias.fill_(math.inf)
 
     with pytest.raises(NonFiniteLossError, match=rf"update 6: actor/action.*saved in {run.path}"):
-        fit(agent, WindowSampler(data, window=4), CONFIG, run=run, observer=Observer(progress=poison))
+        fit(
+            agent,
+            WindowSampler(data, window=4),
+            CONFIG,
+            run=run,
+            observer=Observer(progress=poison),
+        )
     assert run.load().facts["update"] == 6
 
 
 def command(path: Path, *more: str) -> list[str]:
-    settings = (
-        "--updates 400 --batch-size 8 --checkpoint-every 5 --evaluate-every 0 --width 16 --layers 1 --dropout 0.1"
-    )
+    settings = "--updates 400 --batch-size 8 --checkpoint-every 5 --evaluate-every 0 --width 16 --layers 1 --dropout 0.1"
     return [
         *(sys.executable, "-m", "saformer.cli.main", "train", "allowance", "--data-steps", "2000"),
         *(*settings.split(), "--device", "cpu", "--out", str(path), *more),
@@ -127,14 +146,20 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path, tmp_path_factory, mo
     process.wait()
     assert not Run(path).is_done, "killed too late to show anything"
     subprocess.run(command(path, "--resume"), check=True, capture_output=True)
-    ours, theirs = (load_checkpoint(p / "checkpoint.safetensors").groups for p in (path, undisturbed))
+    ours, theirs = (
+        load_checkpoint(p / "checkpoint.safetensors").groups for p in (path, undisturbed)
+    )
     for group in ("model", "optimizer.actor", "optimizer.critic", "random"):
-        assert all(torch.equal(ours[group][name], theirs[group][name]) for name in theirs[group]), group
+        assert all(torch.equal(ours[group][name], theirs[group][name]) for name in theirs[group]), (
+            group
+        )
 
 
 def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path):
     path = tmp_path / "run"
-    process = subprocess.Popen(command(path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     while not (path / "checkpoint.safetensors").exists():
         time.sleep(0.005)
     time.sleep(0.3)

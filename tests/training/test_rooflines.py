@@ -20,7 +20,9 @@ def test_operations_of_an_update_are_those_that_torch_counts(data):
     trunk = TrunkConfig(layers=2, width=64, dropout=0.1)
     agent = SaFormerAgent.create(data, replace(tiny_config(), window=6, trunk=trunk), seed=0)
     agent.model.train()
-    trainer = Trainer(agent, WindowSampler(data, window=6), FitConfig(batch_size=8, precision="bfloat16"), seed=0)
+    trainer = Trainer(
+        agent, WindowSampler(data, window=6), FitConfig(batch_size=8, precision="bfloat16"), seed=0
+    )
     with FlopCounterMode(display=False) as counter:
         trainer.step()
     counted = update_work(dimensions_of(data), trunk, window=6, batch=8, element_bytes=2)

@@ -25,9 +25,13 @@ def test_arithmetic_is_what_torch_counts():
     reading = rooflines.reading(TRUNK, **sizes)
     assert reading.operations == pytest.approx(counted(lambda: model.read(prompt)), rel=0.02)
     naive = rooflines.naive(TRUNK, candidates=CASE.candidates, **sizes)
-    assert naive.operations == pytest.approx(counted(lambda: naive_decision(model, prompt, CASE.candidates)), rel=0.02)
+    assert naive.operations == pytest.approx(
+        counted(lambda: naive_decision(model, prompt, CASE.candidates)), rel=0.02
+    )
     both = reading + rooflines.one_round(TRUNK, candidates=CASE.candidates, **sizes)
-    assert both.operations == pytest.approx(counted(lambda: policy.act(torch.zeros(2, 11))), rel=0.02)
+    assert both.operations == pytest.approx(
+        counted(lambda: policy.act(torch.zeros(2, 11))), rel=0.02
+    )
     assert both == CASE.work
 
 

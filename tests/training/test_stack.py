@@ -28,21 +28,28 @@ every_agent = pytest.mark.parametrize("name", NAMES)
 def made(name: str, *, dropout: float = 0.0) -> list[Agent]:
     agents = []
     for seed, (data, limit) in enumerate(zip(DATA, LIMITS, strict=True)):
-        agents.append(create_agent(data, replace(CASES[name].config(dropout, 1), limit=(limit,)), seed=seed))
+        agents.append(
+            create_agent(data, replace(CASES[name].config(dropout, 1), limit=(limit,)), seed=seed)
+        )
         agents[-1].model.double()  # so that nothing but a mistake tells runs apart
     return agents
 
 
 def members(agents: list[Agent]) -> list[Member]:
-    return [Member(a, a.sampler(d), seed) for seed, (a, d) in enumerate(zip(agents, DATA, strict=True))]
+    return [
+        Member(a, a.sampler(d), seed) for seed, (a, d) in enumerate(zip(agents, DATA, strict=True))
+    ]
 
 
 @pytest.fixture
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What losses draw from torch's own stream is half of everything: a stack draws other numbers than one model."""
+    """What losses draw from torch's own stream is half of everything: a stack draws other numbers
+    than one model."""
     monkeypatch.setattr(torch, "randn_like", lambda x: torch.full_like(x, 0.5))
     monkeypatch.setattr(torch, "rand_like", lambda x: torch.full_like(x, 0.5))
-    monkeypatch.setattr(torch, "randn", lambda *shape, **how: torch.full(shape, 0.5, dtype=how["dtype"]))
+    monkeypatch.setattr(
+        torch, "randn", lambda *shape, **how: torch.full(shape, 0.5, dtype=how["dtype"])
+    )
 
 
 @pytest.mark.usefixtures("without_noise")
@@ -50,7 +57,8 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stacked_runs_equal_the_same_runs_alone(name):
     """Losses of every update, and weights, targets and multipliers after the last.
 
-    Seen to fail when all models are held to the first one's limit, and when their gradients are clipped as one.
+    Seen to fail when all models are held to the first one's limit, and when their gradients are
+    clipped as one.
     """
     alone, together = made(name), made(name)
     trainers = [Trainer(m.agent, m.sampler, CONFIG, seed=m.seed) for m in members(alone)]
@@ -61,7 +69,9 @@ def test_stacked_runs_equal_the_same_runs_alone(name):
             assert row == pytest.approx(expected[number][update], rel=1e-6, abs=1e-6), update
     pack.unpack()
     for one, other in zip(alone, together, strict=True):
-        for (key, mine), theirs in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+        for (key, mine), theirs in zip(
+            one.model.named_parameters(), other.model.parameters(), strict=True
+        ):
             assert torch.allclose(mine, theirs, rtol=0, atol=1e-10), key
 
 
@@ -89,7 +99,9 @@ def test_a_run_saved_in_a_stack_goes_on_alone(name):
 def test_the_data_is_gone_through_once_for_all_seeds_and_limits(name, monkeypatch):
     """Seen to fail when each run finds its units by itself."""
     data, gather, read = robot(17, 6, seed=3), TrajectoryStore.gather, []
-    monkeypatch.setattr(TrajectoryStore, "gather", lambda store, *how: read.append(how) or gather(store, *how))
+    monkeypatch.setattr(
+        TrajectoryStore, "gather", lambda store, *how: read.append(how) or gather(store, *how)
+    )
     config = CASES[name].config(0.0, 1)
     first = create_agent(data, config, seed=0)
     assert read
@@ -102,10 +114,14 @@ def test_the_data_is_gone_through_once_for_all_seeds_and_limits(name, monkeypatc
 
 @every_agent
 def test_saving_one_of_a_stack_leaves_the_others_alone(name):
-    """Seen to fail when all are unpacked for each that is saved, which takes as many copies as members squared."""
+    """Seen to fail when all are unpacked for each that is saved, which takes as many copies as
+    members squared."""
     pack = PackTrainer(members(made(name)), CONFIG)
     pack.advance(1)
-    before = [{key: value.clone() for key, value in m.agent.model.state_dict().items()} for m in pack.members]
+    before = [
+        {key: value.clone() for key, value in m.agent.model.state_dict().items()}
+        for m in pack.members
+    ]
     pack.checkpoint({}, 1)
     changed = [
         any(not torch.equal(old[key], value) for key, value in m.agent.model.state_dict().items())
@@ -116,7 +132,8 @@ def test_saving_one_of_a_stack_leaves_the_others_alone(name):
 
 @every_agent
 def test_every_model_has_noise_of_its_own(name):
-    """Three times the same run: dropout and samples tell them apart. Seen to fail when all draw the same."""
+    """Three times the same run: dropout and samples tell them apart. Seen to fail when all draw the
+    same."""
     agent = create_agent(CHEETAH, CASES[name].config(0.3, 1), seed=0)
     pack = PackTrainer([Member(agent, agent.sampler(CHEETAH), 0)] * 3, CONFIG)
     pack.advance(1)
@@ -142,7 +159,10 @@ def test_bc_safe_of_several_limits_is_one_pack():
     costs = sorted(CHEETAH.episode_cost[:, 0])
     pairs = []
     for limit in (costs[4], costs[12]):
-        agents = [BCSafeAgent.create(CHEETAH, BCSafeConfig(limit=(limit,), trunk=trunk), seed=0) for _ in range(2)]
+        agents = [
+            BCSafeAgent.create(CHEETAH, BCSafeConfig(limit=(limit,), trunk=trunk), seed=0)
+            for _ in range(2)
+        ]
         for agent in agents:
             agent.model.double()
         pairs.append([Member(agent, agent.sampler(CHEETAH)) for agent in agents])
@@ -172,15 +192,21 @@ def test_a_table_of_all_data_gives_each_model_its_own():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_agent
 def test_on_a_gpu_stacks_are_recorded(name, monkeypatch):
-    """Compiled or not: after two hundred updates losses are those of the same stack run plainly, more or less."""
-    monkeypatch.setattr("torch._inductor.config.fallback_random", True)  # compiled losses draw what plain ones do
+    """Compiled or not: after two hundred updates losses are those of the same stack run plainly,
+    more or less."""
+    monkeypatch.setattr(
+        "torch._inductor.config.fallback_random", True
+    )  # compiled losses draw what plain ones do
     found = []
     for compiled in ("record", "auto", "off"):
         agents = made(name)
         for agent in agents:
             agent.model.float().to("cuda").train()
         pack = PackTrainer(
-            [Member(a, a.sampler(d, "cuda"), s) for s, (a, d) in enumerate(zip(agents, DATA, strict=True))],
+            [
+                Member(a, a.sampler(d, "cuda"), s)
+                for s, (a, d) in enumerate(zip(agents, DATA, strict=True))
+            ],
             replace(CONFIG, updates=200, batch_size=256, compile=compiled),
         )
         rows = {}

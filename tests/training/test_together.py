@@ -30,7 +30,16 @@ def members(folder, *, observers=SILENT) -> list[Member]:
         agent.model.double()  # so that nothing but a mistake tells runs apart
         path = folder / f"run-{seed}"
         spec = RunSpec(
-            "t", "saformer", asdict(agent.config), asdict(CONFIG), seed, ("torque",), None, 0, "f", agent.dimensions
+            "t",
+            "saformer",
+            asdict(agent.config),
+            asdict(CONFIG),
+            seed,
+            ("torque",),
+            None,
+            0,
+            "f",
+            agent.dimensions,
         )
         run = Run(path) if path.exists() else Run.create(path, spec)
         made.append(Member(agent, sampler(data), seed, run, observers[seed]))
@@ -42,7 +51,8 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_each_run_of_a_pack_is_an_ordinary_run(tmp_path):
-    """Rows, checkpoints and the mark at the end. Seen to fail when every run is given the first one's metrics."""
+    """Rows, checkpoints and the mark at the end. Seen to fail when every run is given the first
+    one's metrics."""
     together, alone = members(tmp_path / "together"), members(tmp_path / "alone")
     assert fit_together(together, CONFIG) == {}
     for member in alone:
@@ -51,11 +61,14 @@ def test_each_run_of_a_pack_is_an_ordinary_run(tmp_path):
         assert one.run.is_done
         assert equal(one.run.load().groups["model"], other.run.load().groups["model"])
         for mine, theirs in zip(one.run.metrics(), other.run.metrics(), strict=True):
-            assert mine | {"seconds": 0} == pytest.approx(theirs | {"seconds": 0}, rel=1e-6, abs=1e-6)
+            assert mine | {"seconds": 0} == pytest.approx(
+                theirs | {"seconds": 0}, rel=1e-6, abs=1e-6
+            )
 
 
 def test_a_run_saved_in_a_pack_goes_on_alone_and_the_other_way_round(tmp_path):
-    """Seen to fail when the optimiser's averages are saved unsliced, or not restored into a pack."""
+    """Seen to fail when the optimiser's averages are saved unsliced, or not restored into a
+    pack."""
     whole = members(tmp_path / "whole")
     fit_together(whole, CONFIG)
     half = replace(CONFIG, updates=4)
@@ -83,7 +96,8 @@ def test_a_run_saved_in_a_pack_goes_on_alone_and_the_other_way_round(tmp_path):
         packed.advance(1)
     packed.unpack()
     assert all(
-        equal(one.agent.model.state_dict(), two.agent.model.state_dict()) for one, two in zip(fresh, whole, strict=True)
+        equal(one.agent.model.state_dict(), two.agent.model.state_dict())
+        for one, two in zip(fresh, whole, strict=True)
     )
 
 

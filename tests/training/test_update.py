@@ -43,7 +43,8 @@ def robot(num_states: int, num_actions: int, seed: int) -> RelabelledStore:
         for steps in rng.integers(3, 30, 20)
     ]
     return relabel(
-        TrajectoryStore.of(parts, EnvironmentSpec((-1.0,) * num_actions, (1.0,) * num_actions, 30)), [torque]
+        TrajectoryStore.of(parts, EnvironmentSpec((-1.0,) * num_actions, (1.0,) * num_actions, 30)),
+        [torque],
     )
 
 
@@ -51,7 +52,10 @@ HOPPER, CHEETAH = robot(11, 3, seed=0), robot(17, 6, seed=1)
 
 
 def agents(dtype: torch.dtype = torch.float32) -> list[SaFormerAgent]:
-    made = [SaFormerAgent.create(data, tiny_config(), seed=seed) for seed, data in enumerate((HOPPER, CHEETAH))]
+    made = [
+        SaFormerAgent.create(data, tiny_config(), seed=seed)
+        for seed, data in enumerate((HOPPER, CHEETAH))
+    ]
     for seed, agent in enumerate(made):
         randomise(agent.model, seed=seed)
         agent.model.to(dtype)
@@ -72,7 +76,9 @@ def train_alone(members: list[SaFormerAgent]) -> list[list[dict[str, float]]]:
 
 def train_packed(members: list[SaFormerAgent]) -> tuple[PackedAgent, list[list[dict[str, float]]]]:
     pairs = zip(members, (HOPPER, CHEETAH), strict=True)
-    trainer = PackTrainer([Member(agent, sampler(data), seed) for seed, (agent, data) in enumerate(pairs)], CONFIG)
+    trainer = PackTrainer(
+        [Member(agent, sampler(data), seed) for seed, (agent, data) in enumerate(pairs)], CONFIG
+    )
     found = [trainer.advance(1)[1] for _ in range(CONFIG.updates)]
     trainer.unpack()
     assert isinstance(trainer.learner, PackedAgent)
@@ -80,7 +86,8 @@ def train_packed(members: list[SaFormerAgent]) -> tuple[PackedAgent, list[list[d
 
 
 def test_packed_runs_equal_the_same_runs_alone():
-    """Hopper and HalfCheetah: losses and gradient norms of every update, and what the models then say.
+    """Hopper and HalfCheetah: losses and gradient norms of every update, and what the models then
+    say.
 
     Seen to fail when gradients are clipped by the norm of the whole pack.
     """
@@ -88,11 +95,16 @@ def test_packed_runs_equal_the_same_runs_alone():
     expected, (_, found) = train_alone(alone), train_packed(together)
     for update, rows in enumerate(found):
         for number, row in enumerate(rows):
-            assert row == pytest.approx(expected[number][update], rel=1e-5, abs=1e-5), (update, number)
+            assert row == pytest.approx(expected[number][update], rel=1e-5, abs=1e-5), (
+                update,
+                number,
+            )
     for one, other, data in zip(alone, together, (HOPPER, CHEETAH), strict=True):
         batch = sampler(data).windows(torch.arange(0, 60, 7))
         with torch.no_grad():
-            first, second = (agent.model.actor(agent.model.normalizer.window(batch)) for agent in (one, other))
+            first, second = (
+                agent.model.actor(agent.model.normalizer.window(batch)) for agent in (one, other)
+            )
         assert torch.allclose(first.action.mean, second.action.mean, atol=1e-5)
         assert torch.allclose(first.return_to_go.mean, second.return_to_go.mean, atol=1e-5)
 
@@ -103,7 +115,9 @@ def test_packed_weights_equal_to_1e_10_in_double_precision():
     train_alone(alone)
     train_packed(together)
     for one, other in zip(alone, together, strict=True):
-        for (name, mine), theirs in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+        for (name, mine), theirs in zip(
+            one.model.named_parameters(), other.model.parameters(), strict=True
+        ):
             assert torch.allclose(mine, theirs, rtol=0, atol=1e-10), name
 
 
@@ -113,7 +127,9 @@ def test_what_is_padded_learns_nothing():
     embedding = pack.model.get_parameter("actor.embedding.of_kind.state.weight")  # [2, E, 17]
     assert (embedding[0, :, 11:] == 0).all()
     assert (embedding[1, :, 11:] != 0).any()
-    head = pack.model.get_parameter("actor.action_head.linear.weight")  # [2, 12, E]: six means, six log-deviations
+    head = pack.model.get_parameter(
+        "actor.action_head.linear.weight"
+    )  # [2, 12, E]: six means, six log-deviations
     assert (head[0, [3, 4, 5, 9, 10, 11]] == 0).all()
 
 
@@ -127,10 +143,14 @@ def test_packing_and_unpacking_loses_nothing():
 
 def test_only_like_is_packed_with_like():
     first, _ = agents()
-    wider = SaFormerAgent.create(CHEETAH, tiny_config(trunk=TrunkConfig(layers=1, width=32)), seed=0)
+    wider = SaFormerAgent.create(
+        CHEETAH, tiny_config(trunk=TrunkConfig(layers=1, width=32)), seed=0
+    )
     with pytest.raises(ValueError, match="one kind and one configuration"):
         PackedAgent([first, wider])
-    two_costs = SaFormerAgent.create(relabel(CHEETAH.store, [torque, energy]), tiny_config(), seed=0)
+    two_costs = SaFormerAgent.create(
+        relabel(CHEETAH.store, [torque, energy]), tiny_config(), seed=0
+    )
     with pytest.raises(ValueError, match="as many constraints"):
         PackedAgent([first, two_costs])
 
@@ -165,7 +185,10 @@ def test_what_is_watched_is_no_part_of_the_loss():
 
     def terms(batch):
         value = model.weight.flatten().expand(4)
-        return {"loss": PerSample(value, torch.ones(4)), "seen": PerSample(9 * value, torch.ones(4), watched=True)}
+        return {
+            "loss": PerSample(value, torch.ones(4)),
+            "seen": PerSample(9 * value, torch.ones(4), watched=True),
+        }
 
     phase = Phase("one", tuple(model.parameters()), terms)
     learner = SimpleNamespace(phases=(phase,), averages=(), model=model, num_models=1)
@@ -179,12 +202,19 @@ def test_what_is_watched_is_no_part_of_the_loss():
 
 
 def test_every_update_learns_from_what_was_drawn_at_its_own_rate():
-    """One draw for each, handed to `gather`. Seen to fail when a new learning rate is passed over."""
+    """One draw for each, handed to `gather`. Seen to fail when a new learning rate is passed
+    over."""
     model, seen = torch.nn.Linear(1, 1, bias=False), []
-    phase = Phase("one", tuple(model.parameters()), lambda _: {"loss": PerSample(model.weight[0].expand(4), 1)})
+    phase = Phase(
+        "one",
+        tuple(model.parameters()),
+        lambda _: {"loss": PerSample(model.weight[0].expand(4), 1)},
+    )
     learner = SimpleNamespace(phases=(phase,), averages=(), model=model, num_models=1)
     drawn, batch = iter(range(9)), sampler(HOPPER).windows(torch.arange(4))
-    batches = Batches(lambda number: seen.append(number.item()) or batch, lambda: (torch.tensor(next(drawn)),))
+    batches = Batches(
+        lambda number: seen.append(number.item()) or batch, lambda: (torch.tensor(next(drawn)),)
+    )
     optimizers = {"one": optimizer_of(phase, CONFIG, CPU)}
     updates = Update(learner, optimizers, batches, [torch.Generator()], compile="off")
     weights = [model.weight.item()]
@@ -198,8 +228,12 @@ def test_every_update_learns_from_what_was_drawn_at_its_own_rate():
 
 @pytest.mark.parametrize("rate", [0.25, torch.tensor(0.25)])
 def test_averages_follow_by_their_rate(rate):
-    """On a CPU and as a GPU does it. Seen to fail when a GPU's averages jump to what they follow."""
-    average, followed = [torch.zeros(2), torch.full((3,), 8.0)], [torch.full((2,), 4.0), torch.zeros(3)]
+    """On a CPU and as a GPU does it. Seen to fail when a GPU's averages jump to what they
+    follow."""
+    average, followed = (
+        [torch.zeros(2), torch.full((3,), 8.0)],
+        [torch.full((2,), 4.0), torch.zeros(3)],
+    )
     _follow(average, followed, rate)
     assert [part.tolist() for part in average] == [[1.0] * 2, [6.0] * 3]
     assert [part.tolist() for part in followed] == [[4.0] * 2, [0.0] * 3]
@@ -208,7 +242,8 @@ def test_averages_follow_by_their_rate(rate):
 
 
 def test_a_phase_that_cannot_be_compiled_is_left_as_it_is(monkeypatch):
-    """The others are compiled, and one line names it. Seen to fail when one failure leaves all of them."""
+    """The others are compiled, and one line names it. Seen to fail when one failure leaves all of
+    them."""
     agent = agents()[0]
     trainer = Trainer(agent, sampler(HOPPER), CONFIG, seed=0)
     updates, batch = trainer._updates, sampler(HOPPER).windows(torch.arange(6))
@@ -224,7 +259,9 @@ def test_a_phase_that_cannot_be_compiled_is_left_as_it_is(monkeypatch):
         return run
 
     monkeypatch.setattr(torch, "compile", compile_all_but_the_critic)
-    with pytest.warns(UserWarning, match=r"^losses of critic are not compiled \(RuntimeError: PassManager") as said:
+    with pytest.warns(
+        UserWarning, match=r"^losses of critic are not compiled \(RuntimeError: PassManager"
+    ) as said:
         updates._compile(batch)
     assert len(said) == 1
     assert updates._losses["critic"] is plain["critic"]
@@ -235,7 +272,13 @@ def test_a_phase_that_cannot_be_compiled_is_left_as_it_is(monkeypatch):
 def test_updates_are_counted_up_to_the_next_event():
     """Seen to fail when a report is passed over."""
     config = FitConfig(updates=1000, report_every=100, checkpoint_every=250, evaluate_every=0)
-    assert [_until_next_event(update, config) for update in (0, 99, 100, 240, 999)] == [100, 1, 100, 10, 1]
+    assert [_until_next_event(update, config) for update in (0, 99, 100, 240, 999)] == [
+        100,
+        1,
+        100,
+        10,
+        1,
+    ]
 
 
 def test_blocks_in_bfloat16_leave_tokens_and_outputs_alone():
@@ -254,7 +297,8 @@ def test_blocks_in_bfloat16_leave_tokens_and_outputs_alone():
 def test_on_a_gpu_recorded_updates_equal_plain_ones_and_resume(tmp_path, dropout):
     """Ordinary updates, recorded ones, and recorded ones that were saved half-way.
 
-    To within 1e-3: a GPU adds gradients of embeddings in any order, so that no two runs are alike to the bit.
+    To within 1e-3: a GPU adds gradients of embeddings in any order, so that no two runs are alike
+    to the bit.
     """
 
     def trainer(**changes):
@@ -262,7 +306,9 @@ def test_on_a_gpu_recorded_updates_equal_plain_ones_and_resume(tmp_path, dropout
         agent = SaFormerAgent.create(HOPPER, config, seed=0)
         agent.model.to("cuda").train()
         device_sampler = WindowSampler(HOPPER, window=4, device="cuda")
-        return Trainer(agent, device_sampler, replace(CONFIG, precision="float32", **changes), seed=0)
+        return Trainer(
+            agent, device_sampler, replace(CONFIG, precision="float32", **changes), seed=0
+        )
 
     def advance(one, until):
         while one.update < until:

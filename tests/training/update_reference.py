@@ -1,6 +1,8 @@
-"""How far the kernels that clip, step and add up are from torch's own: a program, since Triton is interpreted or not.
+"""How far the kernels that clip, step and add up are from torch's own: a program, since Triton is
+interpreted or not.
 
-Prints a JSON object. On a GPU the kernels are compiled, elsewhere interpreted (TRITON_INTERPRET=1) and slow.
+Prints a JSON object. On a GPU the kernels are compiled, elsewhere interpreted (TRITON_INTERPRET=1)
+and slow.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ SHAPES = ((3, 700), (5,), (1,), (2, 2, 4))
 BAD_STEP = 3
 
 
-def fused(phase: Phase, config: FitConfig, device: torch.device, *, num_models: int = 1) -> Optimizer:
+def fused(
+    phase: Phase, config: FitConfig, device: torch.device, *, num_models: int = 1
+) -> Optimizer:
     """As `optimizer_of`, wherever it runs."""
     return FusedAdamW(
         phase.parameters,
@@ -41,9 +45,15 @@ def fused(phase: Phase, config: FitConfig, device: torch.device, *, num_models: 
 
 def steps(num_models: int) -> float:
     """Norms, weights and averages over steps of large and small gradients, one of which is bad."""
-    generator, config = torch.Generator().manual_seed(0), FitConfig(learning_rate=1e-2, weight_decay=0.1)
+    generator, config = (
+        torch.Generator().manual_seed(0),
+        FitConfig(learning_rate=1e-2, weight_decay=0.1),
+    )
     tensors = [torch.randn(num_models, *shape, generator=generator).to(DEVICE) for shape in SHAPES]
-    phases = [Phase("", tuple(nn.Parameter(tensor.clone()) for tensor in tensors), lambda _: {}) for _ in range(2)]
+    phases = [
+        Phase("", tuple(nn.Parameter(tensor.clone()) for tensor in tensors), lambda _: {})
+        for _ in range(2)
+    ]
     theirs = PlainAdamW(phases[0], config, num_models=num_models, on_gpu=False)
     ours, furthest = fused(phases[1], config, DEVICE, num_models=num_models), 0.0
     for number in range(6):
@@ -56,13 +66,19 @@ def steps(num_models: int) -> float:
         if number != BAD_STEP:
             theirs.step()
         for one, other in zip(*(phase.parameters for phase in phases), strict=True):
-            pairs = [(theirs.state[one][name], ours.state[other][name]) for name in ours.state[other]]
-            furthest = max(furthest, *((a.cpu() - b.cpu()).abs().max().item() for a, b in [(one, other), *pairs]))
+            pairs = [
+                (theirs.state[one][name], ours.state[other][name]) for name in ours.state[other]
+            ]
+            furthest = max(
+                furthest,
+                *((a.cpu() - b.cpu()).abs().max().item() for a, b in [(one, other), *pairs]),
+            )
     return furthest
 
 
 def booked() -> float:
-    """Sums, the last values, good updates and whether one was bad: three good ones, an infinite one, another."""
+    """Sums, the last values, good updates and whether one was bad: three good ones, an infinite
+    one, another."""
     generator, books = torch.Generator().manual_seed(0), []
     values = torch.randn(5, 3, 4, generator=generator).to(DEVICE)
     values[3, 1, 2] = torch.inf
@@ -71,13 +87,18 @@ def booked() -> float:
         kept._num_good, kept._bad = torch.zeros(2, device=DEVICE).unbind()
         for rows in values:
             Update._book(kept, {str(number): row for number, row in enumerate(rows)})  # type: ignore[arg-type]
-        books.append(torch.cat([kept._sums.flatten(), kept._odd.flatten(), kept._num_good[None], kept._bad[None]]))
+        books.append(
+            torch.cat(
+                [kept._sums.flatten(), kept._odd.flatten(), kept._num_good[None], kept._bad[None]]
+            )
+        )
     assert torch.equal(books[0].isfinite(), books[1].isfinite())
     return (books[0] - books[1])[books[0].isfinite()].abs().max().item()
 
 
 def handed_on(first: Callable[..., Optimizer], rest: Callable[..., Optimizer]) -> float:
-    """Losses of two packed runs, saved half-way by one kind of optimiser and gone on with by another."""
+    """Losses of two packed runs, saved half-way by one kind of optimiser and gone on with by
+    another."""
     whole, begun = _pack(optimizer_of), _pack(first)
     expected = [_losses(whole) for _ in range(6)]
     found = [_losses(begun) for _ in range(3)]
@@ -108,5 +129,9 @@ def _with(make: Callable[..., Optimizer]) -> Any:
 
 if __name__ == "__main__":
     found = {f"models: {number}": steps(number) for number in (1, 3)}
-    found |= {"booked": booked(), "saved": handed_on(fused, optimizer_of), "restored": handed_on(optimizer_of, fused)}
+    found |= {
+        "booked": booked(),
+        "saved": handed_on(fused, optimizer_of),
+        "restored": handed_on(optimizer_of, fused),
+    }
     print(json.dumps(found))

@@ -122,7 +122,9 @@ class FusedTrunk(nn.Module):
             if self._is_last(number):
                 asking = Asking(lanes, length, 1, first=length - 1)
             kept.append(_ask(self._block(number), x))
-            x = self._look_and_answer(number, x, kept[-1], asking, Seen(kept[-1], hidden, everybody))
+            x = self._look_and_answer(
+                number, x, kept[-1], asking, Seen(kept[-1], hidden, everybody)
+            )
         return x[:, 0], FusedMemory(tuple(kept), hidden, everybody)
 
     def branch(self, tokens: Tensor, memory: FusedMemory) -> Tensor:
@@ -134,10 +136,14 @@ class FusedTrunk(nn.Module):
             if self._is_last(number):
                 asking = Asking(lanes, branches * own, branches, first=own - 1, every=own)
             projected = _ask(self._block(number), x)
-            x = self._look_and_answer(number, x, projected, asking, Seen(past, memory.hidden, memory.lanes, own))
+            x = self._look_and_answer(
+                number, x, projected, asking, Seen(past, memory.hidden, memory.lanes, own)
+            )
         return x
 
-    def _look_and_answer(self, number: int, x: Tensor, projected: Tensor, asking: Asking, seen: Seen) -> Tensor:
+    def _look_and_answer(
+        self, number: int, x: Tensor, projected: Tensor, asking: Asking, seen: Seen
+    ) -> Tensor:
         """The rest of a block after its projection: [L, ..., E] -> [L, asking.count, E]."""
         block, width = self._block(number), x.shape[-1]
         maps, perceptron = block.attention.output, block.perceptron
@@ -165,7 +171,9 @@ class FusedTrunk(nn.Module):
         return number == len(self.blocks) - 1
 
 
-def draw_returns(expected: Gaussian, noise: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor]:
+def draw_returns(
+    expected: Gaussian, noise: Tensor, normalizer: Normalizer
+) -> tuple[Tensor, Tensor]:
     """As `SaFormer.returns_to_go`, of a Gaussian over [L, 1]: [L, N, 1] and their log-density [L, N]."""
     noise = noise.contiguous()
     asked, density = torch.empty_like(noise), torch.empty_like(noise)
@@ -177,7 +185,11 @@ def draw_returns(expected: Gaussian, noise: Tensor, normalizer: Normalizer) -> t
 
 
 def draw_actions(
-    outputs: Tensor, head: GaussianHead, noise: Tensor, normalizer: Normalizer, bounds: tuple[Tensor, Tensor]
+    outputs: Tensor,
+    head: GaussianHead,
+    noise: Tensor,
+    normalizer: Normalizer,
+    bounds: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """As `SaFormer.actions`, of the actor's outputs [L, N, E]: [L, N, A] and their log-density [L, N]."""
     noise = noise.contiguous()
@@ -192,7 +204,11 @@ def draw_actions(
 
 def _ask(block: Block, x: Tensor) -> Tensor:
     """Queries, keys and values of all tokens: [L, ..., E] -> [L, tokens, 3 * E]."""
-    linear, norm, width = block.attention.query_key_value, block.attention_norm, block.attention_norm.weight.numel()
+    linear, norm, width = (
+        block.attention.query_key_value,
+        block.attention_norm,
+        block.attention_norm.weight.numel(),
+    )
     out, rows = x.new_empty(len(x), x[0].numel() // width, 3 * width), x.numel() // width
     how = _how(ASK, ASK_FEW, rows, width)
     kernels.ask[(triton.cdiv(rows, how["R"]),)](
@@ -201,7 +217,9 @@ def _ask(block: Block, x: Tensor) -> Tensor:
     return out
 
 
-def _how(many: Mapping[str, int], few: Mapping[str, int], rows: int, width: int) -> dict[str, int | str]:
+def _how(
+    many: Mapping[str, int], few: Mapping[str, int], rows: int, width: int
+) -> dict[str, int | str]:
     """How to launch a kernel; narrow models have fewer columns than a tile."""
     how = few if rows <= FEW_ROWS else many
     columns = {name: min(how[name], width) for name in ("C", "K") if name in how}

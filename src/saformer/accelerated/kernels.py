@@ -32,7 +32,9 @@ def embed(values, stride, share, weight, bias, times, timestep, time_stride, tim
     """
     n, w = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
     inside = n < rows
-    time = tl.minimum(tl.load(timestep + n // time_share * time_stride, mask=inside, other=0), horizon - 1)
+    time = tl.minimum(
+        tl.load(timestep + n // time_share * time_stride, mask=inside, other=0), horizon - 1
+    )
     token = tl.load(times + time[:, None] * W + w) + tl.load(bias + w)
     for column in range(size):
         value = tl.load(values + (n // share) * stride + column, mask=inside, other=0.0)
@@ -45,14 +47,21 @@ def embed(values, stride, share, weight, bias, times, timestep, time_stride, tim
 def ask(x, weight, bias, gain, shift, out, rows, eps, W: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
         K: tl.constexpr, P: tl.constexpr):  # fmt: skip
     """out [rows, 3 * W] = query_key_value(attention_norm(x)), C columns at a time, of K columns of x at a time."""
-    n, w, c, k = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W), tl.arange(0, C), tl.arange(0, K)
+    n, w, c, k = (
+        tl.program_id(0) * R + tl.arange(0, R),
+        tl.arange(0, W),
+        tl.arange(0, C),
+        tl.arange(0, K),
+    )
     row, inside = n[:, None], (n < rows)[:, None]
     whole = tl.load(x + row * W + w, mask=inside, other=0.0)
     mean = (tl.sum(whole, 1) / W)[:, None]
     rate = 1 / tl.sqrt(tl.sum((whole - mean) * (whole - mean), 1) / W + eps)[:, None]
     for column in range(0, 3 * W, C):
         y = tl.zeros((R, C), dtype=tl.float32) + tl.load(bias + column + c)
-        for begin in range(0, W, K):  # read again rather than kept: registers are scarcer than cached memory
+        for begin in range(
+            0, W, K
+        ):  # read again rather than kept: registers are scarcer than cached memory
             part = tl.load(x + row * W + begin + k, mask=inside, other=0.0)
             part = (part - mean) * rate * tl.load(gain + begin + k) + tl.load(shift + begin + k)
             square = tl.load(weight + (column + c)[:, None] * W + begin + k)
@@ -83,11 +92,18 @@ def look_back(qkv, past_qkv, hidden, lanes, out, count, tokens, first, every, le
     mixed = tl.load(asking + 2 * W + d, mask=inside, other=0.0)
     if M == 2:
         is_second = (token % 2 == 1) & (r < count)
-        score = tl.sum(query * tl.load(asking - 2 * W + d, mask=is_second[:, None], other=0.0), 1) * scale
+        score = (
+            tl.sum(query * tl.load(asking - 2 * W + d, mask=is_second[:, None], other=0.0), 1)
+            * scale
+        )
         higher = tl.maximum(highest, tl.where(is_second, score, float("-inf")))
         total, power = tl.exp2(highest - higher), tl.where(is_second, tl.exp2(score - higher), 0.0)
         before = tl.load(asking - W + d, mask=is_second[:, None], other=0.0)
-        mixed, total, highest = mixed * total[:, None] + power[:, None] * before, total + power, higher
+        mixed, total, highest = (
+            mixed * total[:, None] + power[:, None] * before,
+            total + power,
+            higher,
+        )
 
     lane = tl.load(lanes + lane)
     end = length
@@ -98,7 +114,9 @@ def look_back(qkv, past_qkv, hidden, lanes, out, count, tokens, first, every, le
         there = (t < length)[:, None]
         past = past_qkv + (lane * length + t)[:, None] * 3 * W + head * D
         scores = tl.zeros((R, C), dtype=tl.float32)
-        for column in range(0, D, K):  # read again rather than kept: registers are scarcer than cached memory
+        for column in range(
+            0, D, K
+        ):  # read again rather than kept: registers are scarcer than cached memory
             part = tl.load(asking + column + k, mask=inside, other=0.0)
             key = tl.load(past + W + column + k, mask=there, other=0.0)
             scores = tl.dot(part, tl.trans(key), scores, input_precision=P)
@@ -129,7 +147,12 @@ def answer(x, mixed, output, output_bias, gain, shift, up, up_bias, down, down_b
     between = tl.load(x + source * W + w, mask=inside, other=0.0) + tl.load(output_bias + w)
     for column in range(0, W, C):
         part = tl.load(mixed + row * W + column + c, mask=inside, other=0.0)
-        between = tl.dot(part, tl.trans(tl.load(output + w[:, None] * W + column + c)), between, input_precision=P)
+        between = tl.dot(
+            part,
+            tl.trans(tl.load(output + w[:, None] * W + column + c)),
+            between,
+            input_precision=P,
+        )
     # what enters the perceptron lies in `out` meanwhile: registers are scarcer than cached memory
     tl.store(out + row * W + w, _normed(between, gain, shift, eps, W), mask=inside)
     tl.debug_barrier()
@@ -156,7 +179,9 @@ def _log_density(value, mean, log_deviation):
 
 
 @triton.jit(do_not_specialize=["rows", "candidates"])
-def draw_returns(means, log_deviations, noise, centre, scale, out, density, rows, candidates, R: tl.constexpr):
+def draw_returns(
+    means, log_deviations, noise, centre, scale, out, density, rows, candidates, R: tl.constexpr
+):
     """Returns-to-go [rows], `noise` deviations from the mean of their lane, in raw units, and their log-density."""
     n = tl.program_id(0) * R + tl.arange(0, R)
     inside = n < rows
@@ -180,7 +205,9 @@ def draw_actions(outputs, weight, bias, noise, centre, scale, low, high, out, de
     total = tl.zeros((R,), dtype=tl.float32)
     for column in range(size):
         mean = tl.sum(output * tl.load(weight + column * W + w), 1) + tl.load(bias + column)
-        spread = tl.sum(output * tl.load(weight + (size + column) * W + w), 1) + tl.load(bias + size + column)
+        spread = tl.sum(output * tl.load(weight + (size + column) * W + w), 1) + tl.load(
+            bias + size + column
+        )
         spread = tl.minimum(tl.maximum(spread, least), most)
         chosen = mean + tl.exp(spread) * tl.load(noise + n * size + column, mask=inside, other=0.0)
         raw = chosen * tl.load(scale + column) + tl.load(centre + column)

@@ -1,4 +1,5 @@
-"""A model as a policy should compute it: by our own kernels where a GPU and the sizes allow it, else as it is."""
+"""A model as a policy should compute it: by our own kernels where a GPU and the sizes allow it,
+else as it is."""
 
 from __future__ import annotations
 
@@ -23,13 +24,16 @@ TOLERANCE = 1e-4
 
 
 class FusedSaFormer(SaFormer):
-    """The same weights, read by the kernels of `accelerated.kernels`; only decides, cannot be trained."""
+    """The same weights, read by the kernels of `accelerated.kernels`; only decides, cannot be
+    trained."""
 
     def __init__(self, plain: SaFormer) -> None:
         from saformer.accelerated import fused
 
         nn.Module.__init__(self)
-        shared = copy.deepcopy(plain, {id(part): part for part in (*plain.parameters(), *plain.buffers())})
+        shared = copy.deepcopy(
+            plain, {id(part): part for part in (*plain.parameters(), *plain.buffers())}
+        )
         self.dimensions, self.normalizer = shared.dimensions, shared.normalizer
         self.actor, self.critic = shared.actor, shared.critic
         for network in (self.actor, self.critic):
@@ -43,7 +47,9 @@ class FusedSaFormer(SaFormer):
         """As it is, in one kernel."""
         return self._draw_returns(reading.return_to_go, noise, self.normalizer)
 
-    def actions(self, reading: Reading, return_to_go: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def actions(
+        self, reading: Reading, return_to_go: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """As it is, with head, drawing and bounds in one kernel."""
         asked = self.normalizer.normalize("return_to_go", return_to_go)
         state = reading.state[:, None].expand(-1, asked.shape[1], -1)
@@ -60,12 +66,17 @@ def fastest(model: SaFormer) -> SaFormer:
     """
     parameters = list(model.parameters())
     device = parameters[0].device
-    fits = can_be_fused(model.actor.trunk.config) and all(part.dtype == torch.float32 for part in parameters)
+    fits = can_be_fused(model.actor.trunk.config) and all(
+        part.dtype == torch.float32 for part in parameters
+    )
     if not (fits and _has_kernels(device)):
         return model
     problem = _rehearsed(model.dimensions, model.actor.trunk.config, device)
     if problem:
-        warnings.warn(f"decisions are computed without kernels of our own ({problem}): they are slower", stacklevel=2)
+        warnings.warn(
+            f"decisions are computed without kernels of our own ({problem}): they are slower",
+            stacklevel=2,
+        )
         return model
     return FusedSaFormer(model.eval())
 
@@ -84,7 +95,8 @@ def _has_kernels(device: torch.device) -> bool:
 
 @cache
 def _rehearsed(dimensions: Dimensions, config: TrunkConfig, device: torch.device) -> str | None:
-    """What is wrong with fused decisions of a model of this size, found by making some; builds the kernels."""
+    """What is wrong with fused decisions of a model of this size, found by making some; builds the
+    kernels."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         plain = SaFormer(dimensions, config).to(device).eval()
@@ -92,17 +104,22 @@ def _rehearsed(dimensions: Dimensions, config: TrunkConfig, device: torch.device
         fused = FusedSaFormer(plain)
         for sizes in ((1, 1, 3), (64, 128, 19)):  # few rows and many: other tiles
             ours, theirs = (_one_round(model, *sizes) for model in (fused, plain))
-            off = [((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(ours, theirs, strict=True)]
+            off = [
+                ((a - b).abs() / (1 + b.abs())).max().item()
+                for a, b in zip(ours, theirs, strict=True)
+            ]
             if not all(one <= TOLERANCE for one in off):  # nor NaN
                 return f"they are off by {', '.join(f'{one:.1g}' for one in off)}"
-    except Exception as error:  # a compiler, a driver, a GPU that nobody has met yet: all of it leads to the plain way
+    # a compiler, a driver, a GPU that nobody has met yet: all of it leads to the plain way
+    except Exception as error:
         return f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no reason given')}"
     return None
 
 
 @torch.inference_mode()
 def _one_round(model: SaFormer, lanes: int, candidates: int, steps: int) -> tuple[Tensor, ...]:
-    """All that is computed for a decision, of made-up pasts of so many steps, the first of them padding."""
+    """All that is computed for a decision, of made-up pasts of so many steps, the first of them
+    padding."""
     device, sizes = model.get_buffer("action_low").device, model.dimensions
     made = torch.Generator().manual_seed(0)
 
@@ -119,8 +136,12 @@ def _one_round(model: SaFormer, lanes: int, candidates: int, steps: int) -> tupl
         timestep=time,
         valid=time > 0,
     )
-    reading = model.read(Prompt(past, noise(lanes, sizes.constraints), noise(lanes, sizes.state), time[:, -1] + 1))
+    reading = model.read(
+        Prompt(past, noise(lanes, sizes.constraints), noise(lanes, sizes.state), time[:, -1] + 1)
+    )
     return_to_go, return_density = model.returns_to_go(reading, noise(lanes, candidates))
-    action, action_density = model.actions(reading, return_to_go, noise(lanes, candidates, sizes.action))
+    action, action_density = model.actions(
+        reading, return_to_go, noise(lanes, candidates, sizes.action)
+    )
     forecast = model.forecast(reading, action)
     return return_to_go, return_density, action, action_density, forecast.mean

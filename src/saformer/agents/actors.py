@@ -62,7 +62,9 @@ class Mixture:
     def drawn(self, generator: torch.Generator) -> Tensor:
         """Actions [l, A] at random."""
         which = torch.multinomial(self.log_weight.exp(), 1, generator=generator)[..., 0]
-        noise = torch.randn(self.parts.mean.shape, generator=generator, device=self.parts.mean.device)
+        noise = torch.randn(
+            self.parts.mean.shape, generator=generator, device=self.parts.mean.device
+        )
         return self._of(which, self.parts.at(noise))
 
     def _of(self, which: Tensor, values: Tensor) -> Tensor:
@@ -73,7 +75,9 @@ class Mixture:
 class MixtureActor(nn.Module):
     """A distribution of actions in a state, with as many modes as it has components."""
 
-    def __init__(self, state: int, action: int, hidden: Sequence[int], *, components: int, dropout: float) -> None:
+    def __init__(
+        self, state: int, action: int, hidden: Sequence[int], *, components: int, dropout: float
+    ) -> None:
         super().__init__()
         self.components = components
         self.trunk = Perceptron(state, hidden[:-1], hidden[-1], dropout=dropout)
@@ -86,5 +90,7 @@ class MixtureActor(nn.Module):
         """[..., S] -> over [..., A]."""
         features = F.relu(self.trunk(state))
         flat = self.head(features)
-        mean, log_deviation = (side.unflatten(-1, (self.components, -1)) for side in (flat.mean, flat.log_deviation))
+        mean, log_deviation = (
+            side.unflatten(-1, (self.components, -1)) for side in (flat.mean, flat.log_deviation)
+        )
         return Mixture(Gaussian(mean, log_deviation), F.log_softmax(self.weight(features), dim=-1))

@@ -24,11 +24,11 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Phase:
-    """One optimisation within an update: these parameters, this loss. The loss is the sum of the terms' means, but for
-    those that are only watched.
+    """One optimisation within an update: these parameters, this loss. The loss is the sum of the
+    terms' means, but for those that are only watched.
 
-    Every phase sees the parameters as they were before the update, and changes its own alone, whatever else its loss
-    depends on.
+    Every phase sees the parameters as they were before the update, and changes its own alone,
+    whatever else its loss depends on.
     """
 
     name: str

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 
 from saformer.agents.agent import MovingAverage, Phase
-from saformer.agents.sequence import Drawing, Noise, SequenceModel, SequencePolicy, check_config, seeded
+from saformer.agents.sequence import (
+    Drawing,
+    Noise,
+    SequenceModel,
+    SequencePolicy,
+    check_config,
+    seeded,
+)
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
 from saformer.core.objectives import PerSample, over_valid_steps
@@ -25,9 +32,11 @@ class BCSafeConfig:
     limit: tuple[float, ...] = ()
     """What a trajectory may have cost to be learnt from, for each constraint."""
     best: float = 1.0
-    """Share of these trajectories to learn from, those of the highest return; 1 for all, as in the original."""
+    """Share of these trajectories to learn from, those of the highest return; 1 for all, as in the
+    original."""
     window: int = 1
-    """K: steps that the network looks back over; 1 for the present state alone, as in the original."""
+    """K: steps that the network looks back over; 1 for the present state alone, as in the
+    original."""
     cost_discount: float = 1.0
     """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
@@ -44,7 +53,8 @@ class BCSafeOptions:
     """How a trained BC-Safe acts."""
 
     noise: Noise = "none"
-    """none: act by the mean; normal: a sample; two_point: one deviation above or below, for data of either sign."""
+    """none: act by the mean; normal: a sample; two_point: one deviation above or below, for data of
+    either sign."""
     temperature: float = 1.0
     """Spread of the noise, in deviations."""
     seed: int = 0
@@ -61,7 +71,8 @@ class BCSafeAgent:
     def __init__(self, dimensions: Dimensions, config: BCSafeConfig) -> None:
         if len(config.limit) != dimensions.constraints:
             raise ValueError(
-                f"bc_safe needs one limit for each of {dimensions.constraints} constraints, got {list(config.limit)}: "
+                f"bc_safe needs one limit for each of {dimensions.constraints} constraints, got "
+                f"{list(config.limit)}: "
                 "give it with limit (--limit p20)"
             )
         self.dimensions = dimensions
@@ -71,7 +82,8 @@ class BCSafeAgent:
 
     @classmethod
     def create(cls, data: RelabelledStore, config: BCSafeConfig, *, seed: int) -> BCSafeAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
+        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
+        statistics."""
         agent = seeded(cls, data, config, seed=seed)
         agent.model.fix_units(data)
         learnt_from(data, config)  # refused now, not when training begins
@@ -79,7 +91,9 @@ class BCSafeAgent:
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         """Windows of K steps of the trajectories within the limit."""
-        return WindowSampler(learnt_from(data, self.config), window=self.config.window, device=device)
+        return WindowSampler(
+            learnt_from(data, self.config), window=self.config.window, device=device
+        )
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -114,7 +128,8 @@ def learnt_from(data: RelabelledStore, config: BCSafeConfig) -> RelabelledStore:
     if len(within) == 0:
         least = ", ".join(f"{cost:.4g}" for cost in data.episode_cost.min(0))
         raise ValueError(
-            f"no trajectory stays within the limit {list(config.limit)}, so bc_safe has nothing to learn from: "
+            f"no trajectory stays within the limit {list(config.limit)}, so bc_safe has nothing "
+            "to learn from: "
             f"the cheapest costs {least}"
         )
     order = np.argsort(-data.episode_return[within], kind="stable")

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
-from saformer.agents.sequence import Drawing, Noise, SequenceModel, SequencePolicy, check_config, seeded
+from saformer.agents.sequence import (
+    Drawing,
+    Noise,
+    SequenceModel,
+    SequencePolicy,
+    check_config,
+    seeded,
+)
 from saformer.agents.temperature import Temperature, entropy_terms
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
@@ -27,12 +34,14 @@ FRONT_SIZE = 64
 
 @dataclass(frozen=True)
 class CDTConfig:
-    """What is learnt. Sizes are the paper's Table 6 (DT's column); what is CDT's own has its authors' values."""
+    """What is learnt. Sizes are the paper's Table 6 (DT's column); what is CDT's own has its
+    authors' values."""
 
     window: int = 20
     """K: steps that the network looks back over, the present one included."""
     target_entropy: float | None = None
-    """Least entropy of the action, summed over its dimensions, in model units; by default minus their number."""
+    """Least entropy of the action, summed over its dimensions, in model units; by default minus
+    their number."""
     initial_temperature: float = 0.1
     """Weight of the entropy at first; it rises while the entropy is too low and falls otherwise."""
     temperature_rate: float = 1e-4
@@ -40,7 +49,8 @@ class CDTConfig:
     cost_weight: float = 0.02
     """Weight of the squared error of each step's cost, which is predicted on the side."""
     augmentation: float = 0.3
-    """Copies of the front's trajectories with prompts beyond them, as a share of all trajectories; 0 for none."""
+    """Copies of the front's trajectories with prompts beyond them, as a share of all trajectories;
+    0 for none."""
     cost_discount: float = 1.0
     """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
@@ -63,7 +73,8 @@ class CDTOptions:
     target_return: float | None = None
     """The return to ask for; by default the highest that the data shows within each limit."""
     noise: Noise = "none"
-    """none: act by the mean; normal: a sample; two_point: one deviation above or below, for data of either sign."""
+    """none: act by the mean; normal: a sample; two_point: one deviation above or below, for data of
+    either sign."""
     temperature: float = 1.0
     """Spread of the noise, in deviations."""
     seed: int = 0
@@ -71,18 +82,22 @@ class CDTOptions:
 
 
 class CDTModel(nn.Module):
-    """The transformer, a head for the cost of a step, the temperature, and what the data shows to be possible."""
+    """The transformer, a head for the cost of a step, the temperature, and what the data shows to
+    be possible."""
 
     def __init__(self, dimensions: Dimensions, config: CDTConfig) -> None:
         super().__init__()
         self.sequence = SequenceModel(LAYOUT, dimensions, config.trunk, GaussianHead)
         self.cost_head = nn.Linear(config.trunk.width, dimensions.constraints)
         self.temperature = Temperature(config.initial_temperature)
-        self.register_buffer("front_cost", torch.full((FRONT_SIZE, dimensions.constraints), torch.inf))
+        self.register_buffer(
+            "front_cost", torch.full((FRONT_SIZE, dimensions.constraints), torch.inf)
+        )
         self.register_buffer("front_return", torch.zeros(FRONT_SIZE))
 
     def remember_front(self, data: RelabelledStore) -> None:
-        """Keep the costs and returns of the front, or of an even choice of it; the highest return first."""
+        """Keep the costs and returns of the front, or of an even choice of it; the highest return
+        first."""
         front = pareto_front(data)
         chosen = front[np.unique(np.linspace(0, len(front) - 1, FRONT_SIZE).round().astype(int))]
         cost, earned = data.episode_cost[chosen], data.episode_return[chosen]
@@ -91,7 +106,8 @@ class CDTModel(nn.Module):
         self.get_buffer("front_return")[len(chosen) :] = float(earned[-1])
 
     def best_return(self, limit: Tensor) -> Tensor:
-        """The highest return that the front shows within each limit [L, C], its lowest where it shows none: [L]."""
+        """The highest return that the front shows within each limit [L, C], its lowest where it
+        shows none: [L]."""
         cost, earned = self.get_buffer("front_cost"), self.get_buffer("front_return")
         within = (cost <= limit[:, None]).all(-1)  # [L, FRONT_SIZE]
         return torch.where(within, earned, earned[-1]).amax(1)
@@ -111,7 +127,8 @@ class CDTAgent:
 
     @classmethod
     def create(cls, data: RelabelledStore, config: CDTConfig, *, seed: int) -> CDTAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
+        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
+        statistics."""
         agent = seeded(cls, data, config, seed=seed)
         agent.model.sequence.fix_units(data)
         agent.model.remember_front(data)
@@ -130,11 +147,18 @@ class CDTAgent:
         temperature, rate = tuple(self.model.temperature.parameters()), self.config.temperature_rate
         return (
             Phase("actor", network, self.actor_terms),
-            Phase("temperature", temperature, self.temperature_terms, learning_rate=rate, weight_decay=0.0),
+            Phase(
+                "temperature",
+                temperature,
+                self.temperature_terms,
+                learning_rate=rate,
+                weight_decay=0.0,
+            ),
         )
 
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """The action's likelihood, its entropy at the present temperature (Eq. 8), and each step's cost."""
+        """The action's likelihood, its entropy at the present temperature (Eq. 8), and each step's
+        cost."""
         batch = self.model.sequence.normalizer.window(batch)
         heads = {"state": self.model.sequence.action_head, "action": self.model.cost_head}
         action, cost = self.model.sequence.answers(batch, heads)
@@ -148,7 +172,8 @@ class CDTAgent:
         }
 
     def temperature_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """The dual of Eq. 8: its minimisation raises the temperature while the entropy is too low."""
+        """The dual of Eq. 8: its minimisation raises the temperature while the entropy is too
+        low."""
         batch = self.model.sequence.normalizer.window(batch)
         with torch.no_grad():
             entropy = action_entropy(self.model.sequence(batch), batch.valid)
@@ -165,13 +190,17 @@ class CDTAgent:
         return entropy_terms(self.model.temperature, entropy, target)
 
     def _cost_error(self, predicted: Tensor, batch: WindowBatch) -> PerSample:
-        """Squared error of each step's cost, summed over constraints: what the cost-to-go falls by until the next.
+        """Squared error of each step's cost, summed over constraints: what the cost-to-go falls by
+        until the next.
 
-        In deviations of the cost-to-go over the horizon, so that it is of the order of 1 whatever the cost's unit.
+        In deviations of the cost-to-go over the horizon, so that it is of the order of 1 whatever
+        the cost's unit.
         """
         cost = self.dimensions.horizon * (batch.cost_to_go[:, :-1] - batch.cost_to_go[:, 1:])
         error = ((predicted[:, :-1] - cost) ** 2).sum(-1)
-        return over_valid_steps(error, batch.valid[:, :-1] & batch.valid[:, 1:]).scaled(self.config.cost_weight)
+        return over_valid_steps(error, batch.valid[:, :-1] & batch.valid[:, 1:]).scaled(
+            self.config.cost_weight
+        )
 
     @property
     def default_options(self) -> CDTOptions:
@@ -184,7 +213,11 @@ class CDTAgent:
         asked = options.target_return
 
         def target(limit: Tensor) -> Tensor:
-            return self.model.best_return(limit) if asked is None else limit.new_full((len(limit),), asked)
+            return (
+                self.model.best_return(limit)
+                if asked is None
+                else limit.new_full((len(limit),), asked)
+            )
 
         return SequencePolicy(
             self.model.sequence,

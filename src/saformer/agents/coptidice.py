@@ -1,7 +1,7 @@
 """COptiDICE: how much more often than the data a good policy within the limit would take each step.
 
-Lee et al. 2022, "COptiDICE: Offline Constrained Reinforcement Learning via Stationary Distribution Correction
-Estimation"; docs/agents/coptidice.md says where we leave it.
+Lee et al. 2022, "COptiDICE: Offline Constrained Reinforcement Learning via Stationary Distribution
+Correction Estimation"; docs/agents/coptidice.md says where we leave it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from saformer.data.transitions import TransitionBatch, TransitionSampler
 
 @dataclass(frozen=True)
 class COptiDICEConfig:
-    """What is learnt. The paper has no column for it: sizes and rates are those that Table 6 gives BCQ-L."""
+    """What is learnt. The paper has no column for it: sizes and rates are those that Table 6 gives
+    BCQ-L."""
 
     limit: tuple[float, ...] = ()
     """What an episode may cost, for each constraint: this agent is trained for one limit."""
     cost_discount: float = 1.0
-    """gamma_c: how much less a cost, and a reward, counts with every step; 1 counts all alike, up to the horizon."""
+    """gamma_c: how much less a cost, and a reward, counts with every step; 1 counts all alike, up
+    to the horizon."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of every network's hidden layers."""
     dropout: float = 0.1
@@ -41,7 +43,8 @@ class COptiDICEConfig:
     caution: float = 0.1
     """alpha: weight of the divergence from the data, in units of a step's reward."""
     cost_bound: float = 0.01
-    """epsilon: how far the data may be reweighed to find the highest credible cost; 0 trusts it as it is."""
+    """epsilon: how far the data may be reweighed to find the highest credible cost; 0 trusts it as
+    it is."""
     multiplier: float = 0.1
     """The Lagrangian multiplier to begin with, in units of reward per unit of cost."""
     multiplier_learning_rate: float = 3e-4
@@ -49,7 +52,8 @@ class COptiDICEConfig:
     components: int = 1
     """Gaussians in the actor's mixture."""
     sample: bool = True
-    """Act at random, as the actor is distributed: what is constrained is a distribution. Else by its likeliest mean."""
+    """Act at random, as the actor is distributed: what is constrained is a distribution. Else by
+    its likeliest mean."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
@@ -68,13 +72,15 @@ class COptiDICEOptions:
     """How the policy acts."""
 
     sample: bool = True
-    """At random, as the actor is distributed, rather than by the mean of its weightiest Gaussian."""
+    """At random, as the actor is distributed, rather than by the mean of its weightiest
+    Gaussian."""
     seed: int = 0
     """Seed of what is drawn."""
 
 
 def correction(advantage: Tensor) -> Tensor:
-    """How often a step should be taken, relative to the data: the w >= 0 that maximises w * advantage - f(w).
+    """How often a step should be taken, relative to the data: the w >= 0 that maximises w *
+    advantage - f(w).
 
     f is the soft chi-square divergence of OptiDICE: x log x - x + 1 below 1, (x - 1)^2 / 2 above.
     """
@@ -100,7 +106,8 @@ class Temperature(nn.Module):
 
 
 class COptiDICE(nn.Module):
-    """All networks of the agent. States and actions are in model units, values in units of a typical step."""
+    """All networks of the agent. States and actions are in model units, values in units of a
+    typical step."""
 
     def __init__(self, dimensions: Dimensions, config: COptiDICEConfig) -> None:
         super().__init__()
@@ -113,7 +120,11 @@ class COptiDICE(nn.Module):
         self.temperature = Temperature(constraints)
         self.multiplier = Multiplier(constraints, config.multiplier)
         self.actor = MixtureActor(
-            self.timed.size, dimensions.action, hidden, components=config.components, dropout=config.dropout
+            self.timed.size,
+            dimensions.action,
+            hidden,
+            components=config.components,
+            dropout=config.dropout,
         )
         self.register_buffer("episode_mass", torch.ones(()))
 
@@ -122,18 +133,27 @@ class COptiDICE(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """[B, k] how much better a step was than its state led to expect, for gains [B, k].
 
-        And [B or 0, k] what the network says of first states, for each step that follows them. All in one pass.
+        And [B or 0, k] what the network says of first states, for each step that follows them. All
+        in one pass.
         """
         states, timesteps = [batch.state, batch.next_state], [batch.timestep, batch.timestep + 1]
         if beginnings:
-            states, timesteps = [*states, batch.initial_state], [*timesteps, torch.zeros_like(batch.timestep)]
+            states, timesteps = (
+                [*states, batch.initial_state],
+                [*timesteps, torch.zeros_like(batch.timestep)],
+            )
         said = network(self.timed(torch.cat(states), torch.cat(timesteps)))
         size, discount = len(batch.state), self.config.cost_discount
-        expected = td_target(gain, said[size : 2 * size], batch, discount=discount, horizon=self.horizon)
+        expected = td_target(
+            gain, said[size : 2 * size], batch, discount=discount, horizon=self.horizon
+        )
         return expected - said[:size], said[2 * size :] / self.get_buffer("episode_mass")
 
-    def advantage(self, batch: TransitionBatch, *, beginnings: bool = False) -> tuple[Tensor, Tensor]:
-        """[B] of reward less priced cost, in units of the caution; and [B or 0] the value of first states."""
+    def advantage(
+        self, batch: TransitionBatch, *, beginnings: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """[B] of reward less priced cost, in units of the caution; and [B or 0] the value of first
+        states."""
         priced = batch.reward - (batch.cost @ self.multiplier())[:, None]
         gains, begun = self.gains(self.value, priced, batch, beginnings=beginnings)
         return gains[:, 0] / self.config.caution, begun[:, 0]
@@ -159,18 +179,22 @@ class COptiDICEAgent:
 
     @classmethod
     def create(cls, data: RelabelledStore, config: COptiDICEConfig, *, seed: int) -> COptiDICEAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
+        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
+        statistics."""
         agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
         agent.model.get_buffer("episode_mass").fill_(episode_mass(data, config.cost_discount))
         return agent
 
-    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> TransitionSampler:
+    def sampler(
+        self, data: RelabelledStore, device: torch.device | str = "cpu"
+    ) -> TransitionSampler:
         """Single steps."""
         return TransitionSampler(data, device=device)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What states are worth, what the policy may cost at most, what cost is worth, and how to act."""
+        """What states are worth, what the policy may cost at most, what cost is worth, and how to
+        act."""
         model = self.model
         bound = (*model.excess.parameters(), *model.temperature.parameters())
         rate = self.config.multiplier_learning_rate
@@ -178,12 +202,19 @@ class COptiDICEAgent:
         return (
             Phase("value", tuple(model.value.parameters()), self.value_terms),
             Phase("bound", bound, self.bound_terms),
-            Phase("multiplier", multiplier, self.multiplier_terms, learning_rate=rate, weight_decay=0.0),
+            Phase(
+                "multiplier",
+                multiplier,
+                self.multiplier_terms,
+                learning_rate=rate,
+                weight_decay=0.0,
+            ),
             Phase("actor", tuple(model.actor.parameters()), self.actor_terms),
         )
 
     def value_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """The dual of the most reward, less priced cost and divergence, that a flow of steps can have."""
+        """The dual of the most reward, less priced cost and divergence, that a flow of steps can
+        have."""
         model, batch = self.model, self.model.units.transitions(batch)
         advantage, begun = model.advantage(batch, beginnings=True)
         return {
@@ -197,7 +228,9 @@ class COptiDICEAgent:
         model, batch = self.model, self.model.units.transitions(batch)
         temperature = model.temperature()
         shown = self._shown_cost(batch, model.weights(batch)) / temperature
-        highest = temperature * (shown.logsumexp(0) - math.log(len(shown)) + self.config.cost_bound)  # [C]
+        highest = temperature * (
+            shown.logsumexp(0) - math.log(len(shown)) + self.config.cost_bound
+        )  # [C]
         return {"highest": of_each(highest.sum()[None])}
 
     def multiplier_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
@@ -215,7 +248,9 @@ class COptiDICEAgent:
         loss = model.multiplier.loss(loss_of)
         figures = {"value": model.multiplier(), "expected_cost": raw}
         return {"excess": of_each(loss)} | {
-            f"{name}_{i}": watched(values[..., i]) for name, values in figures.items() for i in range(cost.shape[1])
+            f"{name}_{i}": watched(values[..., i])
+            for name, values in figures.items()
+            for i in range(cost.shape[1])
         }
 
     def actor_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
@@ -232,7 +267,9 @@ class COptiDICEAgent:
 
         def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
             actions = model.actor(model.timed(model.units.state(state), timestep))
-            return model.units.raw_action(actions.drawn(generator) if options.sample else actions.likeliest)
+            return model.units.raw_action(
+                actions.drawn(generator) if options.sample else actions.likeliest
+            )
 
         device = model.units.get_buffer("limit").device
         return MarkovPolicy(
@@ -250,7 +287,8 @@ class COptiDICEAgent:
         return COptiDICEOptions(sample=self.config.sample)
 
     def _shown_cost(self, batch: TransitionBatch, weight: Tensor) -> Tensor:
-        """[B, C] what each sample says of the policy's cost per step, beside what it says of the flow of steps.
+        """[B, C] what each sample says of the policy's cost per step, beside what it says of the
+        flow of steps.
 
         Their weights [B] are the corrections.
         """
@@ -263,7 +301,10 @@ def episode_mass(data: RelabelledStore, discount: float) -> float:
 
     Through a time-out an episode goes on, unless nothing is discounted.
     """
-    lengths, terminated = np.asarray(data.store.lengths), np.asarray(data.store.episodes["terminated"])
+    lengths, terminated = (
+        np.asarray(data.store.lengths),
+        np.asarray(data.store.episodes["terminated"]),
+    )
     if discount == 1:
         return float(lengths.mean())
     whole = np.where(terminated, 1 - discount**lengths, 1.0) / (1 - discount)

@@ -1,7 +1,8 @@
 """What actions earn and cost: their own step, and what follows it.
 
-A step is one of a thousand that an undiscounted cost critic counts. What one action saves is lost in such a value; and
-dropout hides the rest. So what a step costs by itself is learnt apart, and a cost critic counts what follows the step.
+A step is one of a thousand that an undiscounted cost critic counts. What one action saves is lost
+in such a value; and dropout hides the rest. So what a step costs by itself is learnt apart, and a
+cost critic counts what follows the step.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ class WithCritics(Protocol):
 
 
 class StepCost(nn.Module):
-    """What a step costs by itself, for each constraint; learnt from the data as it stands, nothing dropped out."""
+    """What a step costs by itself, for each constraint; learnt from the data as it stands, nothing
+    dropped out."""
 
     def __init__(self, dimensions: Dimensions, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.network = Perceptron(dimensions.state + dimensions.action, hidden, dimensions.constraints)
+        self.network = Perceptron(
+            dimensions.state + dimensions.action, hidden, dimensions.constraints
+        )
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
         """[..., S], [..., A] -> [..., C]."""
@@ -57,15 +61,20 @@ class CountsCosts(nn.Module):
     timed: Timed
     step_cost: StepCost
 
-    def all_cost(self, critic: TwinCritic, state: Tensor, timestep: Tensor, action: Tensor) -> Tensor:
-        """[2, ..., C] what actions cost from here on: their own step, and by this critic what follows it."""
+    def all_cost(
+        self, critic: TwinCritic, state: Tensor, timestep: Tensor, action: Tensor
+    ) -> Tensor:
+        """[2, ..., C] what actions cost from here on: their own step, and by this critic what
+        follows it."""
         return self.step_cost(state, action) + critic(self.timed(state, timestep + 1), action)
 
 
 def reward_critic(dimensions: Dimensions, config: WithCritics) -> TwinCritic:
     """Of rewards to come, in states as they are."""
     scale = steps_that_count(config.discount, dimensions.horizon)
-    return TwinCritic(dimensions.state, dimensions.action, 1, config.hidden, scale=scale, dropout=config.dropout)
+    return TwinCritic(
+        dimensions.state, dimensions.action, 1, config.hidden, scale=scale, dropout=config.dropout
+    )
 
 
 def cost_critic(dimensions: Dimensions, timed: Timed, config: WithCritics) -> TwinCritic:

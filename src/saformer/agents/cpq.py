@@ -1,4 +1,5 @@
-"""CPQ: a cost critic that calls unfamiliar actions unsafe, and a reward critic that counts on safe ones alone.
+"""CPQ: a cost critic that calls unfamiliar actions unsafe, and a reward critic that counts on safe
+ones alone.
 
 Xu et al. 2022, "Constraints Penalized Q-learning"; docs/agents/cpq.md says where we leave it.
 """
@@ -29,12 +30,14 @@ HUNDRED_STEPS = 100
 
 @dataclass(frozen=True)
 class CPQConfig:
-    """What is learnt. The defaults are the paper's Table 6; what it leaves open is noted in docs/agents/cpq.md."""
+    """What is learnt. The defaults are the paper's Table 6; what it leaves open is noted in
+    docs/agents/cpq.md."""
 
     limit: tuple[float, ...] = ()
     """What an episode may cost, for each constraint: this agent is trained for one limit."""
     cost_discount: float = 1.0
-    """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike, up to the horizon."""
+    """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike, up
+    to the horizon."""
     discount: float = 0.99
     """gamma, of rewards."""
     hidden: tuple[int, ...] = (256, 256)
@@ -44,16 +47,19 @@ class CPQConfig:
     average_rate: float = 0.05
     """tau: how fast target networks follow."""
     penalty: float = 5.0
-    """alpha: weight of the penalty on unfamiliar actions that do not look costly, in units of a step's cost if a hundred steps count, and in proportion if more or fewer do."""  # noqa: E501
+    """alpha: weight of the penalty on unfamiliar actions that do not look costly, in units of a
+    step's cost if a hundred steps count, and in proportion if more or fewer do."""
     kl_weight: float = 1.5
     """beta: weight of the code's divergence in the VAE."""
     vae_deviation: float = 0.1
-    """Deviation of the VAE's decoder, in half ranges: finer differences between actions do not count."""
+    """Deviation of the VAE's decoder, in half ranges: finer differences between actions do not
+    count."""
     familiar: float = 0.95
-    """Share of the data's own actions that count as familiar: the rest sets the threshold for all others."""
+    """Share of the data's own actions that count as familiar: the rest sets the threshold for all
+    others."""
     margin: float = 0.1
-    """How much costlier than the limit an unfamiliar action is to look, in limits; the future of others that are above
-    the limit by up to half of it still counts."""
+    """How much costlier than the limit an unfamiliar action is to look, in limits; the future of
+    others that are above the limit by up to half of it still counts."""
     candidates: int = 10
     """Actions examined in each state: half of them the policy's, half drawn evenly."""
 
@@ -66,20 +72,28 @@ class CPQConfig:
         if not 0 < self.familiar < 1:
             raise ValueError(f"familiar must lie in (0, 1), got {self.familiar}")
         if self.candidates < 2:
-            raise ValueError(f"candidates must be at least 2, one of each kind, got {self.candidates}")
+            raise ValueError(
+                f"candidates must be at least 2, one of each kind, got {self.candidates}"
+            )
 
 
 class CPQ(CountsCosts):
-    """All networks of the agent. States and actions are in model units, values in units of a typical step.
+    """All networks of the agent. States and actions are in model units, values in units of a
+    typical step.
 
-    What follows a step costs as one of two critics says. `cost` is penalised where actions are unfamiliar. What it is
-    taught follows from `honest`, which no penalty ever touched: what spills over from unfamiliar actions to their
-    neighbours would add up over the horizon.
+    What follows a step costs as one of two critics says. `cost` is penalised where actions are
+    unfamiliar. What it is taught follows from `honest`, which no penalty ever touched: what spills
+    over from unfamiliar actions to their neighbours would add up over the horizon.
     """
 
     def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
         super().__init__()
-        state, action, hidden, dropout = dimensions.state, dimensions.action, config.hidden, config.dropout
+        state, action, hidden, dropout = (
+            dimensions.state,
+            dimensions.action,
+            config.hidden,
+            config.dropout,
+        )
         self.config, self.horizon = config, dimensions.horizon
         self.units = Units(dimensions)
         self.timed = Timed(dimensions, finite=config.cost_discount == 1)
@@ -102,7 +116,8 @@ class CPQ(CountsCosts):
 
     @torch.no_grad()
     def threshold(self, batch: TransitionBatch) -> Tensor:
-        """[] how strange a familiar action is at most: as the data's own are, but for its strangest few."""
+        """[] how strange a familiar action is at most: as the data's own are, but for its strangest
+        few."""
         strangeness = self.vae.strangeness(batch.state, batch.action, self.config.kl_weight)
         num_strange = max(1, round((1 - self.config.familiar) * len(strangeness)))
         return strangeness.topk(num_strange).values[-1]
@@ -116,7 +131,8 @@ class CPQ(CountsCosts):
     def foreseen(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> Tensor:
         """[B, A] actions of the policy or, where those are stranger than this, of the data.
 
-        What is said of strange ones is a guess: whoever counted on it would add its error up, step by step.
+        What is said of strange ones is a guess: whoever counted on it would add its error up, step
+        by step.
         """
         drawn = self.drawn(self.timed(state, timestep))
         usual = self.vae.decode(state, torch.randn_like(state[:, :1].expand(-1, self.vae.code)))
@@ -124,11 +140,12 @@ class CPQ(CountsCosts):
 
     @torch.no_grad()
     def expected(self, state: Tensor, timestep: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the foreseen action: reward to come [B, 1], the lower of two; and whether one may count on it [B, 1].
+        """Of the foreseen action: reward to come [B, 1], the lower of two; and whether one may
+        count on it [B, 1].
 
-        One may if, by the higher of two costs, it is nearly safe: up to half of the margin by which unfamiliar actions
-        look unsafe. A policy that is drawn to its limit is above it half of the time: to cut off its future there would
-        leave its actor nothing to look forward to.
+        One may if, by the higher of two costs, it is nearly safe: up to half of the margin by which
+        unfamiliar actions look unsafe. A policy that is drawn to its limit is above it half of the
+        time: to cut off its future there would leave its actor nothing to look forward to.
         """
         action = self.foreseen(state, timestep, threshold)
         nearly = self.allowed(timestep) + 0.5 * self.config.margin * self.units.get_buffer("limit")
@@ -142,10 +159,16 @@ class CPQ(CountsCosts):
         return self.all_cost(self.honest_target, state, timestep, action).mean(0).clamp(min=0)
 
     @torch.no_grad()
-    def examined(self, batch: TransitionBatch, timed: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [B, N, A] of the policy and, as many, drawn evenly; which of them [B, N] are stranger than this."""
+    def examined(
+        self, batch: TransitionBatch, timed: Tensor, threshold: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Actions [B, N, A] of the policy and, as many, drawn evenly; which of them [B, N] are
+        stranger than this."""
         half = self.config.candidates // 2
-        state, timed = batch.state[:, None].expand(-1, 2 * half, -1), timed[:, None].expand(-1, half, -1)
+        state, timed = (
+            batch.state[:, None].expand(-1, 2 * half, -1),
+            timed[:, None].expand(-1, half, -1),
+        )
         evenly = 2 * torch.rand_like(batch.action[:, None].expand(-1, half, -1)) - 1
         action = torch.cat([self.drawn(timed), evenly], dim=1)
         return action, self.is_strange(state, action, threshold)
@@ -165,14 +188,17 @@ class CPQAgent:
 
     @classmethod
     def create(cls, data: RelabelledStore, config: CPQConfig, *, seed: int) -> CPQAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
+        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
+        statistics."""
         agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
         model = agent.model
         for critic in (model.honest, model.honest_target, model.cost, model.cost_target):
             critic.begin_at(model.units.mean_cost_to_go(data))
         return agent
 
-    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> TransitionSampler:
+    def sampler(
+        self, data: RelabelledStore, device: torch.device | str = "cpu"
+    ) -> TransitionSampler:
         """Single steps."""
         return TransitionSampler(data, device=device)
 
@@ -180,7 +206,9 @@ class CPQAgent:
     def phases(self) -> tuple[Phase, ...]:
         """What the data does, what actions earn, what they cost, and which to take."""
         model = self.model
-        costs = tuple(p for part in (model.step_cost, model.honest, model.cost) for p in part.parameters())
+        costs = tuple(
+            p for part in (model.step_cost, model.honest, model.cost) for p in part.parameters()
+        )
         return (
             Phase("vae", tuple(model.vae.parameters()), self.vae_terms),
             Phase("reward_critic", tuple(model.reward.parameters()), self.reward_terms),
@@ -206,14 +234,17 @@ class CPQAgent:
     def reward_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """Only what follows safely, or nearly so, counts."""
         model, batch = self.model, self.model.units.transitions(batch)
-        reward, counts = model.expected(batch.next_state, batch.timestep + 1, model.threshold(batch))
+        reward, counts = model.expected(
+            batch.next_state, batch.timestep + 1, model.threshold(batch)
+        )
         following = torch.where(counts, reward, 0.0)
         discount, horizon = self.config.discount, self.dimensions.horizon
         target = td_target(batch.reward, following, batch, discount=discount, horizon=horizon)
         return {"error": model.reward.error(model.reward(batch.state, batch.action), target)}
 
     def cost_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """What steps and the policy cost; unfamiliar actions are to look costlier than the limit and the data's."""
+        """What steps and the policy cost; unfamiliar actions are to look costlier than the limit
+        and the data's."""
         model, batch = self.model, self.model.units.transitions(batch)
         threshold, after = model.threshold(batch), model.timed(batch.state, batch.timestep + 1)
         cost = model.expected_cost(batch.next_state, batch.timestep + 1, threshold)
@@ -221,12 +252,20 @@ class CPQAgent:
         follows = td_target(torch.zeros_like(cost), cost, batch, discount=discount, horizon=horizon)
         others, strange = model.examined(batch, model.timed(batch.state, batch.timestep), threshold)
         action = torch.cat([batch.action[:, None], others], dim=1)
-        own = model.step_cost(batch.state[:, None].expand(-1, action.shape[1], -1), action)  # [B, 1 + N, C]
-        said = model.cost(after[:, None].expand(-1, action.shape[1], -1), action)  # [2, B, 1 + N, C]
+        own = model.step_cost(
+            batch.state[:, None].expand(-1, action.shape[1], -1), action
+        )  # [B, 1 + N, C]
+        said = model.cost(
+            after[:, None].expand(-1, action.shape[1], -1), action
+        )  # [2, B, 1 + N, C]
         familiar, looks = (own.detach() + said).split([1, action.shape[1] - 1], dim=2)
-        unsafe = model.allowed(batch.timestep) + self.config.margin * model.units.get_buffer("limit")
+        unsafe = model.allowed(batch.timestep) + self.config.margin * model.units.get_buffer(
+            "limit"
+        )
         floor = torch.maximum(unsafe, familiar[:, :, 0].detach().mean(0))
-        shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale).sum((0, -1)) / HUNDRED_STEPS  # [B, N]
+        shortfall = ((floor[:, None] - looks).clamp(min=0) / model.cost.scale).sum(
+            (0, -1)
+        ) / HUNDRED_STEPS  # [B, N]
         penalty = torch.where(strange, shortfall, 0.0).mean(1)
         return {
             "step_error": of_each((own[:, 0] - batch.cost).square().sum(-1)),
@@ -239,16 +278,20 @@ class CPQAgent:
     def actor_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """The most reward where the action is safe; where it is not, back to safety.
 
-        What familiar actions cost is asked of the honest critic: the other one's slope leads back from strange ones.
+        What familiar actions cost is asked of the honest critic: the other one's slope leads back
+        from strange ones.
         """
         model, batch = self.model, self.model.units.transitions(batch)
         timed = model.timed(batch.state, batch.timestep)
         action = model.drawn(timed)
         strange = model.is_strange(batch.state, action, model.threshold(batch))
         after = model.timed(batch.state, batch.timestep + 1)
-        follows = torch.where(strange[:, None], model.cost(after, action).amax(0), model.honest(after, action).amax(0))
+        follows = torch.where(
+            strange[:, None], model.cost(after, action).amax(0), model.honest(after, action).amax(0)
+        )
         cost = model.step_cost(batch.state, action) + follows  # [B, C]
-        # in the reward's scale: a step's cost weighs as much as a step's reward, however many steps a critic counts
+        # in the reward's scale: a step's cost weighs as much as a step's reward, however many steps
+        # a critic counts
         overrun = (cost - model.allowed(batch.timestep)).clamp(min=0).sum(-1) / model.reward.scale
         reward = model.reward(batch.state, action).amin(0)[:, 0] / model.reward.scale
         safe = overrun.detach() == 0
@@ -264,7 +307,9 @@ class CPQAgent:
         model = self.model.eval()
 
         def choose(state: Tensor, timestep: Tensor, _: torch.Generator) -> Tensor:
-            return model.units.raw_action(model.actor(model.timed(model.units.state(state), timestep)).middle)
+            return model.units.raw_action(
+                model.actor(model.timed(model.units.state(state), timestep)).middle
+            )
 
         device = model.units.get_buffer("limit").device
         return MarkovPolicy(
@@ -284,5 +329,7 @@ class CPQAgent:
     def _expected(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """What whole episodes are expected to cost, in raw units, to be watched."""
         start, model = torch.zeros_like(batch.timestep), self.model
-        raw = model.units.raw_cost(model.expected_cost(batch.initial_state, start, model.threshold(batch)))
+        raw = model.units.raw_cost(
+            model.expected_cost(batch.initial_state, start, model.threshold(batch))
+        )
         return {f"expected_cost_{i}": watched(raw[:, i]) for i in range(raw.shape[1])}

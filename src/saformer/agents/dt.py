@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
-from saformer.agents.sequence import Drawing, Noise, SequenceModel, SequencePolicy, check_config, seeded
+from saformer.agents.sequence import (
+    Drawing,
+    Noise,
+    SequenceModel,
+    SequencePolicy,
+    check_config,
+    seeded,
+)
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
 from saformer.core.objectives import PerSample, action_error, over_valid_steps
@@ -31,7 +38,8 @@ class DTConfig:
     window: int = 20
     """K: steps that the network looks back over, the present one included."""
     action: Literal["point", "gaussian"] = "point"
-    """point: one action, by squared error (Eq. 2). gaussian: by likelihood, for data that acts in several ways."""
+    """point: one action, by squared error (Eq. 2). gaussian: by likelihood, for data that acts in
+    several ways."""
     cost_discount: float = 1.0
     """gamma_c: how costs are counted when the policy is judged; it does not learn from them."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
@@ -46,9 +54,11 @@ class DTOptions:
     """How a trained DT acts."""
 
     target_return: float | None = None
-    """The return to ask for; by default the paper's 3600, 5000, 6000 (Hopper, Walker2d, HalfCheetah), else the highest in the data."""  # noqa: E501
+    """The return to ask for; by default the paper's 3600, 5000, 6000 (Hopper, Walker2d,
+    HalfCheetah), else the highest in the data."""
     noise: Noise = "none"
-    """Of a run trained with action gaussian. none: its mean; normal: a sample; two_point: one deviation above or below."""  # noqa: E501
+    """Of a run trained with action gaussian. none: its mean; normal: a sample; two_point: one
+    deviation above or below."""
     temperature: float = 1.0
     """Spread of the noise, in deviations."""
     seed: int = 0
@@ -56,7 +66,8 @@ class DTOptions:
 
 
 class DTAgent:
-    """Decision Transformer (Chen et al., 2021), the paper's unconstrained baseline: it pays no heed to limits."""
+    """Decision Transformer (Chen et al., 2021), the paper's unconstrained baseline: it pays no heed
+    to limits."""
 
     name = "dt"
     num_models = 1
@@ -71,7 +82,8 @@ class DTAgent:
 
     @classmethod
     def create(cls, data: RelabelledStore, config: DTConfig, *, seed: int) -> DTAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
+        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
+        statistics."""
         agent = seeded(cls, data, config, seed=seed)
         agent.model.fix_units(data)
         agent.model.get_buffer("target_return").fill_(usual_target(data))
@@ -103,7 +115,9 @@ class DTAgent:
         """Acts towards a target return."""
         options = options or self.default_options
         if self.config.action == "point" and options.noise != "none":
-            raise ValueError(f"noise {options.noise!r} needs a Gaussian: train with --action gaussian")
+            raise ValueError(
+                f"noise {options.noise!r} needs a Gaussian: train with --action gaussian"
+            )
         asked = options.target_return
         target = self.model.get_buffer("target_return") if asked is None else torch.tensor(asked)
         return SequencePolicy(

@@ -1,4 +1,5 @@
-"""SaFormer while it is fine-tuned: the same two networks, and an actor whose actions must keep some entropy."""
+"""SaFormer while it is fine-tuned: the same two networks, and an actor whose actions must keep some
+entropy."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class EntropyConfig:
     """The constraint of Eq. 8."""
 
     target_entropy: float | None = None
-    """beta: least entropy of the action, summed over its dimensions, in model units; by default minus their number."""
+    """beta: least entropy of the action, summed over its dimensions, in model units; by default
+    minus their number."""
     initial_temperature: float = 0.1
     """Weight of the entropy at first; it rises while the entropy is too low and falls otherwise."""
     temperature_rate: float = 1e-4
@@ -47,7 +49,8 @@ class FineTunedModel(nn.Module):
 
 
 class FineTunedAgent:
-    """A trained SaFormer that goes on learning, under the entropy constraint. Acts as SaFormer does.
+    """A trained SaFormer that goes on learning, under the entropy constraint. Acts as SaFormer
+    does.
 
     Units are those of the agent it came from: the normaliser's statistics stay as they were.
     """
@@ -92,7 +95,13 @@ class FineTunedAgent:
         return (
             Phase("actor", tuple(model.saformer.actor.parameters()), self.actor_terms),
             Phase("critic", tuple(model.saformer.critic.parameters()), self.critic_terms),
-            Phase("temperature", temperature, self.temperature_terms, learning_rate=rate, weight_decay=0.0),
+            Phase(
+                "temperature",
+                temperature,
+                self.temperature_terms,
+                learning_rate=rate,
+                weight_decay=0.0,
+            ),
         )
 
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
@@ -114,7 +123,8 @@ class FineTunedAgent:
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
     def temperature_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """The dual of Eq. 8: its minimisation raises the temperature while the entropy is too low."""
+        """The dual of Eq. 8: its minimisation raises the temperature while the entropy is too
+        low."""
         batch = self.model.saformer.normalizer.window(batch)
         with torch.no_grad():
             entropy = action_entropy(self.model.saformer.actor(batch).action, batch.valid)
@@ -135,10 +145,18 @@ NETWORKS = "saformer."
 
 def taken_apart(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """SaFormer's own weights, by the names that any run has them under, and the temperature."""
-    networks = {name.removeprefix(NETWORKS): value for name, value in weights.items() if name.startswith(NETWORKS)}
-    return networks, {name: value for name, value in weights.items() if not name.startswith(NETWORKS)}
+    networks = {
+        name.removeprefix(NETWORKS): value
+        for name, value in weights.items()
+        if name.startswith(NETWORKS)
+    }
+    return networks, {
+        name: value for name, value in weights.items() if not name.startswith(NETWORKS)
+    }
 
 
-def put_together(networks: Mapping[str, Tensor], temperature: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def put_together(
+    networks: Mapping[str, Tensor], temperature: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """The weights of a `FineTunedModel`."""
     return {**{f"{NETWORKS}{name}": value for name, value in networks.items()}, **temperature}

@@ -25,8 +25,8 @@ class MarkovOptions:
 
 
 class MarkovPolicy:
-    """Drives L episodes at once by `choose`. What an episode is told to keep to changes nothing: the limit that it was
-    trained for is `limit`.
+    """Drives L episodes at once by `choose`. What an episode is told to keep to changes nothing:
+    the limit that it was trained for is `limit`.
     """
 
     def __init__(
@@ -60,12 +60,23 @@ class MarkovPolicy:
         lanes = self._lanes(lanes)
         state = as_rows(state, self._dimensions.state, self._device)
         if len(state) != len(lanes):
-            raise ValueError(f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one state a lane")
+            raise ValueError(
+                f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one "
+                "state a lane"
+            )
         return Decision(self._choose(state, self.budget.num_steps[lanes], self._generator))
 
-    def observe(self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None) -> None:
+    def observe(
+        self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
+    ) -> None:
         """Book what the step cost: costs [L, C]. Reward and action are not needed."""
-        self.budget.spend(as_rows(cost, self._dimensions.constraints, self._device), self._lanes(lanes))
+        self.budget.spend(
+            as_rows(cost, self._dimensions.constraints, self._device), self._lanes(lanes)
+        )
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return torch.arange(len(self.budget.limit), device=self._device) if lanes is None else lanes.to(self._device)
+        return (
+            torch.arange(len(self.budget.limit), device=self._device)
+            if lanes is None
+            else lanes.to(self._device)
+        )

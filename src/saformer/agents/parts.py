@@ -21,7 +21,9 @@ Network = TypeVar("Network", bound=nn.Module)
 class Perceptron(nn.Module):
     """Linear layers with ReLU and dropout between them."""
 
-    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], outputs: int, *, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         sizes = (inputs, *hidden)
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
@@ -40,8 +42,14 @@ class TwinLinear(nn.Module):
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
-        weight, bias = ([part.get_parameter(name).detach() for part in (first, second)] for name in ("weight", "bias"))
-        self.weight, self.bias = nn.Parameter(torch.stack(weight)), nn.Parameter(torch.stack(bias))  # [2, out, in]
+        weight, bias = (
+            [part.get_parameter(name).detach() for part in (first, second)]
+            for name in ("weight", "bias")
+        )
+        self.weight, self.bias = (
+            nn.Parameter(torch.stack(weight)),
+            nn.Parameter(torch.stack(bias)),
+        )  # [2, out, in]
 
     def forward(self, x: Tensor) -> Tensor:
         """[2, ..., inputs] -> [2, ..., outputs]."""
@@ -50,11 +58,13 @@ class TwinLinear(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Two estimates of what follows a state and an action. `scale` is how large values get: outputs are of order 1.
+    """Two estimates of what follows a state and an action. `scale` is how large values get: outputs
+    are of order 1.
 
-    If `finite`, the state's last column is the share of the horizon that has passed, and values are in proportion to
-    what is left of it: a constant output is then consistent with itself from step to step, and nothing has to travel
-    from the horizon to the beginning, step by step and update by update, before values stop rising.
+    If `finite`, the state's last column is the share of the horizon that has passed, and values are
+    in proportion to what is left of it: a constant output is then consistent with itself from step
+    to step, and nothing has to travel from the horizon to the beginning, step by step and update by
+    update, before values stop rising.
     """
 
     def __init__(
@@ -85,11 +95,13 @@ class TwinCritic(nn.Module):
 
     @torch.no_grad()
     def begin_at(self, value: Tensor) -> None:
-        """Expect this [values], more or less, until something is learnt; if finite, of a whole horizon."""
+        """Expect this [values], more or less, until something is learnt; if finite, of a whole
+        horizon."""
         self.output.bias.copy_((value / self.scale).expand_as(self.output.bias))
 
     def error(self, said: Tensor, target: Tensor) -> PerSample:
-        """Squared difference of what both said [2, B, values] from the target [B, values], in the critic's scale."""
+        """Squared difference of what both said [2, B, values] from the target [B, values], in the
+        critic's scale."""
         difference = (said - target) / self.scale
         return of_each(difference.square().sum((0, -1)))
 
@@ -100,7 +112,8 @@ def pessimistic(lower: Tensor, higher: Tensor, weight: float) -> Tensor:
 
 
 class ConditionalVAE(nn.Module):
-    """Actions as the data has them in a state: an encoder, a decoder, and a code of twice the action's size.
+    """Actions as the data has them in a state: an encoder, a decoder, and a code of twice the
+    action's size.
 
     The decoder's likelihood is a Gaussian of a fixed `deviation`, in model units.
     """
@@ -136,7 +149,8 @@ class ConditionalVAE(nn.Module):
         }
 
     def strangeness(self, state: Tensor, action: Tensor, kl_weight: float) -> Tensor:
-        """[...] the negative evidence bound at the middle of the code: large for actions unlike the data's."""
+        """[...] the negative evidence bound at the middle of the code: large for actions unlike the
+        data's."""
         code = self.encode(state, action)
         return self.misfit(state, action, code.mean) + kl_weight * divergence_from_normal(code)
 
@@ -158,7 +172,8 @@ def watched(values: Tensor) -> PerSample:
 
 
 def target_of(network: Network) -> Network:
-    """A copy that follows by a moving average: nothing is ever differentiated by it, and it drops nothing out."""
+    """A copy that follows by a moving average: nothing is ever differentiated by it, and it drops
+    nothing out."""
     target = copy.deepcopy(network).requires_grad_(False)
     for module in target.modules():
         if isinstance(module, Perceptron | TwinCritic):
@@ -172,7 +187,8 @@ def follow(target: nn.Module, network: nn.Module, rate: float) -> MovingAverage:
 
 
 class Multiplier(nn.Module):
-    """What a unit of each cost is worth in units of reward; raised while a limit is broken, and never below 0."""
+    """What a unit of each cost is worth in units of reward; raised while a limit is broken, and
+    never below 0."""
 
     def __init__(self, constraints: int, initial: float) -> None:
         super().__init__()

@@ -38,7 +38,8 @@ class Kind:
 
     agent: AgentClass
     config: type[Any]
-    """has `cost_discount`; of an agent that is trained for one limit, also `limit`, one number per constraint"""
+    """has `cost_discount`; of an agent that is trained for one limit, also `limit`, one number per
+    constraint"""
     options: type[Any]
     description: str
     """one line"""
@@ -54,30 +55,44 @@ KINDS = {
         SaFormerAgent,
         SaFormerConfig,
         ExecutionOptions,
-        "one policy for all limits: proposes returns and actions, rejects what a critic forecasts to overrun",
+        "one policy for all limits: proposes returns and actions, rejects what a critic "
+        "forecasts to overrun",
     ),
-    "dt": Kind(DTAgent, DTConfig, DTOptions, "Decision Transformer: asked for a return, heeds no limit"),
+    "dt": Kind(
+        DTAgent, DTConfig, DTOptions, "Decision Transformer: asked for a return, heeds no limit"
+    ),
     "cdt": Kind(
         CDTAgent,
         CDTConfig,
         CDTOptions,
-        "Constrained Decision Transformer: asked for a return and a cost, one policy for all limits",
+        "Constrained Decision Transformer: asked for a return and a cost, one policy for all "
+        "limits",
     ),
-    "bc_safe": Kind(BCSafeAgent, BCSafeConfig, BCSafeOptions, "behaviour cloning of the trajectories within one limit"),
+    "bc_safe": Kind(
+        BCSafeAgent,
+        BCSafeConfig,
+        BCSafeOptions,
+        "behaviour cloning of the trajectories within one limit",
+    ),
     "bcq_lag": Kind(
         BCQLagAgent,
         BCQLagConfig,
         BCQLagOptions,
-        "BCQ-Lagrangian: actions like the data's, the best by two critics and a learnt price on cost",
+        "BCQ-Lagrangian: actions like the data's, the best by two critics and a learnt price on "
+        "cost",
     ),
     "cpq": Kind(
-        CPQAgent, CPQConfig, MarkovOptions, "Constraints Penalised Q-learning: unfamiliar actions count as costly"
+        CPQAgent,
+        CPQConfig,
+        MarkovOptions,
+        "Constraints Penalised Q-learning: unfamiliar actions count as costly",
     ),
     "coptidice": Kind(
         COptiDICEAgent,
         COptiDICEConfig,
         COptiDICEOptions,
-        "COptiDICE: corrects how often the data does what, under a cost constraint, and imitates that",
+        "COptiDICE: corrects how often the data does what, under a cost constraint, and imitates "
+        "that",
     ),
 }
 
@@ -99,7 +114,9 @@ def create_agent(data: RelabelledStore, config: Any, *, seed: int) -> Agent:
     return KINDS[name_of(config)].agent.create(data, config, seed=seed)
 
 
-def restore_agent(name: str, dimensions: Dimensions, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Agent:
+def restore_agent(
+    name: str, dimensions: Dimensions, config: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> Agent:
     """An agent as it was saved."""
     kind = find_kind(name)
     agent = kind.agent(dimensions, from_plain(kind.config, config))
@@ -118,7 +135,9 @@ def from_plain(cls: type, values: Mapping[str, Any]) -> Any:
     hints, known = get_type_hints(cls), {field.name for field in fields(cls)}
     unknown = set(values) - known
     if unknown:
-        raise ValueError(f"{cls.__name__} has no {', '.join(sorted(unknown))}: was it saved by another version?")
+        raise ValueError(
+            f"{cls.__name__} has no {', '.join(sorted(unknown))}: was it saved by another version?"
+        )
     return cls(**{name: _from_plain(hints[name], value) for name, value in values.items()})
 
 

@@ -21,7 +21,8 @@ from saformer.reserve import Reserve
 
 @dataclass(frozen=True)
 class SaFormerConfig:
-    """What is learnt. The defaults are the paper's Table 6: 1.46 M parameters for actor and critic together."""
+    """What is learnt. The defaults are the paper's Table 6: 1.46 M parameters for actor and critic
+    together."""
 
     window: int = 20
     """K: steps that the networks look back over, the present one included."""
@@ -30,13 +31,16 @@ class SaFormerConfig:
     cost_discount: float = 1.0
     """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     candidates: int = 128
-    """N: returns and actions proposed per decision, unless the policy is asked for another number."""
+    """N: returns and actions proposed per decision, unless the policy is asked for another
+    number."""
     temperature: float = 1.0
     """Spread of the proposals, in deviations, unless the policy is asked for another."""
     action_noise: ActionNoise = "normal"
-    """normal: proposed actions are sampled as in the paper. two_point: one deviation above or below the mean."""
+    """normal: proposed actions are sampled as in the paper. two_point: one deviation above or below
+    the mean."""
     past_return: PastReturn = "selected"
-    """Which return-to-go enters the past when acting: the selected, the expected or the highest proposed one."""
+    """Which return-to-go enters the past when acting: the selected, the expected or the highest
+    proposed one."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     """Size of each of the two transformers."""
 
@@ -67,9 +71,13 @@ class SaFormerAgent:
 
     @classmethod
     def create(cls, data: RelabelledStore, config: SaFormerConfig, *, seed: int) -> SaFormerAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's statistics."""
+        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
+        statistics."""
         if data.cost_discount != config.cost_discount:
-            raise ValueError(f"the data counts costs at {data.cost_discount}, the agent at {config.cost_discount}")
+            raise ValueError(
+                f"the data counts costs at {data.cost_discount}, the agent at "
+                f"{config.cost_discount}"
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             agent = cls(dimensions_of(data), config)
@@ -103,7 +111,8 @@ class SaFormerAgent:
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
     def policy(self, options: ExecutionOptions | None = None) -> SaFormerPolicy:
-        """Algorithm 1 with what has been learnt so far; verification by reserve needs one (`prepare_reserve`)."""
+        """Algorithm 1 with what has been learnt so far; verification by reserve needs one
+        (`prepare_reserve`)."""
         return SaFormerPolicy(
             fastest(self.model),
             window=self.config.window,

@@ -1,4 +1,5 @@
-"""What DT, CDT and BC-Safe share: one causal transformer over the steps of an episode, and how it acts."""
+"""What DT, CDT and BC-Safe share: one causal transformer over the steps of an episode, and how it
+acts."""
 
 from __future__ import annotations
 
@@ -21,17 +22,24 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import dimensions_of, statistics_of
 
 Noise = Literal["none", "normal", "two_point"]
-"""How an action is drawn from a Gaussian: its mean, a sample, or one deviation above or below the mean."""
+"""How an action is drawn from a Gaussian: its mean, a sample, or one deviation above or below the
+mean."""
 
 
 class SequenceModel(nn.Module):
-    """A causal transformer over the tokens of a layout; `action_head` reads it at every state token.
+    """A causal transformer over the tokens of a layout; `action_head` reads it at every state
+    token.
 
-    `Normalizer` apart, it speaks model units. What the head answers is the agent's affair: an action, or a Gaussian.
+    `Normalizer` apart, it speaks model units. What the head answers is the agent's affair: an
+    action, or a Gaussian.
     """
 
     def __init__(
-        self, layout: Layout, dimensions: Dimensions, config: TrunkConfig, action_head: Callable[[int, int], nn.Module]
+        self,
+        layout: Layout,
+        dimensions: Dimensions,
+        config: TrunkConfig,
+        action_head: Callable[[int, int], nn.Module],
     ) -> None:
         super().__init__()
         self.dimensions = dimensions
@@ -54,18 +62,25 @@ class SequenceModel(nn.Module):
         self.get_buffer("action_high").copy_(torch.tensor(data.store.environment.action_high))
 
     def answers(self, batch: WindowBatch, heads: Mapping[str, nn.Module]) -> list[Any]:
-        """What heads read off whole windows, each at the tokens of one kind, for training: over [B, K]."""
+        """What heads read off whole windows, each at the tokens of one kind, for training: over [B,
+        K]."""
         tokens = self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep)
         return self.trunk.answers(tokens, self.layout, heads)
 
     def forward(self, batch: WindowBatch) -> Any:
-        """What the head says of every step's action, each given all that came before it: over [B, K, A]."""
+        """What the head says of every step's action, each given all that came before it: over [B,
+        K, A]."""
         return self.answers(batch, {"state": self.action_head})[0]
 
     def decide(self, prompt: Prompt, return_to_go: Tensor) -> Any:
-        """What the head says of the present action, over [L, A]; prompt and return-to-go [L, 1] in raw units."""
+        """What the head says of the present action, over [L, A]; prompt and return-to-go [L, 1] in
+        raw units."""
         past = self.normalizer.window(prompt.past)
-        known = {"return_to_go": return_to_go, "cost_to_go": prompt.cost_to_go, "state": prompt.state}
+        known = {
+            "return_to_go": return_to_go,
+            "cost_to_go": prompt.cost_to_go,
+            "state": prompt.state,
+        }
         now = {
             kind: self.normalizer.normalize(kind, known[kind])[:, None]
             for kind in (*self.layout.before("state"), "state")
@@ -103,13 +118,16 @@ class Drawing:
         if self.noise == "none":
             return predicted.mean
         noise = torch.randn(predicted.mean.shape, generator=generator, device=predicted.mean.device)
-        return predicted.at(self.temperature * (noise.sign() if self.noise == "two_point" else noise))
+        return predicted.at(
+            self.temperature * (noise.sign() if self.noise == "two_point" else noise)
+        )
 
 
 class SequencePolicy:
     """Drives L episodes by one reading of each lane's window per step.
 
-    Each lane is begun with a target return (of its limit, if the agent heeds it); what was earned is taken off it.
+    Each lane is begun with a target return (of its limit, if the agent heeds it); what was earned
+    is taken off it.
     """
 
     def __init__(
@@ -132,7 +150,9 @@ class SequencePolicy:
         """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
         dimensions = self._model.dimensions
         num_lanes = len(as_rows(state, dimensions.state, self._device))
-        limit = as_rows(limit, dimensions.constraints, self._device, least=0.0).expand(num_lanes, -1)
+        limit = as_rows(limit, dimensions.constraints, self._device, least=0.0).expand(
+            num_lanes, -1
+        )
         if lanes is None:
             self._generator.manual_seed(self._drawing.seed)
             self._begin(limit)
@@ -148,21 +168,33 @@ class SequencePolicy:
         lanes = self._lanes(lanes)
         state = as_rows(state, self._model.dimensions.state, self._device)
         if len(state) != len(lanes):
-            raise ValueError(f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one state a lane")
+            raise ValueError(
+                f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one "
+                "state a lane"
+            )
         asked = self.return_to_go[lanes]
-        predicted = self._model.decide(self.history.prompt(state, self.budget, lanes), asked[:, None])
+        predicted = self._model.decide(
+            self.history.prompt(state, self.budget, lanes), asked[:, None]
+        )
         action = self._model.raw_action(self._drawing.draw(predicted, self._generator))
         self.history.append(state, action, asked[:, None], self.budget, lanes)
-        return Decision(action, return_to_go=asked if "return_to_go" in self._model.layout.kinds else None)
+        return Decision(
+            action, return_to_go=asked if "return_to_go" in self._model.layout.kinds else None
+        )
 
-    def observe(self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None) -> None:
-        """Book what the last action brought: rewards [L], costs [L, C]; `action` [L, A] if another was executed."""
+    def observe(
+        self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
+    ) -> None:
+        """Book what the last action brought: rewards [L], costs [L, C]; `action` [L, A] if another
+        was executed."""
         lanes = self._lanes(lanes)
         cost = as_rows(cost, self._model.dimensions.constraints, self._device, least=0.0)
         self.return_to_go[lanes] -= as_rows(reward, 1, self._device)[:, 0]
         self.budget.spend(cost, lanes)
         if action is not None:
-            self.history.correct(as_rows(action, self._model.dimensions.action, self._device), lanes)
+            self.history.correct(
+                as_rows(action, self._model.dimensions.action, self._device), lanes
+            )
 
     def _begin(self, limit: Tensor) -> None:
         self.budget = Budget(limit, cost_discount=self._cost_discount)
@@ -170,7 +202,11 @@ class SequencePolicy:
         self.return_to_go = self._target(limit)  # [L]
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return torch.arange(len(self.budget.limit), device=self._device) if lanes is None else lanes.to(self._device)
+        return (
+            torch.arange(len(self.budget.limit), device=self._device)
+            if lanes is None
+            else lanes.to(self._device)
+        )
 
 
 class SequenceConfig(Protocol):
@@ -197,11 +233,17 @@ def check_config(config: SequenceConfig) -> None:
 
 
 def seeded(
-    make: Callable[[Dimensions, Any], Made], data: RelabelledStore, config: SequenceConfig, *, seed: int
+    make: Callable[[Dimensions, Any], Made],
+    data: RelabelledStore,
+    config: SequenceConfig,
+    *,
+    seed: int,
 ) -> Made:
     """A fresh agent for this data, its weights decided by the seed alone."""
     if data.cost_discount != config.cost_discount:
-        raise ValueError(f"the data counts costs at {data.cost_discount}, the agent at {config.cost_discount}")
+        raise ValueError(
+            f"the data counts costs at {data.cost_discount}, the agent at {config.cost_discount}"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make(dimensions_of(data), config)

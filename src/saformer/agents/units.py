@@ -23,8 +23,8 @@ Made = TypeVar("Made", bound=Agent)
 class Units(nn.Module):
     """Raw to model units for single steps. States are standardised, actions lie in [-1, 1].
 
-    The unit of reward, and of each cost, is the root mean square of a step of the data: scaling rewards, or costs and
-    limits together, changes nothing.
+    The unit of reward, and of each cost, is the root mean square of a step of the data: scaling
+    rewards, or costs and limits together, changes nothing.
     """
 
     def __init__(self, dimensions: Dimensions) -> None:
@@ -64,7 +64,8 @@ class Units(nn.Module):
         return self.normalizer.normalize("state", raw)
 
     def mean_cost_to_go(self, data: RelabelledStore) -> Tensor:
-        """[C] of the data's steps, each counted from itself on, in model units; undiscounted, of a whole horizon."""
+        """[C] of the data's steps, each counted from itself on, in model units; undiscounted, of a
+        whole horizon."""
         return _mean_cost_to_go(data) / self.get_buffer("cost")
 
     def raw_cost(self, cost: Tensor) -> Tensor:
@@ -78,7 +79,8 @@ class Units(nn.Module):
 
 
 class Timed(nn.Module):
-    """States as a finite-horizon network sees them: with t / T beside them if `finite`, else as they are."""
+    """States as a finite-horizon network sees them: with t / T beside them if `finite`, else as
+    they are."""
 
     def __init__(self, dimensions: Dimensions, *, finite: bool) -> None:
         super().__init__()
@@ -89,7 +91,9 @@ class Timed(nn.Module):
         """[..., S], [...] -> [..., S + 1] or [..., S]."""
         if not self.finite:
             return state
-        return torch.cat([state, (timestep / self.horizon).clamp(max=1.0)[..., None].to(state.dtype)], dim=-1)
+        return torch.cat(
+            [state, (timestep / self.horizon).clamp(max=1.0)[..., None].to(state.dtype)], dim=-1
+        )
 
 
 class OneLimit(Protocol):
@@ -108,7 +112,8 @@ def check_limit(limit: Sequence[float], constraints: int) -> None:
     """There must be a number for each constraint."""
     if len(limit) != constraints:
         raise ValueError(
-            f"the agent is trained for one limit, a number for each of {constraints} constraints; got {tuple(limit)}: "
+            f"the agent is trained for one limit, a number for each of {constraints} "
+            f"constraints; got {tuple(limit)}: "
             "set its config's limit (--limit)"
         )
     if not all(np.isfinite(value) and value >= 0 for value in limit):
@@ -118,7 +123,9 @@ def check_limit(limit: Sequence[float], constraints: int) -> None:
 def fresh(make: Callable[[], Made], data: RelabelledStore, config: OneLimit, *, seed: int) -> Made:
     """An agent whose `model.units` are fixed by this data, initialised by the seed."""
     if data.cost_discount != config.cost_discount:
-        raise ValueError(f"the data counts costs at {data.cost_discount}, the agent at {config.cost_discount}")
+        raise ValueError(
+            f"the data counts costs at {data.cost_discount}, the agent at {config.cost_discount}"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         agent = make()
@@ -129,12 +136,16 @@ def fresh(make: Callable[[], Made], data: RelabelledStore, config: OneLimit, *, 
 @once_for_each
 def _typical_step(data: RelabelledStore) -> dict[str, Tensor]:
     """The root mean square of rewards [1] and of costs [C]."""
-    return {"reward": _root_mean_square(data.store.gather("reward")[:, None]), "cost": _root_mean_square(data.cost)}
+    return {
+        "reward": _root_mean_square(data.store.gather("reward")[:, None]),
+        "cost": _root_mean_square(data.cost),
+    }
 
 
 @once_for_each
 def _mean_cost_to_go(data: RelabelledStore) -> Tensor:
-    """[C] of the data's steps, each counted from itself on, in raw units; undiscounted, for all of the horizon."""
+    """[C] of the data's steps, each counted from itself on, in raw units; undiscounted, for all of
+    the horizon."""
     steps = np.arange(data.store.num_steps) - np.repeat(data.store.starts, data.store.lengths)
     found = (data.cost_to_go / data.cost_discount ** steps[:, None]).mean(0)
     left = 1 - steps / dimensions_of(data).horizon if data.cost_discount == 1 else np.ones(1)

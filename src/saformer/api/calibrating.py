@@ -40,12 +40,14 @@ def calibrate(
     workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> Calibration:
-    """Find the smallest margin of each limit under which at most `rate` of episodes passes it, with `confidence`.
+    """Find the smallest margin of each limit under which at most `rate` of episodes passes it, with
+    `confidence`.
 
-    A margin is the share of a limit that the policy is not told of. `margins` are tried in their order, each on
-    `episodes` fresh episodes under each limit, until one cannot be shown to keep the rate. `execution`: as in
-    `evaluate`. Kept as calibration.json in `out`, by default beside the run, where `evaluate(path, rate=rate)` finds
-    it; another rate's is left there, the same rate's replaced.
+    A margin is the share of a limit that the policy is not told of. `margins` are tried in their
+    order, each on `episodes` fresh episodes under each limit, until one cannot be shown to keep the
+    rate. `execution`: as in `evaluate`. Kept as calibration.json in `out`, by default beside the
+    run, where `evaluate(path, rate=rate)` finds it; another rate's is left there, the same rate's
+    replaced.
     """
     from saformer.evaluation.evaluate import evaluate as roll_out
 
@@ -56,7 +58,8 @@ def calibrate(
     found = totals_of(run, listener, data=data)
     if found.environment.identifier is None:
         raise ValueError(
-            f"the data of {path} has no environment to roll out in: how often limits are passed can only be counted in "
+            f"the data of {path} has no environment to roll out in: how often limits are passed "
+            "can only be counted in "
             "fresh episodes, so nothing can be calibrated"
         )
     options = options_of(agent, execution or {})
@@ -84,27 +87,40 @@ def calibrate(
         seed=seed,
         run=identity(run, agent.model.state_dict()),
         options=said_options(options),
-        limits=calibrate_margins(trial, parsed, rate=rate, confidence=confidence, seed=seed, margins=margins),
+        limits=calibrate_margins(
+            trial, parsed, rate=rate, confidence=confidence, seed=seed, margins=margins
+        ),
     )
     others = [one for one in kept_calibrations(kept) if one.rate != rate]
     plain = [one.plain() for one in (*others, calibration)]
     listener.say(f"calibration kept in {keep_findings(run, kept, {FILE: plain})}")
     if all(criterion.reads_action_alone for criterion in found.criteria):
-        listener.say("costs are of the action alone: with --shield no episode passes a limit, and no margin is needed")
+        listener.say(
+            "costs are of the action alone: with --shield no episode passes a limit, and no "
+            "margin is needed"
+        )
     return calibration
 
 
 def _check(rate: float, episodes: int, confidence: float, margins: Sequence[float]) -> None:
     if not (0 < rate < 1 and 0 < confidence < 1):
-        raise ValueError(f"rate and confidence are shares between 0 and 1, got {rate} and {confidence}")
-    if not margins or not all(0 <= margin < 1 for margin in margins) or list(margins) != sorted(margins, reverse=True):
         raise ValueError(
-            f"margins are shares of a limit, at least 0 and below 1, from the largest to the smallest: got {margins}"
+            f"rate and confidence are shares between 0 and 1, got {rate} and {confidence}"
+        )
+    if (
+        not margins
+        or not all(0 <= margin < 1 for margin in margins)
+        or list(margins) != sorted(margins, reverse=True)
+    ):
+        raise ValueError(
+            "margins are shares of a limit, at least 0 and below 1, from the largest to the "
+            f"smallest: got {margins}"
         )
     fewest = fewest_episodes(rate, confidence)
     if episodes < fewest:
         raise ValueError(
-            f"{episodes} episodes cannot show a violation rate of {rate:g} with confidence {confidence:g}, even if "
+            f"{episodes} episodes cannot show a violation rate of {rate:g} with confidence "
+            f"{confidence:g}, even if "
             f"none passes its limit: give at least {fewest} (--episodes), better {5 * fewest}"
         )
 
@@ -112,6 +128,7 @@ def _check(rate: float, episodes: int, confidence: float, margins: Sequence[floa
 def _check_heeds_limits(agent: Agent, run: Run) -> None:
     if find_kind(agent.name).has_one_limit or agent.name == "dt":
         raise ValueError(
-            f"{run.path} is {agent.name}, which hears of no limit when it acts: to keep a part of it back changes "
+            f"{run.path} is {agent.name}, which hears of no limit when it acts: to keep a part "
+            "of it back changes "
             "nothing. saformer and cdt can be calibrated"
         )

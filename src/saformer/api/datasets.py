@@ -45,7 +45,8 @@ def build_data(
     out: str | Path | None = None,
     listener: Listener | None = None,
 ) -> Path:
-    """Make the data of a named task, or of a bundle of behaviour policies (.npz). Returns where it is kept.
+    """Make the data of a named task, or of a bundle of behaviour policies (.npz). Returns where it
+    is kept.
 
     Without `out` it is kept where `train` looks for it, and not made twice.
     """
@@ -57,14 +58,18 @@ def build_data(
         raise ValueError(f"{task} is a store already: there is nothing to build")
     path = Path(out) if out else kept_at(made, steps=steps, seed=seed)
     if out and path.exists():
-        raise FileExistsError(f"{path} exists; stores are never overwritten: choose another name or remove it")
+        raise FileExistsError(
+            f"{path} exists; stores are never overwritten: choose another name or remove it"
+        )
     if path.exists():
         listener.say(f"already built: {path}")
         TrajectoryStore.open(path)
         return path
     make = partial(make_data, path=path) if out else load_data
     store = make(made, steps=steps, seed=seed, workers=workers, progress=listener.building)
-    listener.say(f"{len(store)} trajectories, {store.num_steps} steps; fingerprint {store.fingerprint}")
+    listener.say(
+        f"{len(store)} trajectories, {store.num_steps} steps; fingerprint {store.fingerprint}"
+    )
     return path
 
 
@@ -78,11 +83,16 @@ def import_data(
     drop_faulty: bool = False,
     listener: Listener | None = None,
 ) -> Imported:
-    """Turn logs (CSV, Parquet), HDF5, NPZ or Minari data, or several of a kind, into a store at `out`."""
+    """Turn logs (CSV, Parquet), HDF5, NPZ or Minari data, or several of a kind, into a store at
+    `out`."""
     listener = listener or Listener()
     if Path(out).exists():
-        raise FileExistsError(f"{out} exists; stores are never overwritten: choose another name or remove it")
-    wanted = [criterion(name) for name in criteria]  # a wrong one is refused before anything is read
+        raise FileExistsError(
+            f"{out} exists; stores are never overwritten: choose another name or remove it"
+        )
+    wanted = [
+        criterion(name) for name in criteria
+    ]  # a wrong one is refused before anything is read
     names = [str(source) for source in sources]
     if all(is_log(name) or (Path(name).is_dir() and not _is_minari(name)) for name in names):
         source = survey_logs(names, mapping, listener=listener).source(drop_faulty=drop_faulty)
@@ -96,7 +106,9 @@ def import_data(
     return found
 
 
-def survey_logs(names: Sequence[str], mapping: LogMapping | None = None, *, listener: Listener | None = None) -> Logs:
+def survey_logs(
+    names: Sequence[str], mapping: LogMapping | None = None, *, listener: Listener | None = None
+) -> Logs:
     """Read logs once to see what is wrong with them; nothing is written."""
     return open_logs(names, mapping, progress=listener.surveying if listener else None)
 
@@ -137,13 +149,16 @@ def open_data(
     mapping: LogMapping | None = None,
     listener: Listener | None = None,
 ) -> Iterator[TrajectoryStore]:
-    """The data of a task, a store or a hosted name; a file is imported for as long as it is looked at."""
+    """The data of a task, a store or a hosted name; a file is imported for as long as it is looked
+    at."""
     listener = listener or Listener()
     if not (is_log(source) or Path(source).is_file() or _is_minari(source)):
         yield load_data(find_task(source), steps=steps, seed=seed, progress=listener.building)
         return
     with tempfile.TemporaryDirectory() as folder:
-        yield import_data([source], Path(folder) / "store", mapping=mapping, listener=listener).store
+        yield import_data(
+            [source], Path(folder) / "store", mapping=mapping, listener=listener
+        ).store
 
 
 def _that_can_be_costed(
@@ -169,7 +184,11 @@ def _task(name: str, mixture: str) -> Task:
         return find_task(name)
     if mixture not in MIXTURES:
         raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(MIXTURES)}")
-    return Task(f"{Path(name).stem}-{mixture}", canonical_steps(mixture), make_from_behaviours(name, mixture))
+    return Task(
+        f"{Path(name).stem}-{mixture}",
+        canonical_steps(mixture),
+        make_from_behaviours(name, mixture),
+    )
 
 
 def _is_minari(name: str) -> bool:

@@ -25,7 +25,8 @@ def demo(
     device: str = "auto",
     listener: Listener | None = None,
 ) -> Path:
-    """Make data, train the small preset on it, evaluate under five limits, and write a report. Returns its path.
+    """Make data, train the small preset on it, evaluate under five limits, and write a report.
+    Returns its path.
 
     `smoke` takes the same steps with next to no data and training, to show that they work.
     """
@@ -34,7 +35,9 @@ def demo(
     listener = listener or Listener()
     preset, data_steps, episodes = PRESETS["small"](), None, 20
     if scale == "smoke":
-        brief = replace(preset.fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15)
+        brief = replace(
+            preset.fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15
+        )
         preset, data_steps, episodes = replace(preset, fit=brief), 6_000, 2
     out = Path(out)
     run_path = out / f"run-{scale}-seed{seed}"
@@ -48,7 +51,9 @@ def demo(
         device=device,
         listener=listener,
     )
-    evaluate(run.path, limits=DEMO_LIMITS, episodes=episodes, seed=seed, device=device, listener=listener)
+    evaluate(
+        run.path, limits=DEMO_LIMITS, episodes=episodes, seed=seed, device=device, listener=listener
+    )
     page = write_report(run, out / "report.html", command=" ".join(["saformer", *sys.argv[1:]]))
     listener.say(f"report written to {page}")
     return page

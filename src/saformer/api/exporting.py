@@ -33,21 +33,26 @@ def export(
     data: str | Path | None = None,
     listener: Listener | None = None,
 ) -> Path:
-    """Write what a run has learnt to a new folder, for `load`, `evaluate`, `calibrate` and `sweep` to read.
+    """Write what a run has learnt to a new folder, for `load`, `evaluate`, `calibrate` and `sweep`
+    to read.
 
-    It holds the weights, what the run is, and what each stored trajectory earned and cost, so that limits such as "p10"
-    and frontiers need no data. Matrices are rounded to `dtype`; they are widened to float32 when they are loaded.
-    What the run was calibrated for goes with it in float32; rounded weights must be calibrated again.
-    `command` is what the run was trained by, to be kept with it. `data` says where the run's store is now. Returns the
-    folder.
+    It holds the weights, what the run is, and what each stored trajectory earned and cost, so that
+    limits such as "p10" and frontiers need no data. Matrices are rounded to `dtype`; they are
+    widened to float32 when they are loaded. What the run was calibrated for goes with it in
+    float32; rounded weights must be calibrated again. `command` is what the run was trained by, to
+    be kept with it. `data` says where the run's store is now. Returns the folder.
     """
     listener, run, out = listener or Listener(), find_run(path), Path(out)
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; weights are kept in {' or '.join(DTYPES)}")
     if run.is_export:
-        raise ValueError(f"{path} is an export already: copy its folder, or export the run that it was made from")
+        raise ValueError(
+            f"{path} is an export already: copy its folder, or export the run that it was made from"
+        )
     if out.exists():
-        raise FileExistsError(f"{out} exists; exports are never overwritten: choose another name or remove it")
+        raise FileExistsError(
+            f"{out} exists; exports are never overwritten: choose another name or remove it"
+        )
     agent, found = load(path, device="cpu"), data_of(run, listener, data=data)
     if isinstance(agent, SaFormerAgent):
         prepare_reserve(agent, run, data=data, listener=listener)
@@ -67,7 +72,10 @@ def export(
     findings = {FILE: [one.plain() for one in calibrations.carried]} if calibrations.carried else {}
     made = write_export(out, run, content, facts, findings)
     size = sum(file.stat().st_size for file in made.path.iterdir())
-    listener.say(f"exported to {out}: {size / 1e6:.2f} MB, weights in {dtype}. Judge it with: saformer evaluate {out}")
+    listener.say(
+        f"exported to {out}: {size / 1e6:.2f} MB, weights in {dtype}. Judge it with: saformer "
+        f"evaluate {out}"
+    )
     for remark in calibrations.remarks(run.path, out):
         listener.say(remark)
     return made.path
@@ -84,8 +92,14 @@ class _Calibrations:
     """of other weights than the run has now"""
 
     @classmethod
-    def of(cls, run: Run, trained: Mapping[str, Tensor], exported: Mapping[str, Tensor]) -> _Calibrations:
-        of_run, of_export, kept = identity(run, trained), identity(run, exported), kept_calibrations(run)
+    def of(
+        cls, run: Run, trained: Mapping[str, Tensor], exported: Mapping[str, Tensor]
+    ) -> _Calibrations:
+        of_run, of_export, kept = (
+            identity(run, trained),
+            identity(run, exported),
+            kept_calibrations(run),
+        )
         return cls(
             carried=[one for one in kept if one.run == of_export],
             rounded=[one for one in kept if one.run == of_run != of_export],
@@ -98,12 +112,15 @@ class _Calibrations:
             yield f"calibrated for violation rates of {_rates(self.carried)}, as the run is"
         if self.rounded:
             yield (
-                f"not calibrated, though the run is for violation rates of {_rates(self.rounded)}: rounded weights are "
-                f"another policy. Calibrate it (saformer calibrate {out}), or export with --dtype float32"
+                "not calibrated, though the run is for violation rates of "
+                f"{_rates(self.rounded)}: rounded weights are "
+                f"another policy. Calibrate it (saformer calibrate {out}), or export with "
+                "--dtype float32"
             )
         if self.outdated:
             yield (
-                f"not calibrated for violation rates of {_rates(self.outdated)}: {run} was, before it learnt on. "
+                f"not calibrated for violation rates of {_rates(self.outdated)}: {run} was, "
+                "before it learnt on. "
                 f"Calibrate again (saformer calibrate {run})"
             )
 
@@ -113,9 +130,14 @@ def _rates(calibrations: Sequence[Calibration]) -> str:
 
 
 def _facts(run: Run, data: RelabelledStore, command: str | None) -> dict[str, Any]:
-    """How the run was trained and what its data was, for people to read; the environment, to roll out in."""
+    """How the run was trained and what its data was, for people to read; the environment, to roll
+    out in."""
     spec = run.spec
-    known = run.read_json("done.json") if run.is_done else {"updates": run.load(groups=()).facts["update"]}
+    known = (
+        run.read_json("done.json")
+        if run.is_done
+        else {"updates": run.load(groups=()).facts["update"]}
+    )
     asked = {"command": command, "seed": spec.seed, "of_updates": spec.fit_config["updates"]}
     return {
         "saformer": __version__,
@@ -126,7 +148,8 @@ def _facts(run: Run, data: RelabelledStore, command: str | None) -> dict[str, An
             "trajectories": len(data.store),
             "steps": data.store.num_steps,
             "cost_percentiles": {
-                name: percentiles(costs) for name, costs in zip(spec.criteria, data.episode_cost.T, strict=True)
+                name: percentiles(costs)
+                for name, costs in zip(spec.criteria, data.episode_cost.T, strict=True)
             },
         },
     }

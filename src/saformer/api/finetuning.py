@@ -66,14 +66,16 @@ def finetune(
     workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> FineTuned:
-    """Let a trained SaFormer explore its environment until it keeps these limits, and keep that as a run of its own.
+    """Let a trained SaFormer explore its environment until it keeps these limits, and keep that as
+    a run of its own.
 
-    `limits` are costs or percentiles of the run's data, and may lie below all of it. `episodes` is the allowance,
-    `ceiling` the cost at which an episode is ended; these and `attenuation` take the place of what `config` says.
-    `execution` changes how the policy acts, by the names of its options, while it explores and is judged: by the
-    paper's rule unless `verification` says "reserve", by which it is then judged, not explored.
-    The original run is not touched. The new one has a store of its own, in its folder: the original data and every
-    episode since. An interrupted call is continued by the same call with `resume=True`.
+    `limits` are costs or percentiles of the run's data, and may lie below all of it. `episodes` is
+    the allowance, `ceiling` the cost at which an episode is ended; these and `attenuation` take the
+    place of what `config` says. `execution` changes how the policy acts, by the names of its
+    options, while it explores and is judged: by the paper's rule unless `verification` says
+    "reserve", by which it is then judged, not explored. The original run is not touched. The new
+    one has a store of its own, in its folder: the original data and every episode since. An
+    interrupted call is continued by the same call with `resume=True`.
     """
     from saformer.envs.stepping import pick_workers
     from saformer.training.experience import Experience
@@ -81,25 +83,41 @@ def finetune(
 
     listener, processor, source = listener or Listener(), pick_device(device), find_run(path)
     given = _given(config or FinetuneConfig(), {"episodes": episodes, "attenuation": attenuation})
-    pick_workers(workers, num_lanes=given.lanes, num_steps=0)  # says what is wrong before anything is kept
+    pick_workers(
+        workers, num_lanes=given.lanes, num_steps=0
+    )  # says what is wrong before anything is kept
     spec, checkpoint = source.spec, source.load()
     if spec.agent != SaFormerAgent.name:
         raise ValueError(f"only saformer can be fine-tuned to a limit; {path} is {spec.agent}")
-    store = as_trained(source, open_data(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
+    store = as_trained(
+        source,
+        open_data(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed),
+    )
     original = _checked(source, store, listener)
     parsed = _limits(limits, original)
-    given = replace(given, ceiling=_ceiling(ceiling, original) if ceiling is not None else given.ceiling)
-    target = Path(out) if out else Path("runs") / f"{source.path.resolve().name}-finetuned-seed{seed}"
+    given = replace(
+        given, ceiling=_ceiling(ceiling, original) if ceiling is not None else given.ceiling
+    )
+    target = (
+        Path(out) if out else Path("runs") / f"{source.path.resolve().name}-finetuned-seed{seed}"
+    )
     fit_config = _fit_config(from_plain(FitConfig, spec.fit_config), given)
     kept = target.resolve() / spec.task_name.replace("/", "-").replace(":", "-")
-    agent = restore_agent(spec.agent, spec.dimensions, spec.agent_config, checkpoint.groups["model"])
+    agent = restore_agent(
+        spec.agent, spec.dimensions, spec.agent_config, checkpoint.groups["model"]
+    )
     assert isinstance(agent, SaFormerAgent)
     options = resolved(options_of(agent, execution or {}), has_reserve=False)
     if options.verification == "told":
         raise ValueError(
-            "verification 'told' keeps no limit without a shield: fine-tune by the paper's rule or by reserve"
+            "verification 'told' keeps no limit without a shield: fine-tune by the paper's rule "
+            "or by reserve"
         )
-    settings = {"limits": {limit.name: limit.values for limit in parsed}, **asdict(given), "execution": asdict(options)}
+    settings = {
+        "limits": {limit.name: limit.values for limit in parsed},
+        **asdict(given),
+        "execution": asdict(options),
+    }
     fresh = replace(
         spec,
         task=str(kept),
@@ -151,7 +169,8 @@ def _given(config: FinetuneConfig, changes: dict[str, Any]) -> FinetuneConfig:
 
 
 def _checked(source: Run, store: TrajectoryStore, listener: Listener) -> RelabelledStore:
-    """The data that the run was trained on; whatever would keep it from being explored further is said here."""
+    """The data that the run was trained on; whatever would keep it from being explored further is
+    said here."""
     from saformer.envs.costed import try_out
     from saformer.training.experience import check_criteria
 
@@ -160,10 +179,16 @@ def _checked(source: Run, store: TrajectoryStore, listener: Listener) -> Relabel
         raise ValueError(f"the data of {source.path} has no environment to explore in")
     if store.fingerprint != spec.data_fingerprint:
         raise ValueError(
-            f"the data of {spec.task} is not what {source.path} was trained on ({store.fingerprint} against "
+            f"the data of {spec.task} is not what {source.path} was trained on "
+            f"({store.fingerprint} against "
             f"{spec.data_fingerprint}): say where that data is now with data (--data)"
         )
-    data = with_costs(training_part(store, spec.held_out), spec.criteria, spec.agent_config["cost_discount"], listener)
+    data = with_costs(
+        training_part(store, spec.held_out),
+        spec.criteria,
+        spec.agent_config["cost_discount"],
+        listener,
+    )
     check_criteria(data, store)
     try_out(store.environment, data.criteria)
     return data
@@ -171,13 +196,26 @@ def _checked(source: Run, store: TrajectoryStore, listener: Listener) -> Relabel
 
 def _limits(names: Sequence[str | float], data: RelabelledStore) -> list[Limit]:
     if not names:
-        raise ValueError("name at least one limit to fine-tune to, as a cost (3700) or a percentile of the data (p10)")
+        raise ValueError(
+            "name at least one limit to fine-tune to, as a cost (3700) or a percentile of the "
+            "data (p10)"
+        )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="limit .* lies outside the data")  # which is what this is for
+        warnings.filterwarnings(
+            "ignore", message="limit .* lies outside the data"
+        )  # which is what this is for
         limits = [parse_limit(_named(name), data) for name in names]
-    twice = sorted({limit.name for limit in limits if sum(limit.values == other.values for other in limits) > 1})
+    twice = sorted(
+        {
+            limit.name
+            for limit in limits
+            if sum(limit.values == other.values for other in limits) > 1
+        }
+    )
     if twice:
-        raise ValueError(f"limit {', '.join(twice)} was named more than once, by name or value; name each once")
+        raise ValueError(
+            f"limit {', '.join(twice)} was named more than once, by name or value; name each once"
+        )
     return limits
 
 
@@ -216,11 +254,16 @@ def _open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
     run = Run(path)
     if not resume or not run.spec_path.exists():
         if resume:
-            raise FileNotFoundError(f"there is no run to resume in {path}; leave --resume out to begin one")
+            raise FileNotFoundError(
+                f"there is no run to resume in {path}; leave --resume out to begin one"
+            )
         return Run.create(path, spec)
     differences = run.spec.differences(spec)
     if differences:
-        raise ValueError(f"{path} was begun with other settings, so it cannot be resumed: {'; '.join(differences)}")
+        raise ValueError(
+            f"{path} was begun with other settings, so it cannot be resumed: "
+            f"{'; '.join(differences)}"
+        )
     return run
 
 
@@ -240,15 +283,18 @@ def episode_line(row: ExploredEpisode, allowance: int) -> str:
     kept = "within" if row.within else "above"
     broke = ", ended at the ceiling" if row.broke_ceiling else ""
     return (
-        f"episode {row.number + 1} of {allowance}: limit {_joined(row.limit)}, asked for {_joined(row.prompt)}, "
-        f"cost {_joined(row.cost)} ({kept}), return {row.episode_return:.5g}, {row.num_steps} steps{broke}"
+        f"episode {row.number + 1} of {allowance}: limit {_joined(row.limit)}, asked for "
+        f"{_joined(row.prompt)}, "
+        f"cost {_joined(row.cost)} ({kept}), return {row.episode_return:.5g}, {row.num_steps} "
+        f"steps{broke}"
     )
 
 
 def judged_line(num_episodes: int, found: Judged) -> str:
     """One evaluation of all limits."""
     parts = [
-        f"{_joined(one['limit'])}: {_joined(one['cost'])}{'' if one['holds'] else '?' if one['met'] else '!'}"
+        f"{_joined(one['limit'])}: "
+        f"{_joined(one['cost'])}{'' if one['holds'] else '?' if one['met'] else '!'}"
         for one in found.values()
     ]
     held = sum(one["holds"] for one in found.values())
@@ -259,19 +305,30 @@ def _joined(values: Sequence[float]) -> str:
     return ",".join(f"{value:.5g}" for value in values)
 
 
-def _say_beginning(run: Run, source: Run, limits: Sequence[Limit], data: RelabelledStore, listener: Listener) -> None:
+def _say_beginning(
+    run: Run, source: Run, limits: Sequence[Limit], data: RelabelledStore, listener: Listener
+) -> None:
     lowest = _joined(np.min(data.episode_cost, axis=0).tolist())
     listener.say(
-        f"fine-tuning {source.path} to {', '.join(_joined(limit.values) for limit in limits)}; its data begins at "
-        f"{lowest}. The new run is in {run.path}; cost! overruns the limit, cost? is within it but not surely"
+        f"fine-tuning {source.path} to {', '.join(_joined(limit.values) for limit in limits)}; "
+        "its data begins at "
+        f"{lowest}. The new run is in {run.path}; cost! overruns the limit, cost? is within it "
+        "but not surely"
     )
 
 
-def _remark_on_ceiling(ceiling: tuple[float, ...] | None, limits: Sequence[Limit], listener: Listener) -> None:
-    below = [] if ceiling is None else [limit.name for limit in limits if np.less(ceiling, limit.values).any()]
+def _remark_on_ceiling(
+    ceiling: tuple[float, ...] | None, limits: Sequence[Limit], listener: Listener
+) -> None:
+    below = (
+        []
+        if ceiling is None
+        else [limit.name for limit in limits if np.less(ceiling, limit.values).any()]
+    )
     if ceiling is not None and below:
         listener.say(
-            f"the ceiling {_joined(ceiling)} lies below the limit {', '.join(below)}: episodes that would keep it are "
+            f"the ceiling {_joined(ceiling)} lies below the limit {', '.join(below)}: episodes "
+            "that would keep it are "
             "ended and not learnt from; raise the ceiling unless that is what you want"
         )
 
@@ -279,7 +336,9 @@ def _remark_on_ceiling(ceiling: tuple[float, ...] | None, limits: Sequence[Limit
 def _say_end(run: Run, outcome: Outcome, listener: Listener) -> None:
     ended = "every limit holds" if outcome.held else "the allowance is spent"
     listener.say(
-        f"{ended}: {outcome.num_episodes} new trajectories ({outcome.broke_ceiling:.0%} broke the ceiling), "
-        f"{outcome.num_evaluation_episodes} episodes of evaluation; the run in {run.path} has the weights of its best "
+        f"{ended}: {outcome.num_episodes} new trajectories ({outcome.broke_ceiling:.0%} broke "
+        "the ceiling), "
+        f"{outcome.num_evaluation_episodes} episodes of evaluation; the run in {run.path} has "
+        "the weights of its best "
         f"evaluation, after {outcome.kept_after} episodes"
     )

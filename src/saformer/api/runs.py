@@ -46,7 +46,8 @@ MAX_SHOWN_TRAJECTORIES = 500
 def load(path: str | Path, *, device: str = "auto") -> Agent:
     """The agent that a run has trained so far, or that was exported; `.policy()` makes it act.
 
-    `path` is a run's folder, an export's, or "pretrained:NAME" for a policy that comes with the package.
+    `path` is a run's folder, an export's, or "pretrained:NAME" for a policy that comes with the
+    package.
     """
     run = find_run(path)
     spec = run.spec
@@ -57,7 +58,8 @@ def load(path: str | Path, *, device: str = "auto") -> Agent:
 
 @dataclass(frozen=True)
 class Judged:
-    """What was found when a run's policy was rolled out, how it acted, and the data that it was held against."""
+    """What was found when a run's policy was rolled out, how it acted, and the data that it was
+    held against."""
 
     evaluation: Evaluation
     options: Any
@@ -83,7 +85,8 @@ def judge(
 ) -> Judged:
     """As `evaluate`, but nothing is kept, and a calibration is given rather than found.
 
-    `cost_discount` judges an agent that learns nothing from costs by costs that are counted in another way.
+    `cost_discount` judges an agent that learns nothing from costs by costs that are counted in
+    another way.
     """
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
@@ -92,12 +95,16 @@ def judge(
     agent = load(path, device=device)
     if cost_discount not in {None, agent.config.cost_discount} and agent.name != "dt":
         raise ValueError(
-            f"{path} was trained on costs discounted by {agent.config.cost_discount:g} and can be judged by no others; "
+            f"{path} was trained on costs discounted by {agent.config.cost_discount:g} and can "
+            "be judged by no others; "
             f"train again with cost_discount {cost_discount:g}"
         )
     found = totals_of(run, listener, data=data, cost_discount=cost_discount)
     if found.environment.identifier is None:
-        raise ValueError(f"the data of {path} has no environment to roll out in: use evaluate_offline (--offline)")
+        raise ValueError(
+            f"the data of {path} has no environment to roll out in: use evaluate_offline "
+            "(--offline)"
+        )
     parsed = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, parsed, listener)
     if episodes < 1:  # before anything is prepared
@@ -151,23 +158,29 @@ def evaluate(
     workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> Evaluation:
-    """Roll a run's policy out under each limit; the findings are kept in `out`, by default beside the run.
+    """Roll a run's policy out under each limit; the findings are kept in `out`, by default beside
+    the run.
 
-    `path` may be an export or "pretrained:NAME", which need no data; findings of the latter go to runs/pretrained-NAME.
+    `path` may be an export or "pretrained:NAME", which need no data; findings of the latter go to
+    runs/pretrained-NAME.
 
-    `limits` are by default the 10th, 20th, 30th and 50th percentile of the data's costs, or the one limit that the run
-    was trained for. `execution` changes how the policy acts, by the names of its agent's options:
-    {"candidates": 128, "verification": "off"} for saformer, {"target_return": 3600} for dt.
-    `rate` keeps as much of each limit back as `calibrate` found to be needed for this violation rate.
-    `shield` makes actions cheaper where they would pass the limit, if costs are functions of the action alone; `both`
-    judges the policy with and without it; `reference` adds the agent's mean action, blind to the limit, with it. They
-    are in `beside` of what is returned.
-    `data` says where the run's store is now, if it was moved. `workers` processes step the environments: by default one
-    per core where that pays; with 0 this one does. The findings are the same.
+    `limits` are by default the 10th, 20th, 30th and 50th percentile of the data's costs, or the one
+    limit that the run was trained for. `execution` changes how the policy acts, by the names of its
+    agent's options: {"candidates": 128, "verification": "off"} for saformer, {"target_return":
+    3600} for dt. `rate` keeps as much of each limit back as `calibrate` found to be needed for this
+    violation rate. `shield` makes actions cheaper where they would pass the limit, if costs are
+    functions of the action alone; `both` judges the policy with and without it; `reference` adds
+    the agent's mean action, blind to the limit, with it. They are in `beside` of what is returned.
+    `data` says where the run's store is now, if it was moved. `workers` processes step the
+    environments: by default one per core where that pays; with 0 this one does. The findings are
+    the same.
     """
     listener, kept = listener or Listener(), findings_of(path, out)
     if rate is not None and (shield or both or reference):
-        raise ValueError("a shield lets no episode pass its limit, at any rate: leave either rate or the shield out")
+        raise ValueError(
+            "a shield lets no episode pass its limit, at any rate: leave either rate or the "
+            "shield out"
+        )
     found = judge(
         path,
         limits=limits,
@@ -185,7 +198,9 @@ def evaluate(
     )
     trace = {**found.evaluation.trace, "data": _shown_trajectories(found.data)}
     evaluation = {"options": asdict(found.options), "seed": seed, **found.evaluation.plain()}
-    place = keep_findings(find_run(path), kept, {"trace.json": trace, "evaluation.json": evaluation})
+    place = keep_findings(
+        find_run(path), kept, {"trace.json": trace, "evaluation.json": evaluation}
+    )
     listener.say(f"evaluation kept in {place}")
     return found.evaluation
 
@@ -199,7 +214,8 @@ def evaluate_offline(
     device: str = "auto",
     listener: Listener | None = None,
 ) -> OfflineEvaluation:
-    """Judge a run on the trajectories that it never saw, without any rollout; the findings are kept as by `evaluate`.
+    """Judge a run on the trajectories that it never saw, without any rollout; the findings are kept
+    as by `evaluate`.
 
     An export does not hold those trajectories: its run's data must be there.
     """
@@ -207,17 +223,25 @@ def evaluate_offline(
     spec = run.spec
     check_criteria(run)
     if not spec.held_out:
-        raise ValueError(f"{path} held no trajectories out: train with held_out=0.1 (--held-out 0.1) to judge offline")
+        raise ValueError(
+            f"{path} held no trajectories out: train with held_out=0.1 (--held-out 0.1) to judge "
+            "offline"
+        )
     agent = load(path, device=device)
     if not isinstance(agent, SaFormerAgent):
         raise ValueError(
-            f"without a rollout only saformer can be judged, by its critic and its actor; {path} is {spec.agent}"
+            f"without a rollout only saformer can be judged, by its critic and its actor; {path} "
+            f"is {spec.agent}"
         )
-    store = as_trained(run, open_data(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed))
+    store = as_trained(
+        run, open_data(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed)
+    )
     if store.fingerprint != spec.data_fingerprint:
         raise ValueError(
-            f"the data of {spec.task} is not what {run.path} was trained on ({store.fingerprint} against "
-            f"{spec.data_fingerprint}), so nobody knows what it never saw: say where that data is now with data "
+            f"the data of {spec.task} is not what {run.path} was trained on ({store.fingerprint} "
+            "against "
+            f"{spec.data_fingerprint}), so nobody knows what it never saw: say where that data "
+            "is now with data "
             "(--data), or train again"
         )
     discount = spec.agent_config["cost_discount"]
@@ -231,17 +255,28 @@ def evaluate_offline(
         window=agent.config.window,
         progress=listener.evaluating,
     )
-    listener.say(f"no rollout: offline evaluation kept in {keep_findings(run, kept, {'offline.json': found.plain()})}")
+    listener.say(
+        "no rollout: offline evaluation kept in "
+        f"{keep_findings(run, kept, {'offline.json': found.plain()})}"
+    )
     return found
 
 
 def limits_of(
-    spec: RunSpec, data: Totals, asked: Sequence[str] | None, *, usual: Sequence[str] = DEFAULT_LIMITS
+    spec: RunSpec,
+    data: Totals,
+    asked: Sequence[str] | None,
+    *,
+    usual: Sequence[str] = DEFAULT_LIMITS,
 ) -> list[Limit]:
-    """What a run is judged under: the limits asked for, else those that it was made for, else the usual ones."""
+    """What a run is judged under: the limits asked for, else those that it was made for, else the
+    usual ones."""
     if not asked and spec.limit is not None:
         return [Limit(spec.limit, tuple(spec.agent_config["limit"]))]
-    known = {name: Limit(name, tuple(values)) for name, values in (spec.finetuning or {}).get("limits", {}).items()}
+    known = {
+        name: Limit(name, tuple(values))
+        for name, values in (spec.finetuning or {}).get("limits", {}).items()
+    }
     return [known.get(name) or parse_limit(name, data) for name in asked or known or usual]
 
 
@@ -254,7 +289,8 @@ def remark_on_limits(spec: RunSpec, judged: Sequence[Limit], listener: Listener)
     if others:
         named = ", ".join(f"{limit.name} = {_numbers(limit.values)}" for limit in others)
         listener.say(
-            f"{spec.agent} was trained for the limit {spec.limit} = {_numbers(trained)} and keeps to that, whatever it "
+            f"{spec.agent} was trained for the limit {spec.limit} = {_numbers(trained)} and "
+            "keeps to that, whatever it "
             f"is judged under: {named}"
         )
 
@@ -264,7 +300,8 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def frontier_of(spec: RunSpec, data: Totals, limit: Limit) -> Any:
-    """What the canonical build shows to be possible, where there is one; else what this data shows."""
+    """What the canonical build shows to be possible, where there is one; else what this data
+    shows."""
     build = canonical(spec.task)
     if build is None or spec.criteria != ("torque",) or data.cost_discount != 1:
         return frontier(data, limit)
@@ -286,7 +323,9 @@ def open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
     if not resume:
         return Run.create(path, spec)
     if not Run(path).spec_path.exists():
-        raise FileNotFoundError(f"there is no run to resume in {path}; leave --resume out to begin one")
+        raise FileNotFoundError(
+            f"there is no run to resume in {path}; leave --resume out to begin one"
+        )
     run = begun_run(path, spec)
     return run if run.is_done or run.checkpoint_path.exists() else Run.create(path, spec)
 
@@ -300,5 +339,8 @@ def begun_run(path: Path, spec: RunSpec) -> Run:
         )
     differences = run.spec.differences(spec)
     if differences:
-        raise ValueError(f"{path} was begun with other settings, so it cannot be resumed: {'; '.join(differences)}")
+        raise ValueError(
+            f"{path} was begun with other settings, so it cannot be resumed: "
+            f"{'; '.join(differences)}"
+        )
     return run

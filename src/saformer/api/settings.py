@@ -21,7 +21,9 @@ def preset_for(preset: str | Preset, agent: str | None) -> Preset:
             raise ValueError(f"unknown preset {preset!r}; known are {', '.join(PRESETS)}")
         return PRESETS[preset](agent or "saformer")
     if agent not in {None, name_of(preset.agent)}:
-        raise ValueError(f"the preset is for {name_of(preset.agent)}, not for {agent}: leave one of them out")
+        raise ValueError(
+            f"the preset is for {name_of(preset.agent)}, not for {agent}: leave one of them out"
+        )
     return preset
 
 
@@ -30,12 +32,19 @@ def check_limit(config: Any, limit: str | float | None) -> None:
     name = name_of(config)
     if not find_kind(name).has_one_limit:
         if limit is not None:
-            raise ValueError(f"{name} is not trained for one limit: leave limit (--limit) out, and evaluate under any")
+            raise ValueError(
+                f"{name} is not trained for one limit: leave limit (--limit) out, and evaluate "
+                "under any"
+            )
     elif limit is None and not config.limit:
-        raise ValueError(f"{name} is trained for one limit: say which, by a cost or a percentile (--limit p20)")
+        raise ValueError(
+            f"{name} is trained for one limit: say which, by a cost or a percentile (--limit p20)"
+        )
 
 
-def for_limit(config: Any, limit: str | float | None, data: RelabelledStore) -> tuple[Any, str | None]:
+def for_limit(
+    config: Any, limit: str | float | None, data: RelabelledStore
+) -> tuple[Any, str | None]:
     """The config with its limit in the cost's own units, and what the limit was asked for by."""
     if limit is not None:
         return replace(config, limit=parse_limit(str(limit), data).values), str(limit)
@@ -49,9 +58,12 @@ def options_of(agent: Agent, execution: Mapping[str, Any]) -> Any:
     hints = get_type_hints(type(agent.default_options))
     unknown = sorted(set(execution) - set(hints))
     if unknown:
-        raise ValueError(f"{agent.name} has no option {', '.join(unknown)}; it has {', '.join(sorted(hints))}")
+        raise ValueError(
+            f"{agent.name} has no option {', '.join(unknown)}; it has {', '.join(sorted(hints))}"
+        )
     return replace(
-        agent.default_options, **{name: _of_kind(name, value, hints[name]) for name, value in execution.items()}
+        agent.default_options,
+        **{name: _of_kind(name, value, hints[name]) for name, value in execution.items()},
     )
 
 

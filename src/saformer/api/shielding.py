@@ -1,4 +1,5 @@
-"""What a run's policy is judged as: as it was trained, within a shield, and beside what heeds no limit."""
+"""What a run's policy is judged as: as it was trained, within a shield, and beside what heeds no
+limit."""
 
 from __future__ import annotations
 
@@ -29,9 +30,17 @@ def shielded(policy: Policy, data: Totals) -> Shield:
 
 
 def judged_policies(
-    agent: Agent, options: Any, data: Totals, *, shield: bool, both: bool, reference: bool, in_shield: Any = None
+    agent: Agent,
+    options: Any,
+    data: Totals,
+    *,
+    shield: bool,
+    both: bool,
+    reference: bool,
+    in_shield: Any = None,
 ) -> dict[str, Policy]:
-    """By name: first the one that is asked about, then those to compare it with; `in_shield`: its options there."""
+    """By name: first the one that is asked about, then those to compare it with; `in_shield`: its
+    options there."""
     policies: dict[str, Policy] = {}
     if shield or both:
         policies[SHIELDED] = shielded(agent.policy(in_shield or options), data)

@@ -53,19 +53,31 @@ def train(
 ) -> Run:
     """Train on a task (by name, or the path of a trajectory store) and keep the run under `out`.
 
-    `agent` is one of those that `saformer agents` lists, by default saformer or what the preset is for. Those that are
-    trained for one limit need `limit`: a cost, or a percentile of the training data's costs ("p20").
-    `criteria` says what a step costs, one for each constraint; by default those that the data came with. `held_out` is
-    the share of trajectories kept for an offline evaluation: by default a tenth where there is no simulator, else none.
-    An interrupted run is continued with `resume=True`, exactly where its last checkpoint left it. Processes that
-    torchrun started share every batch; the first alone speaks and writes.
+    `agent` is one of those that `saformer agents` lists, by default saformer or what the preset is
+    for. Those that are trained for one limit need `limit`: a cost, or a percentile of the training
+    data's costs ("p20"). `criteria` says what a step costs, one for each constraint; by default
+    those that the data came with. `held_out` is the share of trajectories kept for an offline
+    evaluation: by default a tenth where there is no simulator, else none. An interrupted run is
+    continued with `resume=True`, exactly where its last checkpoint left it. Processes that torchrun
+    started share every batch; the first alone speaks and writes.
     """
     settings = _Settings(
-        preset_for(preset, agent), (limit,), tuple(criteria), held_out, data_steps, data_seed, _heard(listener)
+        preset_for(preset, agent),
+        (limit,),
+        tuple(criteria),
+        held_out,
+        data_steps,
+        data_seed,
+        _heard(listener),
     )
     processor = _checked(settings, device)
     runs, failed = _train(
-        [task], [seed], settings, processor, place=lambda spec: Path(out or _usual(spec)), resumed=lambda _: resume
+        [task],
+        [seed],
+        settings,
+        processor,
+        place=lambda spec: Path(out or _usual(spec)),
+        resumed=lambda _: resume,
     )
     if failed:
         raise next(iter(failed.values()))
@@ -88,16 +100,22 @@ def train_together(
     watch: Mapping[str, Sequence[str]] | None = None,
     listener: Listener | None = None,
 ) -> list[Run]:
-    """A run for every task, seed and limit, each in a folder of its own under `out`; see `train` for the rest.
+    """A run for every task, seed and limit, each in a folder of its own under `out`; see `train`
+    for the rest.
 
-    On a GPU, runs of one architecture are trained as one program; each is what it would be alone. Runs that have
-    finished are not redone and interrupted ones go on, so that the same call can be made again. One that diverges is
-    left behind, which is said (and its `is_done` is False), and the others go on. `watch` says under which limits each
-    task is looked at every `evaluate_every` updates, and leaves the tasks alone that it does not name. `limit` and
-    `criteria` may be given by task too: one limit each.
+    On a GPU, runs of one architecture are trained as one program; each is what it would be alone.
+    Runs that have finished are not redone and interrupted ones go on, so that the same call can be
+    made again. One that diverges is left behind, which is said (and its `is_done` is False), and
+    the others go on. `watch` says under which limits each task is looked at every `evaluate_every`
+    updates, and leaves the tasks alone that it does not name. `limit` and `criteria` may be given
+    by task too: one limit each.
     """
     settings = _Settings(
-        *(preset_for(preset, agent), limit if isinstance(limit, Mapping) else _several(limit), criteria),
+        *(
+            preset_for(preset, agent),
+            limit if isinstance(limit, Mapping) else _several(limit),
+            criteria,
+        ),
         *(held_out, data_steps, data_seed),
         _heard(listener),
         watch,
@@ -135,18 +153,24 @@ class _Settings:
     watch: Mapping[str, Sequence[str]] | None = None
 
     def limits_of(self, task: str) -> tuple[str | float | None, ...]:
-        """The limits that a task's runs are trained for, a run each; (None,) where agents heed any."""
+        """The limits that a task's runs are trained for, a run each; (None,) where agents heed
+        any."""
         if not isinstance(self.limits, Mapping):
             return self.limits
         if task not in self.limits:
             raise ValueError(
-                f"limit names no limit for {task}, only for {', '.join(self.limits)}: name one for each task"
+                f"limit names no limit for {task}, only for {', '.join(self.limits)}: name one "
+                "for each task"
             )
         return (self.limits[task],)
 
     def costs(self, task: str) -> Sequence[str]:
         """What a step of a task costs; as the data has it, if nothing is said."""
-        return self.criteria.get(task, ()) if isinstance(self.criteria, Mapping) else tuple(self.criteria)
+        return (
+            self.criteria.get(task, ())
+            if isinstance(self.criteria, Mapping)
+            else tuple(self.criteria)
+        )
 
     def watched(self, task: str) -> Sequence[str]:
         """The limits that a task is watched under, unless its runs are trained for one."""
@@ -171,7 +195,9 @@ def _heard(listener: Listener | None) -> Listener:
 
 def _checked(settings: _Settings, device: str) -> torch.device:
     """First, so that a wrong name costs nothing."""
-    for limit in settings.limits.values() if isinstance(settings.limits, Mapping) else settings.limits:
+    for limit in (
+        settings.limits.values() if isinstance(settings.limits, Mapping) else settings.limits
+    ):
         check_limit(settings.preset.agent, limit)
     return pick_device(device)
 
@@ -225,7 +251,11 @@ def _opened(
             agent, spec = _agent(task, source, seed, limit, settings)
             path = place(spec)
             with ranks.first_alone():
-                run = open_run(path, spec, resume=resumed(path)) if ranks.is_first else begun_run(path, spec)
+                run = (
+                    open_run(path, spec, resume=resumed(path))
+                    if ranks.is_first
+                    else begun_run(path, spec)
+                )
             runs.append(run)
             if ranks.as_first(run.is_done):
                 settings.listener.say(f"{run.path} has already finished; nothing to do")
@@ -234,31 +264,47 @@ def _opened(
             if limit not in samplers:
                 sampler = agent.sampler(source.data, device)
                 # single steps are drawn from all trajectories, whatever the limit
-                samplers |= dict.fromkeys(limits if isinstance(sampler, TransitionSampler) else [limit], sampler)
+                samplers |= dict.fromkeys(
+                    limits if isinstance(sampler, TransitionSampler) else [limit], sampler
+                )
             updates = settings.preset.fit.updates
-            observer = observer_of(run, settings.listener, updates, source.data, settings.watched(task))
+            observer = observer_of(
+                run, settings.listener, updates, source.data, settings.watched(task)
+            )
             members.append(Member(agent, samplers[limit], seed, run, observer))
     return runs, members
 
 
-def _fit(members: Sequence[Member], settings: _Settings, device: torch.device, ranks: Ranks) -> dict[Path, Exception]:
+def _fit(
+    members: Sequence[Member], settings: _Settings, device: torch.device, ranks: Ranks
+) -> dict[Path, Exception]:
     failed: dict[Path, Exception] = {}
     groups = grouped(members, device)
-    with Interrupt() as interrupt:  # one for all, so that Ctrl-C at the end of a run is not lost on the next
+    with (
+        Interrupt() as interrupt
+    ):  # one for all, so that Ctrl-C at the end of a run is not lost on the next
         for place, group in enumerate(groups):
             if ranks.any(interrupt.requested):
-                raise InterruptedTrainingError(f"stopped after {sum(map(len, groups[:place]))} of {len(members)} runs")
+                raise InterruptedTrainingError(
+                    f"stopped after {sum(map(len, groups[:place]))} of {len(members)} runs"
+                )
             if len(group) > 1:
                 settings.listener.say(f"training {len(group)} runs as one program")
-            begun = group[0].run is not None and ranks.as_first(group[0].run.checkpoint_path.exists())
-            found = fit_together(group, settings.preset.fit, resume=begun, interrupt=interrupt, ranks=ranks)
+            begun = group[0].run is not None and ranks.as_first(
+                group[0].run.checkpoint_path.exists()
+            )
+            found = fit_together(
+                group, settings.preset.fit, resume=begun, interrupt=interrupt, ranks=ranks
+            )
             for number, member in enumerate(group):
                 assert member.run is not None
                 if number in found:
                     failed[member.run.path] = found[number]
                 else:
                     updates = settings.preset.fit.updates
-                    settings.listener.say(f"trained for {updates} updates; the run is in {member.run.path}")
+                    settings.listener.say(
+                        f"trained for {updates} updates; the run is in {member.run.path}"
+                    )
     return failed
 
 
@@ -268,7 +314,9 @@ def _source(task: str, settings: _Settings) -> _Source:
     if held_out is None:
         held_out = HELD_OUT_WITHOUT_SIMULATOR if store.environment.identifier is None else 0.0
     discount = settings.preset.agent.cost_discount
-    data = with_costs(training_part(store, held_out), settings.costs(task), discount, settings.listener)
+    data = with_costs(
+        training_part(store, held_out), settings.costs(task), discount, settings.listener
+    )
     if settings.preset.fit.evaluate_every and store.environment.identifier is not None:
         from saformer.envs.costed import try_out
 

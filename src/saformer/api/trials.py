@@ -87,11 +87,12 @@ def sweep(
     workers: int | Literal["auto"] = "auto",
     listener: Listener | None = None,
 ) -> Sweep:
-    """Roll a run's policy out with one option at each of these values; the findings are kept in `out`, as by
-    `evaluate`.
+    """Roll a run's policy out with one option at each of these values; the findings are kept in
+    `out`, as by `evaluate`.
 
-    For target returns the values are by default five from within and beyond the data, and the one that the policy
-    would be asked for anyway (the paper's, for its robots). `workers`: as in `evaluate`.
+    For target returns the values are by default five from within and beyond the data, and the one
+    that the policy would be asked for anyway (the paper's, for its robots). `workers`: as in
+    `evaluate`.
     """
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
@@ -99,28 +100,40 @@ def sweep(
     run, kept, agent = find_run(path), findings_of(path, out), load(path, device=device)
     found = totals_of(run, listener, data=data)
     if found.environment.identifier is None:
-        raise ValueError(f"the data of {path} has no environment to roll out in, so nothing can be tried")
+        raise ValueError(
+            f"the data of {path} has no environment to roll out in, so nothing can be tried"
+        )
     if not values and option != "target_return":
-        raise ValueError(f"say which values of {option} to try: only target returns have some by default")
+        raise ValueError(
+            f"say which values of {option} to try: only target returns have some by default"
+        )
     tried = sorted(values) or default_targets(found)
     settings = [options_of(agent, {option: value}) for value in tried]
     if isinstance(agent, SaFormerAgent):
-        settings = [prepared(agent, run, options, data=data, listener=listener) for options in settings]
+        settings = [
+            prepared(agent, run, options, data=data, listener=listener) for options in settings
+        ]
     judged = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, judged, listener)
     trials = tuple(
         Trial(
-            value, evaluate_policy(agent.policy(options), found, judged, episodes=episodes, seed=seed, workers=workers)
+            value,
+            evaluate_policy(
+                agent.policy(options), found, judged, episodes=episodes, seed=seed, workers=workers
+            ),
         )
         for value, options in zip(tried, settings, strict=True)
     )
     result = Sweep(option, trials)
     how = {"options": asdict(settings[0]), "seed": seed, "episodes": episodes}
-    listener.say(f"sweep kept in {keep_findings(run, kept, {'sweep.json': {**how, **result.plain()}})}")
+    listener.say(
+        f"sweep kept in {keep_findings(run, kept, {'sweep.json': {**how, **result.plain()}})}"
+    )
     return result
 
 
 def default_targets(data: Totals) -> list[float]:
-    """Shares of the way from the lowest to the highest stored return, and what DT is usually asked for."""
+    """Shares of the way from the lowest to the highest stored return, and what DT is usually asked
+    for."""
     low, high = float(data.episode_return.min()), float(data.episode_return.max())
     return sorted({low + share * (high - low) for share in TARGETS} | {usual_target(data)})

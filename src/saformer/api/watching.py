@@ -14,7 +14,9 @@ from saformer.runs.spec import RunSpec
 from saformer.training.trainer import Observer
 
 
-def observer_of(run: Run, listener: Listener, updates: int, data: RelabelledStore, watched: Sequence[str]) -> Observer:
+def observer_of(
+    run: Run, listener: Listener, updates: int, data: RelabelledStore, watched: Sequence[str]
+) -> Observer:
     """Tells the listener; rolls out under the watched limits where there is a simulator."""
     can_be_watched = bool(watched) and data.store.environment.identifier is not None
     return Observer(
@@ -33,5 +35,6 @@ def _watch(
     limits = limits_of(spec, data, None, usual=watched)
     found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)
     return {
-        v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values} for v in found.verdicts
+        v.limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": v.limit.values}
+        for v in found.verdicts
     }

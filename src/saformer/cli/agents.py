@@ -16,8 +16,9 @@ from saformer.agents.registry import KINDS
 class AgentsCommand:
     """List the methods that can be trained: `saformer train TASK --agent NAME`.
 
-    Those that are trained for one limit need --limit with it; the others are told their limit when they act.
-    `saformer train --agent NAME --help` shows what can be set, `docs/agents` says what each is.
+    Those that are trained for one limit need --limit with it; the others are told their limit when
+    they act. `saformer train --agent NAME --help` shows what can be set, `docs/agents` says what
+    each is.
     """
 
 

@@ -25,21 +25,25 @@ HEADINGS = ("limit", "kept back", "passed", "bound", "cost", "return", "share", 
 
 @dataclass(frozen=True)
 class CalibrateCommand(Generic[Options]):
-    """Find the smallest margin of each limit under which at most a stated share of episodes passes it.
+    """Find the smallest margin of each limit under which at most a stated share of episodes passes
+    it.
 
-    A margin is the share of a limit that the policy is not told of. Margins are tried from the largest to the smallest,
-    each on fresh episodes, until one cannot be shown to keep the rate. Keeps calibration.json beside the run or in
-    --out, for `saformer evaluate RUN --rate RATE`. Needs the run's environment.
+    A margin is the share of a limit that the policy is not told of. Margins are tried from the
+    largest to the smallest, each on fresh episodes, until one cannot be shown to keep the rate.
+    Keeps calibration.json beside the run or in --out, for `saformer evaluate RUN --rate RATE`.
+    Needs the run's environment.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
-    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/ trained on it; or an export; or pretrained:NAME."""  # noqa: E501
+    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
+    trained on it; or an export; or pretrained:NAME."""
     acting: Options
     """How the policy acts; by default as `saformer evaluate` would have it."""
     rate: float = 0.05
     """Share of episodes that may pass their limit."""
     limits: tuple[str, ...] = ()
-    """Percentiles of the data's episode costs (p10) or plain costs (4300); by default p10 p20 p30 p50."""
+    """Percentiles of the data's episode costs (p10) or plain costs (4300); by default p10 p20 p30
+    p50."""
     episodes: int = 200
     """Fresh episodes for each margin and limit."""
     confidence: float = 0.95
@@ -49,13 +53,15 @@ class CalibrateCommand(Generic[Options]):
     data: str | None = None
     """Where the run's store is now, if it was moved."""
     out: Path | None = None
-    """Where to keep what was found; by default the run's folder, for pretrained:NAME runs/pretrained-NAME."""
+    """Where to keep what was found; by default the run's folder, for pretrained:NAME
+    runs/pretrained-NAME."""
     seed: int = 0
     """Decides initial states and proposals; they are never those of an evaluation."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     workers: int | Literal["auto"] = "auto"
-    """Processes that step the environments; auto: one per core where that pays. 0: none beside this one."""
+    """Processes that step the environments; auto: one per core where that pays. 0: none beside this
+    one."""
     json: bool = False
     """Print JSON instead of the table."""
 
@@ -64,7 +70,9 @@ def parse(arguments: Sequence[str]) -> CalibrateCommand:
     """Parse flags."""
     usual = usual_options(arguments)
     options = without_flags(type(usual), "seed")
-    command = Annotated[CalibrateCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
+    command = Annotated[
+        CalibrateCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff
+    ]  # type: ignore[valid-type]
     default = CalibrateCommand(tyro.MISSING, dressed(usual, options))
     return tyro.cli(command, args=list(arguments), default=default, prog="saformer calibrate")
 
@@ -80,7 +88,9 @@ def main(arguments: Sequence[str], console: Console) -> int:
             episodes=command.episodes,
             confidence=command.confidence,
             margins=command.margins,
-            execution={name: value for name, value in asdict(command.acting).items() if name != "seed"},
+            execution={
+                name: value for name, value in asdict(command.acting).items() if name != "seed"
+            },
             data=command.data,
             out=command.out,
             seed=command.seed,
@@ -98,7 +108,8 @@ def main(arguments: Sequence[str], console: Console) -> int:
 def calibration_table(found: Calibration) -> Table:
     """What was kept of each limit, or how near the most conservative margin came."""
     caption = (
-        f"at most {100 * found.rate:.3g}% of episodes pass, with confidence {found.confidence:g} for each limit; "
+        f"at most {100 * found.rate:.3g}% of episodes pass, with confidence {found.confidence:g} "
+        "for each limit; "
         f"{found.episodes} fresh episodes for each margin"
     )
     return terminal_table(HEADINGS, [_row(one) for one in found.limits], caption=caption)

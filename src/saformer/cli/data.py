@@ -30,21 +30,25 @@ VERBS = {
     "export": "write data as a Minari dataset",
     "list": "what can be built, and what is there already",
 }
-SOURCES = "a task, a trajectory store, d4rl:NAME, minari:NAME, or a file (.csv, .parquet, .hdf5, .npz)"
+SOURCES = (
+    "a task, a trajectory store, d4rl:NAME, minari:NAME, or a file (.csv, .parquet, .hdf5, .npz)"
+)
 
 
 @dataclass(frozen=True)
 class BuildCommand:
-    """Roll out behaviour policies until there is enough data. It is seeded: any number of cores makes the same bytes.
+    """Roll out behaviour policies until there is enough data. It is seeded: any number of cores
+    makes the same bytes.
 
-    TASK is one of allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or a bundle of
-    behaviours (.npz) that scripts/train_behaviours.py made.
+    TASK is one of allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or
+    a bundle of behaviours (.npz) that scripts/train_behaviours.py made.
     """
 
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """What to build."""
     steps: int | None = None
-    """Environment steps; by default 300,000 for medium-replay, else 1,000,000. Episodes are run to their end."""
+    """Environment steps; by default 300,000 for medium-replay, else 1,000,000. Episodes are run to
+    their end."""
     seed: int = 0
     """Decides every episode."""
     mixture: Literal["medium", "medium-replay", "medium-expert"] = "medium"
@@ -57,22 +61,28 @@ class BuildCommand:
 
 @dataclass(frozen=True)
 class ImportCommand:
-    """Turn recorded data into a trajectory store, or say what is wrong with it. Nothing is lost silently.
+    """Turn recorded data into a trajectory store, or say what is wrong with it. Nothing is lost
+    silently.
 
-    CSV and Parquet logs have one row per step; the flags below, or a TOML file with the same entries (--mapping),
-    say which columns are what. D4RL, DSRL, NPZ and Minari data explain themselves.
+    CSV and Parquet logs have one row per step; the flags below, or a TOML file with the same
+    entries (--mapping), say which columns are what. D4RL, DSRL, NPZ and Minari data explain
+    themselves.
     """
 
     sources: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE")]]
-    """Logs (files, folders, patterns), .hdf5, .npz, a Minari folder, d4rl:hopper-medium-v2, minari:mujoco/hopper/medium-v0."""  # noqa: E501
+    """Logs (files, folders, patterns), .hdf5, .npz, a Minari folder, d4rl:hopper-medium-v2,
+    minari:mujoco/hopper/medium-v0."""
     out: Path | None = None
-    """Where to write the store; by default a folder named after the first source (logs-store after a folder logs)."""
+    """Where to write the store; by default a folder named after the first source (logs-store after
+    a folder logs)."""
     mapping: Path | None = None
     """TOML file that says which columns are what; flags overrule it."""
     criteria: tuple[str, ...] = ()
-    """Criteria, one per constraint, that this data is judged by: torque, a column's name, an expression, module:function."""  # noqa: E501
+    """Criteria, one per constraint, that this data is judged by: torque, a column's name, an
+    expression, module:function."""
     drop_faulty: bool = False
-    """Leave out episodes with missing values, steps recorded twice, and the like, instead of refusing the log."""
+    """Leave out episodes with missing values, steps recorded twice, and the like, instead of
+    refusing the log."""
     check: bool = False
     """Only read the logs and report; write nothing."""
     json: bool = False
@@ -83,12 +93,14 @@ class ImportCommand:
 
 @dataclass(frozen=True)
 class InspectCommand:
-    """Which limits can this data support? Costs, returns, the frontier, and whether the paper's assumptions hold."""
+    """Which limits can this data support? Costs, returns, the frontier, and whether the paper's
+    assumptions hold."""
 
     source: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SOURCE")]]
     """A task, a trajectory store, d4rl:NAME, minari:NAME, or a file."""
     criteria: tuple[str, ...] = ()
-    """Criteria, one per constraint: torque, energy, a column's name, an expression such as "abs(action).sum()", module:function."""  # noqa: E501
+    """Criteria, one per constraint: torque, energy, a column's name, an expression such as
+    "abs(action).sum()", module:function."""
     cost_discount: float = 1.0
     """gamma_c: step t counts this to the power of t."""
     limits: tuple[str, ...] = ()
@@ -112,7 +124,8 @@ class ExportCommand:
     source: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SOURCE")]]
     """A task, a trajectory store, or a file."""
     dataset_id: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ID")]]
-    """Minari's id, as in mine/pump/july-v0; $MINARI_DATASETS_PATH says where Minari keeps datasets."""
+    """Minari's id, as in mine/pump/july-v0; $MINARI_DATASETS_PATH says where Minari keeps
+    datasets."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,10 @@ def main(arguments: Sequence[str], console: Console) -> int:
         return 0
     if arguments[0] not in VERBS:
         console.print(
-            Text(f"saformer data: unknown command {arguments[0]!r}; there are {', '.join(VERBS)}", style="red")
+            Text(
+                f"saformer data: unknown command {arguments[0]!r}; there are {', '.join(VERBS)}",
+                style="red",
+            )
         )
         return 2
     verbs: dict[str, Callable[[Sequence[str], Console], int]] = {
@@ -150,7 +166,11 @@ def parse(verb: str, arguments: Sequence[str]) -> Any:
         "list": ListCommand,
     }
     plain = Annotated[commands[verb], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
-    default = {"default": ImportCommand(tyro.MISSING, log=_mapping(arguments))} if verb == "import" else {}
+    default = (
+        {"default": ImportCommand(tyro.MISSING, log=_mapping(arguments))}
+        if verb == "import"
+        else {}
+    )
     return tyro.cli(plain, args=list(arguments), prog=f"saformer data {verb}", **default)  # type: ignore[call-overload]
 
 
@@ -194,9 +214,18 @@ def _import(arguments: Sequence[str], console: Console) -> int:
         )
     if command.json:
         print(
-            json.dumps({"path": str(out), "fingerprint": imported.store.fingerprint, "notes": imported.notes}, indent=2)
+            json.dumps(
+                {
+                    "path": str(out),
+                    "fingerprint": imported.store.fingerprint,
+                    "notes": imported.notes,
+                },
+                indent=2,
+            )
         )
-    console.print(Text(f"next: saformer data inspect {out}\n      saformer train {out}"), soft_wrap=True)
+    console.print(
+        Text(f"next: saformer data inspect {out}\n      saformer train {out}"), soft_wrap=True
+    )
     return 0
 
 
@@ -219,7 +248,9 @@ def _inspect(arguments: Sequence[str], console: Console) -> int:
         for part in inspection_tables(found):
             Console().print(part)
     if command.report:
-        page = write_inspection(found, command.report, title=f"{command.source}: which limits can this data support?")
+        page = write_inspection(
+            found, command.report, title=f"{command.source}: which limits can this data support?"
+        )
         console.print(f"report written to {page}", soft_wrap=True)
     return 0
 
@@ -236,7 +267,14 @@ def _list(arguments: Sequence[str], console: Console) -> int:
     out = Console(highlight=False)
     out.print(f"can be built: {', '.join(task_names())}", soft_wrap=True)
     kept = sorted(path for path in data_home().glob("*") if is_store(path))
-    table = Table("kept in " + str(data_home()), "trajectories", "steps", "fingerprint", box=None, pad_edge=False)
+    table = Table(
+        "kept in " + str(data_home()),
+        "trajectories",
+        "steps",
+        "fingerprint",
+        box=None,
+        pad_edge=False,
+    )
     for path in kept:
         try:
             store = TrajectoryStore.open(path)
@@ -261,14 +299,17 @@ def _mapping(arguments: Sequence[str]) -> LogMapping:
 def _default_name(source: str) -> str:
     name = source.partition(":")[2] if is_hosted(source) else Path(source.rstrip("/*")).name
     plain = name.split(".")[0].replace("/", "-").replace("*", "") or "store"
-    return f"{plain}-store" if Path(source).is_dir() and plain == name else plain  # never the folder that is read
+    return (
+        f"{plain}-store" if Path(source).is_dir() and plain == name else plain
+    )  # never the folder that is read
 
 
 def _show_survey(found: dict[str, Any]) -> None:
     out = Console(highlight=False)
     lengths = found["episode_lengths"]
     out.print(
-        f"{found['files']} files, {found['rows']} rows, {found['episodes']} episodes of {lengths['min']} to "
+        f"{found['files']} files, {found['rows']} rows, {found['episodes']} episodes of "
+        f"{lengths['min']} to "
         f"{lengths['max']} steps (median {lengths['median']:g})"
     )
     table = Table("column", "role", "least", "greatest", "missing", box=None, pad_edge=False)

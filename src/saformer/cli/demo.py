@@ -20,9 +20,11 @@ from saformer.training.fit import InterruptedTrainingError
 
 @dataclass(frozen=True)
 class DemoCommand:
-    """Make a hopper-medium-replay dataset, train a small model, evaluate it under five limits, write a report.
+    """Make a hopper-medium-replay dataset, train a small model, evaluate it under five limits,
+    write a report.
 
-    Takes a few minutes on two cores and needs no download. InterruptedTrainingError, it goes on where it stopped.
+    Takes a few minutes on two cores and needs no download. InterruptedTrainingError, it goes on
+    where it stopped.
     """
 
     out: Path = Path("demo")
@@ -45,9 +47,17 @@ def main(arguments: Sequence[str], console: Console) -> int:
     command = parse(arguments)
     try:
         with listening(console) as listener:
-            page = demo(command.out, scale=command.scale, seed=command.seed, device=command.device, listener=listener)
+            page = demo(
+                command.out,
+                scale=command.scale,
+                seed=command.seed,
+                device=command.device,
+                listener=listener,
+            )
     except InterruptedTrainingError as error:
-        console.print(Text(f"{error}. The same command goes on from there.", style="yellow"), soft_wrap=True)
+        console.print(
+            Text(f"{error}. The same command goes on from there.", style="yellow"), soft_wrap=True
+        )
         return 130
     run = Run(command.out / f"run-{command.scale}-seed{command.seed}")
     Console().print(verdict_table(run.read_json("evaluation.json")))

@@ -38,13 +38,22 @@ def main(arguments: Sequence[str], console: Console) -> int:
     """Print the findings; fails if something that everything needs is missing."""
     tyro.cli(DoctorCommand, args=list(arguments), prog="saformer doctor")
     out = Console(highlight=False)
-    out.print(f"saformer {__version__} on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    out.print(
+        f"saformer {__version__} on Python {platform.python_version()}, {platform.system()} "
+        f"{platform.machine()}"
+    )
     out.print(f"device: {_device()}")
-    out.print(f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True)
+    out.print(
+        f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True
+    )
     out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
     table = Table("part", "for", "package", "version", box=None, pad_edge=False)
     missing = _fill(table, "core", "everything", CORE)
-    absent = [extra for extra, (packages, purpose) in EXTRAS.items() if _fill(table, extra, purpose, packages)]
+    absent = [
+        extra
+        for extra, (packages, purpose) in EXTRAS.items()
+        if _fill(table, extra, purpose, packages)
+    ]
     out.print(table)
     for extra in absent:
         out.print(f"for {EXTRAS[extra][1]}: pip install 'saformer\\[{extra}]'", soft_wrap=True)
@@ -65,7 +74,11 @@ def _fill(table: Table, part: str, purpose: str, packages: Sequence[str]) -> boo
 
 def _pretrained() -> str:
     names = [PREFIX + name for name in pretrained_names()]
-    return f"{', '.join(names)} (saformer evaluate {names[0]})" if names else "none come with this version"
+    return (
+        f"{', '.join(names)} (saformer evaluate {names[0]})"
+        if names
+        else "none come with this version"
+    )
 
 
 def _device() -> str:

@@ -9,7 +9,8 @@ import tyro
 
 
 def without_flags(cls: type[Any], *names: str) -> type[Any]:
-    """The same dataclass, with no flags for these fields: the command has flags of its own that decide them.
+    """The same dataclass, with no flags for these fields: the command has flags of its own that
+    decide them.
 
     It checks nothing: that is left to the class itself, whose errors are said in one line.
     """
@@ -18,7 +19,9 @@ def without_flags(cls: type[Any], *names: str) -> type[Any]:
         for field in fields(cls)
         if field.name in names
     ]
-    return make_dataclass(cls.__name__, hidden, bases=(cls,), frozen=True, namespace={"__post_init__": lambda _: None})
+    return make_dataclass(
+        cls.__name__, hidden, bases=(cls,), frozen=True, namespace={"__post_init__": lambda _: None}
+    )
 
 
 def dressed(value: Any, cls: type[Any]) -> Any:

@@ -34,39 +34,49 @@ Options = TypeVar("Options")
 class EvaluateCommand(Generic[Options]):
     """Roll a trained policy out under several limits, all in one batch, and judge each.
 
-    Prints a table, keeps evaluation.json (every episode, too) beside the run or in --out, and writes a report. Where
-    the data has no simulator, the model is judged on held-out trajectories instead, without any rollout (--offline).
-    The flags under "acting options" are the agent's own: `saformer evaluate RUN --help` shows those of the run's agent.
+    Prints a table, keeps evaluation.json (every episode, too) beside the run or in --out, and
+    writes a report. Where the data has no simulator, the model is judged on held-out trajectories
+    instead, without any rollout (--offline). The flags under "acting options" are the agent's own:
+    `saformer evaluate RUN --help` shows those of the run's agent.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
-    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/ trained on it; or an export; or pretrained:NAME for a policy that comes with the package (`saformer doctor` lists them)."""  # noqa: E501
+    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
+    trained on it; or an export; or pretrained:NAME for a policy that comes with the package
+    (`saformer doctor` lists them)."""
     acting: Options
     """How the policy acts; by default as the run was trained for."""
     limits: tuple[str, ...] = ()
-    """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate constraints (p20,350); by default p10 p20 p30 p50, or the one limit that the run was trained for."""  # noqa: E501
+    """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate
+    constraints (p20,350); by default p10 p20 p30 p50, or the one limit that the run was trained
+    for."""
     episodes: int = 20
     """Episodes under each limit."""
     rate: float | None = None
-    """Keep as much of each limit back as `saformer calibrate` found to be needed for this violation rate (0.05)."""
+    """Keep as much of each limit back as `saformer calibrate` found to be needed for this violation
+    rate (0.05)."""
     shield: bool = False
-    """Make actions cheaper where they would pass the limit: then no episode does, whatever was learnt. For costs of the action alone, such as torque."""  # noqa: E501
+    """Make actions cheaper where they would pass the limit: then no episode does, whatever was
+    learnt. For costs of the action alone, such as torque."""
     both: bool = False
     """Judge the policy with and without the shield, side by side."""
     reference: bool = False
-    """Also show the agent's mean action, prompted with the largest cost of the data, with the shield."""
+    """Also show the agent's mean action, prompted with the largest cost of the data, with the
+    shield."""
     offline: bool = False
     """No rollout: judge the model on trajectories that training held out."""
     data: str | None = None
     """Where the run's store is now, if it was moved."""
     out: Path | None = None
-    """Where to keep what was found; by default the run's folder, for pretrained:NAME runs/pretrained-NAME."""
+    """Where to keep what was found; by default the run's folder, for pretrained:NAME
+    runs/pretrained-NAME."""
     seed: int = 0
     """Decides initial states and proposals."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     workers: int | Literal["auto"] = "auto"
-    """Processes that step the environments; auto: one per core where that pays. 0: none beside this one."""
+    """Processes that step the environments; auto: one per core where that pays. 0: none beside this
+    one."""
     json: bool = False
     """Print JSON instead of the table."""
     report: Path | None = None
@@ -77,7 +87,9 @@ def parse(arguments: Sequence[str]) -> EvaluateCommand:
     """Parse flags."""
     usual = calibrated_options(arguments, usual_options(arguments))
     options = without_flags(type(usual), "seed")
-    command = Annotated[EvaluateCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
+    command = Annotated[
+        EvaluateCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff
+    ]  # type: ignore[valid-type]
     default = EvaluateCommand(tyro.MISSING, dressed(usual, options))
     return tyro.cli(command, args=list(arguments), default=default, prog="saformer evaluate")
 
@@ -125,7 +137,8 @@ def usual_options(arguments: Sequence[str]) -> Any:
 
 
 def calibrated_options(arguments: Sequence[str], usual: Any) -> Any:
-    """The usual options, or where a violation rate is asked for, those that it was calibrated with."""
+    """The usual options, or where a violation rate is asked for, those that it was calibrated
+    with."""
     try:
         asked, _ = _rate_parser().parse_known_args(list(arguments))
     except ArgumentError:  # the parser proper says what is wrong
@@ -152,11 +165,15 @@ def run_of(path: str | Path) -> Path:
 
 
 def _offline(command: EvaluateCommand, run: Path, console: Console) -> int:
-    asked = [f"--{name}" for name in ("rate", "shield", "both", "reference") if getattr(command, name)]
+    asked = [
+        f"--{name}" for name in ("rate", "shield", "both", "reference") if getattr(command, name)
+    ]
     if asked:
         raise ValueError(
-            f"{', '.join(asked)} {'needs' if len(asked) == 1 else 'need'} rollouts, but {run} is judged offline, on "
-            "trajectories that are there already: leave it out, or give a run whose data has an environment"
+            f"{', '.join(asked)} {'needs' if len(asked) == 1 else 'need'} rollouts, but {run} is "
+            "judged offline, on "
+            "trajectories that are there already: leave it out, or give a run whose data has an "
+            "environment"
         )
     with listening(console) as listener:
         found = evaluate_offline(

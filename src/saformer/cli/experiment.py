@@ -26,38 +26,48 @@ from saformer.experiments.plan import SCALES, Setting
 
 @dataclass(frozen=True)
 class ExperimentCommand:
-    """Make a table or figure of the paper again, and a page that shows it beside the published numbers.
+    """Make a table or figure of the paper again, and a page that shows it beside the published
+    numbers.
 
-    `saformer experiment` alone lists the names. Runs are trained as needed and kept under --runs: those that finished
-    are never redone, interrupted ones go on, one that fails is reported and the others go on, and experiments share
-    them. So the same command can be given again at any time. Beside each page (NAME.html, NAME.md) lie its rows
-    (NAME.json), from which --render makes it again.
+    `saformer experiment` alone lists the names. Runs are trained as needed and kept under --runs:
+    those that finished are never redone, interrupted ones go on, one that fails is reported and the
+    others go on, and experiments share them. So the same command can be given again at any time.
+    Beside each page (NAME.html, NAME.md) lie its rows (NAME.json), from which --render makes it
+    again.
     """
 
     name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
     """An experiment, or all."""
     scale: Literal["smoke", "small", "paper"] = "smoke"
-    """smoke: tiny models on scraps of data, minutes on two cores, shows that all works. small: preset small, hours on a CPU. paper: Table 6, 100,000 updates, wants a GPU."""  # noqa: E501
+    """smoke: tiny models on scraps of data, minutes on two cores, shows that all works. small:
+    preset small, hours on a CPU. paper: Table 6, 100,000 updates, wants a GPU."""
     engine: Literal["local", "ray"] = "local"
-    """Where runs are made. local: this machine; a GPU trains runs of one architecture as one program, else each core takes a run. ray: a Ray cluster (needs saformer[ray], on every node)."""  # noqa: E501
+    """Where runs are made. local: this machine; a GPU trains runs of one architecture as one
+    program, else each core takes a run. ray: a Ray cluster (needs saformer[ray], on every node)."""
     address: str = "auto"
-    """Of the Ray cluster: auto (the one that this machine belongs to), HOST:6379, ray://HOST:10001, or local (begin one here)."""  # noqa: E501
+    """Of the Ray cluster: auto (the one that this machine belongs to), HOST:6379, ray://HOST:10001,
+    or local (begin one here)."""
     job_cpus: int = 1
     """CPUs of each job on Ray."""
     job_gpus: float | None = None
-    """GPUs of each job on Ray; by default one where a node has any. Runs of one architecture are then one job."""
+    """GPUs of each job on Ray; by default one where a node has any. Runs of one architecture are
+    then one job."""
     node_runs: Path | None = None
-    """A folder that every node of the Ray cluster has of its own: runs are made there and brought back. By default nodes share --runs."""  # noqa: E501
+    """A folder that every node of the Ray cluster has of its own: runs are made there and brought
+    back. By default nodes share --runs."""
     seeds: tuple[int, ...] = (0,)
     """Each gives every model once more; tables pool them."""
     data: str = "behaviours"
-    """behaviours: made on this machine. d4rl: D4RL's files (v2), with the paper's own limits in Table 1. Else a folder of stores named hopper-medium and so on, as `saformer data import FILE FOLDER/hopper-medium` makes them."""  # noqa: E501
+    """behaviours: made on this machine. d4rl: D4RL's files (v2), with the paper's own limits in
+    Table 1. Else a folder of stores named hopper-medium and so on, as `saformer data import FILE
+    FOLDER/hopper-medium` makes them."""
     out: Path | None = None
     """Folder of rows and pages; by default results/SCALE."""
     runs: Path = Path("runs")
     """Folder of runs."""
     processes: int | None = None
-    """Runs at once on this machine; by default one per core, and one after the other on a GPU. Not for Ray."""
+    """Runs at once on this machine; by default one per core, and one after the other on a GPU. Not
+    for Ray."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     render: Path | None = None
@@ -85,7 +95,9 @@ def main(arguments: Sequence[str], console: Console) -> int:
         return _carry_out(experiments, setting, command, arguments, console)
     except KeyboardInterrupt:
         again = shlex.join(["saformer", "experiment", *arguments])
-        console.print(Text(f"interrupted; what was trained is saved. Go on with:\n  {again}", style="yellow"))
+        console.print(
+            Text(f"interrupted; what was trained is saved. Go on with:\n  {again}", style="yellow")
+        )
         return 130
 
 
@@ -115,7 +127,12 @@ def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
         console.print(f"{render(folder, result.experiment)}", soft_wrap=True)
         failed = failed or bool(result.failed)
     if failed:
-        console.print(Text("some runs failed; the pages say which. The same command tries them again.", style="yellow"))
+        console.print(
+            Text(
+                "some runs failed; the pages say which. The same command tries them again.",
+                style="yellow",
+            )
+        )
     return 1 if failed else 0
 
 
@@ -131,17 +148,28 @@ def _render_again(experiments: Sequence[Experiment], folder: Path, console: Cons
 @contextmanager
 def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Place]]:
     if command.engine == "local":
-        engine = usual_engine(command.device) if command.processes is None else LocalEngine(command.processes)
+        engine = (
+            usual_engine(command.device)
+            if command.processes is None
+            else LocalEngine(command.processes)
+        )
         yield engine, Place(command.runs, command.device)
         return
     from saformer.engine.ray import RayEngine
 
     environment = {"SAFORMER_HOME": str(home().resolve())}
-    former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # jobs are to save, as they do on Ctrl-C
+    former = signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # jobs are to save, as they do on Ctrl-C
     try:
-        with RayEngine(command.address, cpus=command.job_cpus, gpus=command.job_gpus, environment=environment) as ray:
+        with RayEngine(
+            command.address, cpus=command.job_cpus, gpus=command.job_gpus, environment=environment
+        ) as ray:
             packed, there = ray.gpus > 0, command.node_runs
-            yield ray, Place(command.runs, command.device, packed=packed, elsewhere=True, node_runs=there)
+            yield (
+                ray,
+                Place(command.runs, command.device, packed=packed, elsewhere=True, node_runs=there),
+            )
     finally:
         signal.signal(signal.SIGTERM, former)
 

@@ -19,18 +19,20 @@ from saformer.cli.progress import listening
 class ExportCommand:
     """Write what a run has learnt to a small folder, to act and be judged where its data is not.
 
-    `saformer.load(OUT)`, `saformer evaluate OUT` and `saformer sweep OUT` read it. It holds the weights, what the run
-    is, and what each stored trajectory earned and cost, so that limits such as p10 need no data; it holds no states,
-    no actions, and nothing to train on with. In float32 it is calibrated as the run is; rounded, it must be calibrated
-    again (`saformer calibrate OUT`).
+    `saformer.load(OUT)`, `saformer evaluate OUT` and `saformer sweep OUT` read it. It holds the
+    weights, what the run is, and what each stored trajectory earned and cost, so that limits such
+    as p10 need no data; it holds no states, no actions, and nothing to train on with. In float32 it
+    is calibrated as the run is; rounded, it must be calibrated again (`saformer calibrate OUT`).
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
-    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/ trained on it."""
+    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
+    trained on it."""
     out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]]
     """A new folder."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """What matrices are kept in. bfloat16: half the size, three digits; float32: as they were trained."""
+    """What matrices are kept in. bfloat16: half the size, three digits; float32: as they were
+    trained."""
     command: str | None = None
     """The command that trained the run, to be kept with it."""
     data: str | None = None

@@ -28,21 +28,25 @@ JUDGED_EPISODES = 20
 
 @dataclass(frozen=True)
 class FinetuneCommand(Generic[Options]):
-    """Let a trained SaFormer explore its environment until it keeps limits that its data never showed.
+    """Let a trained SaFormer explore its environment until it keeps limits that its data never
+    showed.
 
-    It asks for less than each limit, keeps every episode with what it really cost, and goes on learning from old and
-    new data. One line says what each episode cost. The new run is kept beside the old one, which is not touched; Ctrl-C
-    saves it, and the same command with --resume goes on. At the end every limit is judged and a report written.
+    It asks for less than each limit, keeps every episode with what it really cost, and goes on
+    learning from old and new data. One line says what each episode cost. The new run is kept beside
+    the old one, which is not touched; Ctrl-C saves it, and the same command with --resume goes on.
+    At the end every limit is judged and a report written.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
     """The run's folder, as `saformer train` printed it."""
     limit: tuple[str, ...]
-    """Limits to keep: costs (3700), or percentiles of the data's (p10); commas separate constraints."""
+    """Limits to keep: costs (3700), or percentiles of the data's (p10); commas separate
+    constraints."""
     acting: Options
     """How the policy acts; by default as the run was trained for."""
     ceiling: str | None = None
-    """Cost at which an episode of exploration is ended: a cost, or a percentile of the data's. By default none is."""
+    """Cost at which an episode of exploration is ended: a cost, or a percentile of the data's. By
+    default none is."""
     data: str | None = None
     """Where the run's store is now, if it was moved."""
     out: Path | None = None
@@ -54,7 +58,8 @@ class FinetuneCommand(Generic[Options]):
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     workers: int | Literal["auto"] = "auto"
-    """Processes that step the environments; auto: one per core where that pays. 0: none beside this one."""
+    """Processes that step the environments; auto: one per core where that pays. 0: none beside this
+    one."""
     tensorboard: bool = False
     """Write metrics for TensorBoard too, into the run's folder (needs saformer[track])."""
     config: FinetuneConfig = field(default_factory=FinetuneConfig)
@@ -65,9 +70,14 @@ def parse(arguments: Sequence[str]) -> FinetuneCommand:
     """Parse flags."""
     usual = usual_options(arguments)
     options, config = without_flags(type(usual), "seed"), without_flags(FinetuneConfig, "ceiling")
-    command = Annotated[FinetuneCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
+    command = Annotated[
+        FinetuneCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff
+    ]  # type: ignore[valid-type]
     default = FinetuneCommand(
-        tyro.MISSING, tyro.MISSING, dressed(usual, options), config=dressed(FinetuneConfig(), config)
+        tyro.MISSING,
+        tyro.MISSING,
+        dressed(usual, options),
+        config=dressed(FinetuneConfig(), config),
     )
     return tyro.cli(command, args=list(arguments), default=default, prog="saformer finetune")
 
@@ -80,7 +90,9 @@ def main(arguments: Sequence[str], console: Console) -> int:
         with listening(console, tensorboard=command.tensorboard) as listener:
             tuned = _finetune(command, acting, listener)
     except InterruptedTrainingError as error:
-        again = shlex.join(["saformer", "finetune", *(a for a in arguments if a != "--resume"), "--resume"])
+        again = shlex.join(
+            ["saformer", "finetune", *(a for a in arguments if a != "--resume"), "--resume"]
+        )
         console.print(Text(f"{error}. Go on with:\n  {again}", style="yellow"), soft_wrap=True)
         return 130
     with listening(console) as listener:

@@ -42,12 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
-        console.print(Text(f"saformer: unknown command {verb!r}; there are {', '.join(VERBS)}", style="red"))
+        console.print(
+            Text(f"saformer: unknown command {verb!r}; there are {', '.join(VERBS)}", style="red")
+        )
         return 2
     if verb != "train" and torchrun.size() > 1:
-        console.print(Text(f"saformer: torchrun is for `train` alone, not for {verb}: leave it out", style="red"))
+        console.print(
+            Text(
+                f"saformer: torchrun is for `train` alone, not for {verb}: leave it out",
+                style="red",
+            )
+        )
         return 2
-    warnings.showwarning = lambda message, *_: console.print(Text(f"warning: {message}", style="yellow"))
+    warnings.showwarning = lambda message, *_: console.print(
+        Text(f"warning: {message}", style="yellow")
+    )
     try:
         # imported when asked for, so that `doctor` works where other verbs would miss a package
         code: int = import_module(f"saformer.cli.{verb}").main(rest, console)
@@ -59,12 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _explain(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return f"{error.name} is not installed; `saformer doctor` says what needs it and how to get it"
+        return (
+            f"{error.name} is not installed; `saformer doctor` says what needs it and how to get it"
+        )
     return "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
 
 
 def _show_help(console: Console) -> None:
-    console.print(f"saformer {__version__}: one policy for any cost budget, learnt from logged behaviour.\n")
+    console.print(
+        f"saformer {__version__}: one policy for any cost budget, learnt from logged behaviour.\n"
+    )
     for verb, summary in VERBS.items():
         console.print(Text(f"  saformer {verb:<11}{summary}"))
     ready = [f"saformer evaluate {PREFIX}{name}\n" for name in pretrained_names()[:1]]

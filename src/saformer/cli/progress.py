@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from saformer.api import Listener
 from saformer.runs.metrics import terms_of
@@ -68,7 +75,9 @@ def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listen
             say=bars.say,
             building=lambda done, total: bars.advance("data", done, total),
             surveying=lambda done, total: bars.advance("survey", done, total),
-            training=lambda update, total, metrics: bars.advance("training", update, total, _losses(metrics)),
+            training=lambda update, total, metrics: bars.advance(
+                "training", update, total, _losses(metrics)
+            ),
             row=row,
             evaluating=lambda done, total: bars.advance("evaluation", done, total),
         )
@@ -76,7 +85,9 @@ def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listen
 
 def _losses(metrics: Metrics) -> str:
     """What each phase minimises: the sum of its terms."""
-    sums = {phase: sum(metrics[name] for name in names) for phase, names in terms_of(metrics).items()}
+    sums = {
+        phase: sum(metrics[name] for name in names) for phase, names in terms_of(metrics).items()
+    }
     return "  ".join(f"{phase} {total:7.4f}" for phase, total in sums.items())
 
 

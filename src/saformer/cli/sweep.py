@@ -22,30 +22,34 @@ from saformer.report.table import numbers
 class SweepCommand:
     """Roll a trained policy out with one option at several values, and say which earned most.
 
-    By default the option is the return that dt and cdt are asked for, tried from well within to beyond the data.
-    Keeps sweep.json beside the run or in --out.
+    By default the option is the return that dt and cdt are asked for, tried from well within to
+    beyond the data. Keeps sweep.json beside the run or in --out.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
     """The run's folder, as `saformer train` printed it; or an export; or pretrained:NAME."""
     values: tuple[float, ...] = ()
-    """Values to try; for target_return by default five spread over the data and beyond, and the usual one."""
+    """Values to try; for target_return by default five spread over the data and beyond, and the
+    usual one."""
     option: str = "target_return"
     """An option of the run's agent that takes a number: target_return (dt, cdt), temperature."""
     limits: tuple[str, ...] = ()
-    """What to judge by; by default p10 p20 p30 p50, or the one limit that the run was trained for."""
+    """What to judge by; by default p10 p20 p30 p50, or the one limit that the run was trained
+    for."""
     episodes: int = 20
     """Episodes under each limit, for each value."""
     data: str | None = None
     """Where the run's store is now, if it was moved."""
     out: Path | None = None
-    """Where to keep what was found; by default the run's folder, for pretrained:NAME runs/pretrained-NAME."""
+    """Where to keep what was found; by default the run's folder, for pretrained:NAME
+    runs/pretrained-NAME."""
     seed: int = 0
     """Decides initial states."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     workers: int | Literal["auto"] = "auto"
-    """Processes that step the environments; auto: one per core where that pays. 0: none beside this one."""
+    """Processes that step the environments; auto: one per core where that pays. 0: none beside this
+    one."""
     json: bool = False
     """Print JSON instead of the table."""
 

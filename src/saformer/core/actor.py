@@ -1,4 +1,5 @@
-"""The actor: proposes returns-to-go, and actions that would earn them, within what may still be spent."""
+"""The actor: proposes returns-to-go, and actions that would earn them, within what may still be
+spent."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Predictions:
 
 
 class Actor(nn.Module):
-    """A causal model of (limit, cost-to-go, return-to-go, state, action) sequences. Speaks model units."""
+    """A causal model of (limit, cost-to-go, return-to-go, state, action) sequences. Speaks model
+    units."""
 
     def __init__(self, dimensions: Dimensions, config: TrunkConfig) -> None:
         super().__init__()
@@ -41,7 +43,11 @@ class Actor(nn.Module):
         """All three predictions at every step, for training."""
         tokens = self.embedding.embed(batch.tokens(ACTOR_LAYOUT.kinds), batch.timestep)
         # Each head reads the token that stands before what it predicts.
-        heads = {"limit": self.cost_to_go_head, "cost_to_go": self.return_to_go_head, "state": self.action_head}
+        heads = {
+            "limit": self.cost_to_go_head,
+            "cost_to_go": self.return_to_go_head,
+            "state": self.action_head,
+        }
         return Predictions(*self.trunk.answers(tokens, ACTOR_LAYOUT, heads))
 
     def expect_return(self, tokens: Tensor, valid: Tensor) -> tuple[Gaussian, Memory]:
@@ -55,7 +61,8 @@ class Actor(nn.Module):
         return self.return_to_go_head(output), memory
 
     def propose_action(self, tokens: Tensor, memory: Memory) -> Gaussian:
-        """The action for each asked return-to-go, given branches (return-to-go, state) after the prefix.
+        """The action for each asked return-to-go, given branches (return-to-go, state) after the
+        prefix.
 
         Implements: Eq. (4)
 

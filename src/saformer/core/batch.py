@@ -15,13 +15,16 @@ class Dimensions:
     action: int
     constraints: int = 1
     horizon: int = 1000
-    """Longest episode in steps: the size of the time embedding; later steps share its last entry."""
+    """Longest episode in steps: the size of the time embedding; later steps share its last
+    entry."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{field.name} must be a whole number of at least 1, got {value!r}")
+                raise ValueError(
+                    f"{field.name} must be a whole number of at least 1, got {value!r}"
+                )
 
     def of(self, kind: str) -> int:
         """Width of one token of this kind, before embedding."""
@@ -53,7 +56,9 @@ class WindowBatch:
         for name in ("cost_to_go", "return_to_go", "state", "action"):
             value = getattr(self, name)
             assert value.ndim == 3, f"{name} must be [B, K, _], got {tuple(value.shape)}"
-            assert value.shape[:2] == (batch, length), f"{name} is {tuple(value.shape)}, valid is {(batch, length)}"
+            assert value.shape[:2] == (batch, length), (
+                f"{name} is {tuple(value.shape)}, valid is {(batch, length)}"
+            )
         assert self.timestep.shape == (batch, length)
         assert self.limit.shape == (batch, self.cost_to_go.shape[-1])
 

@@ -9,8 +9,9 @@ from torch import Tensor
 class Budget:
     """L accounts side by side, with a column per constraint. `limit` may be moved at any time.
 
-    What remains is derived, never decremented: remaining = limit - spent. With `cost_discount` below 1, step t spends
-    cost_discount**t times its cost, so limit and remaining count from the start of the episode.
+    What remains is derived, never decremented: remaining = limit - spent. With `cost_discount`
+    below 1, step t spends cost_discount**t times its cost, so limit and remaining count from the
+    start of the episode.
     """
 
     def __init__(self, limit: Tensor, cost_discount: float = 1.0) -> None:

@@ -16,7 +16,8 @@ CRITIC_LAYOUT = Layout(("state", "action"))
 
 @dataclass(frozen=True)
 class CostForecast:
-    """What the rest of the episode is expected to cost, for each constraint: today a point, [..., C]."""
+    """What the rest of the episode is expected to cost, for each constraint: today a point, [...,
+    C]."""
 
     mean: Tensor
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 LOG_DEVIATION_RANGE = (-5.0, 2.0)
-"""Model units. The floor keeps nearly deterministic tokens from drowning the others in the likelihood."""
+"""Model units. The floor keeps nearly deterministic tokens from drowning the others in the
+likelihood."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class Prompt:
-    """All that is known when a decision is due: whole past steps, and the present one as far as it goes."""
+    """All that is known when a decision is due: whole past steps, and the present one as far as it
+    goes."""
 
     past: WindowBatch
     """[L, K - 1] whole steps, the latest last; padding stands before them."""
@@ -32,14 +33,19 @@ class Prompt:
 class History:
     """The last K - 1 whole steps of L episodes, the latest at the end.
 
-    It keeps what was spent rather than the cost-to-go, so that a limit moved mid-episode moves the whole past with
-    it, as if it had held from the start: limit minus cost-to-go is what was spent, in training as here.
+    It keeps what was spent rather than the cost-to-go, so that a limit moved mid-episode moves the
+    whole past with it, as if it had held from the start: limit minus cost-to-go is what was spent,
+    in training as here.
     """
 
-    def __init__(self, num_lanes: int, length: int, dimensions: Dimensions, device: torch.device) -> None:
+    def __init__(
+        self, num_lanes: int, length: int, dimensions: Dimensions, device: torch.device
+    ) -> None:
         self._sizes = [dimensions.constraints, 1, dimensions.state, dimensions.action]
         self._steps = torch.zeros(num_lanes, length, sum(self._sizes), device=device)
-        self.spent, self.return_to_go, self.state, self.action = self._steps.split(self._sizes, dim=-1)
+        self.spent, self.return_to_go, self.state, self.action = self._steps.split(
+            self._sizes, dim=-1
+        )
         self.timestep = torch.full((num_lanes, length), NEVER, device=device)
 
     def prompt(self, state: Tensor, budget: Budget, lanes: Tensor) -> Prompt:
@@ -57,14 +63,17 @@ class History:
         )
         return Prompt(past, limit - budget.spent[lanes], state, budget.num_steps[lanes])
 
-    def append(self, state: Tensor, action: Tensor, return_to_go: Tensor, budget: Budget, lanes: Lanes) -> None:
+    def append(
+        self, state: Tensor, action: Tensor, return_to_go: Tensor, budget: Budget, lanes: Lanes
+    ) -> None:
         """Remember one whole step on these lanes, before its cost is booked."""
         present = torch.cat([budget.spent[lanes], return_to_go, state, action], dim=1)
         for column, value in ((self._steps, present), (self.timestep, budget.num_steps[lanes])):
             column[lanes] = torch.cat([column[lanes], value[:, None]], dim=1)[:, 1:]
 
     def correct(self, action: Tensor, lanes: Tensor) -> None:
-        """The latest step of these lanes was taken with this action [l, A], whatever had been chosen."""
+        """The latest step of these lanes was taken with this action [l, A], whatever had been
+        chosen."""
         self.action[lanes, -1:] = action[:, None]
 
     def forget(self, lanes: Tensor) -> None:

@@ -16,8 +16,8 @@ KINDS = ("limit", "cost_to_go", "return_to_go", "state", "action")
 class Normalizer(nn.Module):
     """Maps each kind of token to model units and back: model = (raw - centre) / scale.
 
-    The statistics are buffers, so they travel with the weights; they are set once, before training, and stay frozen.
-    A column that never changes has scale 1.
+    The statistics are buffers, so they travel with the weights; they are set once, before training,
+    and stay frozen. A column that never changes has scale 1.
     """
 
     def __init__(self, dimensions: Dimensions) -> None:
@@ -30,8 +30,13 @@ class Normalizer(nn.Module):
         """Fix centre and scale of each kind: {"state": (centre [S], scale [S]), ...}."""
         for kind in KINDS:
             centre, scale = statistics[kind]
-            if not (torch.isfinite(centre).all() and torch.isfinite(scale).all() and (scale > 0).all()):
-                raise ValueError(f"statistics of {kind} must be finite with a positive scale, got {centre}, {scale}")
+            if not (
+                torch.isfinite(centre).all() and torch.isfinite(scale).all() and (scale > 0).all()
+            ):
+                raise ValueError(
+                    f"statistics of {kind} must be finite with a positive scale, got {centre}, "
+                    f"{scale}"
+                )
             self.centre(kind).copy_(centre)
             self.scale(kind).copy_(scale)
 
@@ -53,12 +58,17 @@ class Normalizer(nn.Module):
 
     def window(self, batch: WindowBatch) -> WindowBatch:
         """The same windows in model units."""
-        return replace(batch, **{kind: self.normalize(kind, getattr(batch, kind)) for kind in KINDS})
+        return replace(
+            batch, **{kind: self.normalize(kind, getattr(batch, kind)) for kind in KINDS}
+        )
 
 
 def mean_and_deviation(blocks: Callable[[], Iterable[Tensor]]) -> tuple[Tensor, Tensor]:
-    """Centre and scale that standardise values given as blocks [n, d], twice; a constant column keeps scale 1."""
-    counts, sums, largest = zip(*((len(b), b.double().sum(0), b.double().abs().amax(0)) for b in blocks()), strict=True)
+    """Centre and scale that standardise values given as blocks [n, d], twice; a constant column
+    keeps scale 1."""
+    counts, sums, largest = zip(
+        *((len(b), b.double().sum(0), b.double().abs().amax(0)) for b in blocks()), strict=True
+    )
     centre = torch.stack(sums).sum(0) / sum(counts)
     squares = torch.stack([((block.double() - centre) ** 2).sum(0) for block in blocks()]).sum(0)
     deviation = (squares / sum(counts)).sqrt()

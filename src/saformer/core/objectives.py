@@ -18,15 +18,21 @@ from saformer.core.gaussian import Gaussian
 
 @dataclass(frozen=True)
 class PerSample:
-    """Sums over the valid steps of each sample [B], and how many there were: [B], or a number if as many in each."""
+    """Sums over the valid steps of each sample [B], and how many there were: [B], or a number if as
+    many in each."""
 
     sums: Tensor
     counts: Tensor | int
     watched: bool = False  # only measured: no part of the loss
 
     def mean(self) -> Tensor:
-        """The mean over all valid steps of the batch: padding counts neither above nor below the line."""
-        counts = self.counts * len(self.sums) if isinstance(self.counts, int) else self.counts.sum().clamp(min=1)
+        """The mean over all valid steps of the batch: padding counts neither above nor below the
+        line."""
+        counts = (
+            self.counts * len(self.sums)
+            if isinstance(self.counts, int)
+            else self.counts.sum().clamp(min=1)
+        )
         return self.sums.sum() / counts
 
     def scaled(self, factor: float | Tensor) -> PerSample:
@@ -35,13 +41,17 @@ class PerSample:
 
 
 def over_valid_steps(values: Tensor, valid: Tensor) -> PerSample:
-    """Sum [B, K] values over each sample's valid steps; what stands elsewhere, even NaN, is never read."""
-    assert values.shape == valid.shape, f"{tuple(values.shape)} values for {tuple(valid.shape)} steps"
+    """Sum [B, K] values over each sample's valid steps; what stands elsewhere, even NaN, is never
+    read."""
+    assert values.shape == valid.shape, (
+        f"{tuple(values.shape)} values for {tuple(valid.shape)} steps"
+    )
     return PerSample(torch.where(valid, values, 0.0).sum(1), valid.sum(1))
 
 
 def action_error(predicted: Tensor, action: Tensor, valid: Tensor) -> PerSample:
-    """Squared error of a deterministic action, summed over its dimensions: Decision Transformer's objective.
+    """Squared error of a deterministic action, summed over its dimensions: Decision Transformer's
+    objective.
 
     Implements: Eq. (2)
     """
@@ -50,15 +60,20 @@ def action_error(predicted: Tensor, action: Tensor, valid: Tensor) -> PerSample:
 
 
 def actor_nll(predictions: Predictions, batch: WindowBatch) -> dict[str, PerSample]:
-    """Negative log-likelihood of cost-to-go, return-to-go and action; the actor minimises the sum of the three.
+    """Negative log-likelihood of cost-to-go, return-to-go and action; the actor minimises the sum
+    of the three.
 
     Implements: Eq. (5)
 
     The third term of the paper conditions on s_t where s_{t-k} is meant.
     """
     return {
-        "cost_to_go": over_valid_steps(-predictions.cost_to_go.log_prob(batch.cost_to_go), batch.valid),
-        "return_to_go": over_valid_steps(-predictions.return_to_go.log_prob(batch.return_to_go), batch.valid),
+        "cost_to_go": over_valid_steps(
+            -predictions.cost_to_go.log_prob(batch.cost_to_go), batch.valid
+        ),
+        "return_to_go": over_valid_steps(
+            -predictions.return_to_go.log_prob(batch.return_to_go), batch.valid
+        ),
         "action": over_valid_steps(-predictions.action.log_prob(batch.action), batch.valid),
     }
 
@@ -72,13 +87,16 @@ def forecast_error(forecast: Tensor, cost_to_go: Tensor, valid: Tensor) -> PerSa
     return over_valid_steps(((cost_to_go - forecast) ** 2).sum(-1), valid)
 
 
-def critic_loss(forecast: Tensor, cost_to_go: Tensor, valid: Tensor, *, penalty: float) -> dict[str, PerSample]:
+def critic_loss(
+    forecast: Tensor, cost_to_go: Tensor, valid: Tensor, *, penalty: float
+) -> dict[str, PerSample]:
     """Forecast error, and a penalty wherever the forecast rises from one step to the next.
 
     Implements: Eq. (7)
 
-    Costs are never negative, so what is still to come can only fall. Both terms are means over valid steps (the
-    paper has a mean in one and a plain sum in the other); `penalty` is lambda, in model units.
+    Costs are never negative, so what is still to come can only fall. Both terms are means over
+    valid steps (the paper has a mean in one and a plain sum in the other); `penalty` is lambda, in
+    model units.
     """
     rise = (forecast[:, 1:] - forecast[:, :-1]).clamp(min=0).sum(-1)
     both_valid = valid[:, 1:] & valid[:, :-1]
@@ -89,14 +107,20 @@ def critic_loss(forecast: Tensor, cost_to_go: Tensor, valid: Tensor, *, penalty:
 
 
 def entropy_constrained(
-    negative_log_likelihood: Tensor, entropy: Tensor, log_temperature: Tensor, *, target: float | Tensor
+    negative_log_likelihood: Tensor,
+    entropy: Tensor,
+    log_temperature: Tensor,
+    *,
+    target: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The likelihood objective subject to an entropy of at least `target`, as a Lagrangian and its dual.
+    """The likelihood objective subject to an entropy of at least `target`, as a Lagrangian and its
+    dual.
 
     Implements: Eq. (8)
 
-    Of means, or of sums and a target times their counts: the actor's loss (no gradient to the temperature) and the
-    temperature's (no gradient to the actor), whose minimisation raises the temperature while the entropy is too low.
+    Of means, or of sums and a target times their counts: the actor's loss (no gradient to the
+    temperature) and the temperature's (no gradient to the actor), whose minimisation raises the
+    temperature while the entropy is too low.
     """
     temperature = log_temperature.exp()
     actor = negative_log_likelihood - temperature.detach() * (entropy - target)

@@ -25,13 +25,15 @@ class Decision:
     return_to_go: Tensor | None = None
     """[L] the return that was asked for with it; None where a policy asks for none."""
     chosen: Tensor | None = None
-    """[L] its index among the candidates; this and what follows is None where a policy proposes none."""
+    """[L] its index among the candidates; this and what follows is None where a policy proposes
+    none."""
     num_safe: Tensor | None = None
     """[L] candidates of the last round that were forecast to stay within the budget."""
     num_rounds: Tensor | None = None
     """[L] rounds of proposals it took; more than 1 means that whole rounds were rejected."""
     fell_back: Tensor | None = None
-    """[L] bool: no round held a safe candidate, so the fallback chose; by reserve, the limit was at stake."""
+    """[L] bool: no round held a safe candidate, so the fallback chose; by reserve, the limit was at
+    stake."""
     candidates: Candidates | None = None
     """all that was proposed in the last round"""
     verification: Verification | None = None
@@ -54,22 +56,36 @@ class Policy(Protocol):
         """Choose one action per lane for states [L, S]."""
 
     def observe(
-        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Tensor | None = None
+        self,
+        reward: Tensor,
+        cost: Tensor,
+        lanes: Tensor | None = None,
+        *,
+        action: Tensor | None = None,
     ) -> None:
-        """Tell what the last action brought: rewards [L], costs [L, C]; `action` [L, A] if another was executed."""
+        """Tell what the last action brought: rewards [L], costs [L, C]; `action` [L, A] if another
+        was executed."""
 
 
-def as_rows(value: object, width: int, device: torch.device, *, least: float = -torch.inf) -> Tensor:
-    """Numbers, lists, arrays or tensors as float [rows, width], checked where they are; one row may lack an axis."""
+def as_rows(
+    value: object, width: int, device: torch.device, *, least: float = -torch.inf
+) -> Tensor:
+    """Numbers, lists, arrays or tensors as float [rows, width], checked where they are; one row may
+    lack an axis."""
     tensor = torch.as_tensor(value, dtype=torch.float32)
     if tensor.ndim < 2:
         tensor = tensor.reshape(-1, width) if tensor.numel() % width == 0 else tensor.reshape(1, -1)
     if tensor.shape[1] != width:
-        raise ValueError(f"expected {width} values per lane, got an array of shape {tuple(tensor.shape)}")
+        raise ValueError(
+            f"expected {width} values per lane, got an array of shape {tuple(tensor.shape)}"
+        )
     if tensor.numel():
         low, high = (edge.item() for edge in tensor.aminmax())  # NaN if anything is
         if not math.isfinite(high - low):
-            raise ValueError("got NaN or infinite values; a decision needs finite states, rewards, costs and limits")
+            raise ValueError(
+                "got NaN or infinite values; a decision needs finite states, rewards, costs and "
+                "limits"
+            )
         if low < least:
             raise ValueError(f"costs and limits must be at least {least:g}, got {low:g}")
     return moved(tensor, device)

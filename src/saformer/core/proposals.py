@@ -1,4 +1,5 @@
-"""Proposals: what a round leaves to chance, what the actor makes of it, what the critic says, which one is taken."""
+"""Proposals: what a round leaves to chance, what the actor makes of it, what the critic says, which
+one is taken."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Fallback = Literal["mean", "least_cost", "likely"]
 ActionNoise = Literal["normal", "two_point"]
 PastReturn = Literal["selected", "expected", "highest"]
 LIKELY_SHARE = 0.25
-"""`likely` falls back on the cheapest among this share of the candidates, the most probable ones."""
+"""`likely` falls back on the cheapest among this share of the candidates, the most probable
+ones."""
 
 
 @dataclass(frozen=True)
@@ -25,33 +27,49 @@ class ExecutionOptions:
     """How a trained model acts."""
 
     candidates: int = 128
-    """N: returns and actions proposed per round. The first is the mean of both heads; of two points it is one, if executed as a rule (reserve)."""  # noqa: E501
+    """N: returns and actions proposed per round. The first is the mean of both heads; of two points
+    it is one, if executed as a rule (reserve)."""
     temperature: float = 1.0
-    """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0 means only."""
+    """Spread of the other proposals, in deviations of both heads: 1 samples as the paper does, 0
+    means only."""
     rounds: int = 4
     """Rounds of proposals before the fallback decides; the paper re-samples without end."""
     action_noise: ActionNoise = "normal"
-    """normal: as the paper samples. two_point: each dimension one deviation above or below its mean, which hits both modes where the data acts with either sign."""  # noqa: E501
+    """normal: as the paper samples. two_point: each dimension one deviation above or below its
+    mean, which hits both modes where the data acts with either sign."""
     verification: Literal["auto", "paper", "reserve", "told", "off"] = "auto"
-    """auto: reserve, where there is one, else paper; in a shield told. paper: reject candidates forecast to overrun the budget. reserve: act by the means until no more is left than it takes to end the episode, then end it (docs/method.md). told: the same without that end, for a shield, which keeps the limit. off: take the highest return proposed."""  # noqa: E501
+    """auto: reserve, where there is one, else paper; in a shield told. paper: reject candidates
+    forecast to overrun the budget. reserve: act by the means until no more is left than it takes to
+    end the episode, then end it (docs/method.md). told: the same without that end, for a shield,
+    which keeps the limit. off: take the highest return proposed."""
     spread: float = 16.0
-    """reserve: deviations by which actions of the second half of the candidates are spread, to end an episode with."""
+    """reserve: deviations by which actions of the second half of the candidates are spread, to end
+    an episode with."""
     margin: float = 0.01
     """reserve: share of a limit that is kept back."""
     fallback: Fallback = "mean"
-    """When no round is safe. mean: both heads' means; least_cost: the smallest forecast overrun; likely: the same among the quarter of the candidates that the actor finds most probable."""  # noqa: E501
+    """When no round is safe. mean: both heads' means; least_cost: the smallest forecast overrun;
+    likely: the same among the quarter of the candidates that the actor finds most probable."""
     past_return: PastReturn = "selected"
-    """Which return-to-go enters the past: the selected candidate's, the expected one, or the highest proposed."""
+    """Which return-to-go enters the past: the selected candidate's, the expected one, or the
+    highest proposed."""
     seed: int = 0
     """Seed of the proposals."""
 
     def __post_init__(self) -> None:
         if self.candidates < 1 or self.rounds < 1:
-            raise ValueError(f"candidates and rounds must be at least 1, got {self.candidates} and {self.rounds}")
+            raise ValueError(
+                f"candidates and rounds must be at least 1, got {self.candidates} and {self.rounds}"
+            )
         if not (self.temperature >= 0 and self.spread >= 0):
-            raise ValueError(f"temperature and spread must be at least 0, got {self.temperature} and {self.spread}")
+            raise ValueError(
+                f"temperature and spread must be at least 0, got {self.temperature} and "
+                f"{self.spread}"
+            )
         if not 0 <= self.margin < 1:
-            raise ValueError(f"margin is a share of the limit, at least 0 and below 1, got {self.margin}")
+            raise ValueError(
+                f"margin is a share of the limit, at least 0 and below 1, got {self.margin}"
+            )
 
 
 def resolved(options: ExecutionOptions, *, has_reserve: bool) -> ExecutionOptions:
@@ -95,25 +113,40 @@ class Selector(Protocol):
     def tell(self, prompt: Prompt, remaining: Tensor | None) -> Prompt:
         """What the networks are to read; what remains, if the limit is to be kept: [L, C]."""
 
-    def select(self, model: SaFormer, reading: Reading, proposed: Candidates, found: Verification | None) -> Decision:
+    def select(
+        self, model: SaFormer, reading: Reading, proposed: Candidates, found: Verification | None
+    ) -> Decision:
         """One of the candidates for each lane."""
 
 
-def draw(lanes: int, actions: int, options: ExecutionOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What a round leaves to chance, standard normal: for returns-to-go [L, N] and actions [L, N, A]."""
+def draw(
+    lanes: int, actions: int, options: ExecutionOptions, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """What a round leaves to chance, standard normal: for returns-to-go [L, N] and actions [L, N,
+    A]."""
     shapes = (lanes, options.candidates), (lanes, options.candidates, actions)
-    for_returns, for_actions = (torch.randn(shape, generator=generator, device=generator.device) for shape in shapes)
+    for_returns, for_actions = (
+        torch.randn(shape, generator=generator, device=generator.device) for shape in shapes
+    )
     return for_returns, for_actions
 
 
-def deviations(options: ExecutionOptions, for_returns: Tensor, for_actions: Tensor) -> tuple[Tensor, Tensor]:
-    """How far from their means what was drawn puts returns-to-go [L, N] and actions [L, N, A], in deviations."""
+def deviations(
+    options: ExecutionOptions, for_returns: Tensor, for_actions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How far from their means what was drawn puts returns-to-go [L, N] and actions [L, N, A], in
+    deviations."""
     if options.action_noise == "two_point":
         for_actions = for_actions.sign()
-    return_noise, action_noise = options.temperature * for_returns, options.temperature * for_actions
+    return_noise, action_noise = (
+        options.temperature * for_returns,
+        options.temperature * for_actions,
+    )
     return_noise[:, 0].zero_()
     if options.verification not in ("reserve", "told") or options.action_noise != "two_point":
-        action_noise[:, 0].zero_()  # else the first is executed as a rule, and nobody acts by the mean of two modes
+        action_noise[
+            :, 0
+        ].zero_()  # else the first is executed as a rule, and nobody acts by the mean of two modes
     if options.verification == "reserve":
         wide = slice(num_narrow(options.candidates), None)
         return_noise[:, wide].zero_()
@@ -126,8 +159,11 @@ def num_narrow(candidates: int) -> int:
     return -(-candidates // 2)
 
 
-def propose(model: SaFormer, reading: Reading, options: ExecutionOptions, *drawn: Tensor) -> Candidates:
-    """N returns-to-go, and an action for each, by what was drawn for both (Algorithm 1, lines 5 to 8)."""
+def propose(
+    model: SaFormer, reading: Reading, options: ExecutionOptions, *drawn: Tensor
+) -> Candidates:
+    """N returns-to-go, and an action for each, by what was drawn for both (Algorithm 1, lines 5 to
+    8)."""
     return_noise, action_noise = deviations(options, *drawn)
     return_to_go, return_density = model.returns_to_go(reading, return_noise)
     action, action_density = model.actions(reading, return_to_go, action_noise)
@@ -135,7 +171,11 @@ def propose(model: SaFormer, reading: Reading, options: ExecutionOptions, *drawn
 
 
 def verify(
-    model: SaFormer, reading: Reading, candidates: Candidates, remaining: Tensor, risk: Risk = expected_cost
+    model: SaFormer,
+    reading: Reading,
+    candidates: Candidates,
+    remaining: Tensor,
+    risk: Risk = expected_cost,
 ) -> Verification:
     """Forecast what each candidate leads to, and hold it against the budget (lines 10 and 11)."""
     cost = risk(model.forecast(reading, candidates.action))
@@ -143,7 +183,9 @@ def verify(
     return Verification(cost, remaining, overrun)
 
 
-def select(candidates: Candidates, verification: Verification | None, fallback: Fallback) -> Decision:
+def select(
+    candidates: Candidates, verification: Verification | None, fallback: Fallback
+) -> Decision:
     """The safe candidate of the highest return (line 12); where none is safe, the fallback's."""
     wanted = candidates.return_to_go
     safe = torch.ones_like(wanted, dtype=torch.bool) if verification is None else verification.safe
@@ -155,7 +197,12 @@ def select(candidates: Candidates, verification: Verification | None, fallback: 
 
 
 def decision_of(
-    candidates: Candidates, verification: Verification | None, chosen: Tensor, *, safe: Tensor, fell_back: Tensor
+    candidates: Candidates,
+    verification: Verification | None,
+    chosen: Tensor,
+    *,
+    safe: Tensor,
+    fell_back: Tensor,
 ) -> Decision:
     """The chosen candidate [L] of each lane, and how it came about."""
     lanes = torch.arange(len(chosen), device=chosen.device)

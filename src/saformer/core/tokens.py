@@ -1,4 +1,5 @@
-"""How a step becomes tokens: which kinds, in which order, and where each network finds them again."""
+"""How a step becomes tokens: which kinds, in which order, and where each network finds them
+again."""
 
 from __future__ import annotations
 
@@ -39,14 +40,19 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.layout = layout
         self.horizon = dimensions.horizon
-        self.of_kind = nn.ModuleDict({kind: nn.Linear(dimensions.of(kind), width) for kind in layout.kinds})
+        self.of_kind = nn.ModuleDict(
+            {kind: nn.Linear(dimensions.of(kind), width) for kind in layout.kinds}
+        )
         self.of_time = nn.Embedding(dimensions.horizon, width)
         self.norm = nn.LayerNorm(width)
         nn.init.normal_(self.of_time.weight, std=0.02)
 
     def embed(self, values: Mapping[str, Tensor], timestep: Tensor) -> Tensor:
-        """Steps of the given kinds, interleaved: {kind: [B, K, _]}, [B, K] -> [B, K * len(values), E]."""
+        """Steps of the given kinds, interleaved: {kind: [B, K, _]}, [B, K] -> [B, K * len(values),
+        E]."""
         time = self.of_time(timestep.clamp(max=self.horizon - 1))
-        tokens = torch.stack([self.of_kind[kind](value) + time for kind, value in values.items()], dim=2)
+        tokens = torch.stack(
+            [self.of_kind[kind](value) + time for kind, value in values.items()], dim=2
+        )
         normed: Tensor = self.norm(tokens)
         return normed.flatten(1, 2)

@@ -11,7 +11,8 @@ from saformer.criteria.step import Array, CostCriterion, Doubles, Step
 
 Floats = NDArray[np.float32]
 NUM_POINTS = 33
-"""Scales that are tried at once; each round leaves 1/32 of the stretch that is still in question."""
+"""Scales that are tried at once; each round leaves 1/32 of the stretch that is still in
+question."""
 NUM_ROUNDS = 5
 """32**-5 is less than float32 tells apart."""
 SHARES = np.linspace(0.0, 1.0, NUM_POINTS)
@@ -22,12 +23,15 @@ CLOSE = 2.0**-20
 class Affordable:
     """Brings actions within what they may cost, by moving them towards the cheapest action.
 
-    Every action that it gives is costed as it will be executed (float32, within bounds), so what it promises rests on
-    nothing but that: the search for the largest scale is best where costs fall towards the cheapest action, as torque
-    and energy do, and where they do not, a smaller one may be found. It ends after a fixed number of rounds.
+    Every action that it gives is costed as it will be executed (float32, within bounds), so what it
+    promises rests on nothing but that: the search for the largest scale is best where costs fall
+    towards the cheapest action, as torque and energy do, and where they do not, a smaller one may
+    be found. It ends after a fixed number of rounds.
     """
 
-    def __init__(self, criteria: Sequence[CostCriterion], low: Sequence[float], high: Sequence[float]) -> None:
+    def __init__(
+        self, criteria: Sequence[CostCriterion], low: Sequence[float], high: Sequence[float]
+    ) -> None:
         self.criteria = tuple(criteria)
         for criterion in self.criteria:
             require_action_alone(criterion)
@@ -43,9 +47,11 @@ class Affordable:
         return np.stack([criterion(step) for criterion in self.criteria], axis=-1)
 
     def project(self, action: Array, allowed: Doubles) -> tuple[Floats, Doubles, NDArray[np.bool_]]:
-        """Actions [L, A] that cost at most `allowed` [L, C], what they cost [L, C], and which of them were changed [L].
+        """Actions [L, A] that cost at most `allowed` [L, C], what they cost [L, C], and which of
+        them were changed [L].
 
-        Those that are affordable stay. What the cheapest action costs is always allowed: there is nothing cheaper.
+        Those that are affordable stay. What the cheapest action costs is always allowed: there is
+        nothing cheaper.
         """
         allowed = np.maximum(allowed, self.least)
         executed = self._bounded(action)
@@ -57,33 +63,50 @@ class Affordable:
         return executed, cost, over
 
     def _nearest(self, action: Floats, cost: Doubles, allowed: Doubles) -> Floats:
-        """The action scaled towards the cheapest one: as a whole, then each entry back as far as costs allow.
+        """The action scaled towards the cheapest one: as a whole, then each entry back as far as
+        costs allow.
 
         Without the second part, one exhausted constraint would still entries that cost it nothing.
         """
         nothing, guesses = np.zeros(action.shape), self._guesses(cost, allowed)
         scale = self._raised(action, nothing, slice(None), allowed, guesses=guesses, close=CLOSE**2)
         if len(self.criteria) > 1:
-            little = np.full((len(action), 1), 4 * CLOSE)  # most can be raised to the end, or not even so much
+            little = np.full(
+                (len(action), 1), 4 * CLOSE
+            )  # most can be raised to the end, or not even so much
             for entry in range(action.shape[1]):
                 entries = slice(entry, entry + 1)
-                scale = self._raised(action, scale, entries, allowed, guesses=little, close=4 * CLOSE)
+                scale = self._raised(
+                    action, scale, entries, allowed, guesses=little, close=4 * CLOSE
+                )
         return self._scaled(action, scale)
 
     def _guesses(self, cost: Doubles, allowed: Doubles) -> Doubles:
-        """Scales [L, 6] just about those that would do if costs grew with the action, or with its square."""
+        """Scales [L, 6] just about those that would do if costs grew with the action, or with its
+        square."""
         above, spare = np.maximum(cost - self.least, CLOSE**2), np.maximum(allowed - self.least, 0)
         room = np.minimum(spare / above, 1).min(-1)[:, None]
         about, beyond = np.array([1 - CLOSE / 4, 1, 1 + CLOSE / 4]), np.array([0, 0, CLOSE**2])
-        guesses: Doubles = np.concatenate([room * about + beyond, np.sqrt(room) * about + beyond], axis=1)
+        guesses: Doubles = np.concatenate(
+            [room * about + beyond, np.sqrt(room) * about + beyond], axis=1
+        )
         return np.minimum(guesses, 1)
 
     def _raised(
-        self, action: Floats, scale: Doubles, entries: slice, allowed: Doubles, *, guesses: Doubles, close: float
+        self,
+        action: Floats,
+        scale: Doubles,
+        entries: slice,
+        allowed: Doubles,
+        *,
+        guesses: Doubles,
+        close: float,
     ) -> Doubles:
-        """The scale [L, A] with these entries raised towards 1 as far as is affordable, or by `close` less.
+        """The scale [L, A] with these entries raised towards 1 as far as is affordable, or by
+        `close` less.
 
-        The lower end of the stretch in question is always affordable: the scale that was given, or one that was tried.
+        The lower end of the stretch in question is always affordable: the scale that was given, or
+        one that was tried.
         """
         lanes = np.arange(len(action))
         low, high = np.zeros(len(action)), np.ones(len(action))
@@ -112,7 +135,8 @@ class Affordable:
         return np.clip(np.asarray(action, np.float32), self._low, self._high)
 
     def _cheapest(self) -> Floats:
-        """Nothing at all (or the bound nearest to it) if that is free; else the best of a search, entry by entry."""
+        """Nothing at all (or the bound nearest to it) if that is free; else the best of a search,
+        entry by entry."""
         action = self._bounded(np.zeros_like(self._low))
         least = float(self.cost(action).sum())
         for entry in np.flatnonzero(np.isfinite(self._low) & np.isfinite(self._high)):
@@ -137,7 +161,9 @@ def require_action_alone(criterion: CostCriterion) -> None:
     if not criterion.reads_action_alone:
         read = ", ".join(sorted(criterion.reads - {"action"}))
         raise ValueError(
-            f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so what an action costs is "
-            "known only once it was taken. A shield needs costs of the action alone, such as torque, energy or "
+            f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so what "
+            "an action costs is "
+            "known only once it was taken. A shield needs costs of the action alone, such as "
+            "torque, energy or "
             '"abs(action[0])"; judge this policy without it'
         )

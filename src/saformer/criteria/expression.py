@@ -1,7 +1,8 @@
 """Cost expressions such as "abs(action).sum() + 0.1*(speed > 2)": a small part of Python's syntax.
 
-The text is parsed to a tree, every node of which must be on the list of what is allowed, and becomes a closure over
-numpy functions. It is never run as Python, so a text from anywhere can at worst be refused.
+The text is parsed to a tree, every node of which must be on the list of what is allowed, and
+becomes a closure over numpy functions. It is never run as Python, so a text from anywhere can at
+worst be refused.
 """
 
 from __future__ import annotations
@@ -53,11 +54,14 @@ class Expression:
             value = self.evaluate(step)
         if value.size is not None:
             raise ValueError(f"it gives {value.size} values per step; add them up with .sum()")
-        return np.array(np.broadcast_to(value.array[..., 0], step.action.shape[:-1]), dtype=np.float64)
+        return np.array(
+            np.broadcast_to(value.array[..., 0], step.action.shape[:-1]), dtype=np.float64
+        )
 
 
 def parse(text: str) -> Expression:
-    """Read an expression; ValueError says what was not understood, where, and what could stand there."""
+    """Read an expression; ValueError says what was not understood, where, and what could stand
+    there."""
     source = Source(text)
     try:
         evaluate = _compile(source.tree(), source)
@@ -69,19 +73,29 @@ def parse(text: str) -> Expression:
 def _compile(node: ast.expr, source: Source) -> Evaluate:
     build = _BUILDERS.get(type(node))
     if build is None:
-        kind = f"after a dot come {METHODS_AS_WRITTEN}" if isinstance(node, ast.Attribute) else type(node).__name__
+        kind = (
+            f"after a dot come {METHODS_AS_WRITTEN}"
+            if isinstance(node, ast.Attribute)
+            else type(node).__name__
+        )
         raise source.refusal(f"this is not part of the language: {kind}", node)
     return build(node, source)
 
 
-def _apply(function: Callable[..., Doubles], operands: list[ast.expr], whole: ast.expr, source: Source) -> Evaluate:
+def _apply(
+    function: Callable[..., Doubles], operands: list[ast.expr], whole: ast.expr, source: Source
+) -> Evaluate:
     evaluates, text = [_compile(operand, source) for operand in operands], source.part(whole)
-    return lambda step: values.elementwise(function, [evaluate(step) for evaluate in evaluates], text)
+    return lambda step: values.elementwise(
+        function, [evaluate(step) for evaluate in evaluates], text
+    )
 
 
 def _number(node: ast.Constant, source: Source) -> Evaluate:
     if not isinstance(node.value, bool | int | float):
-        raise source.refusal("only numbers and True or False are constants; text belongs into column(...)", node)
+        raise source.refusal(
+            "only numbers and True or False are constants; text belongs into column(...)", node
+        )
     if not abs(node.value) <= MAX_NUMBER:
         raise source.refusal(f"numbers go up to {MAX_NUMBER:g}", node)
     number = values.constant(node.value)
@@ -93,7 +107,9 @@ def _name(node: ast.Name, source: Source) -> Evaluate:
     if name in SHORTHANDS:
         return _written_out(SHORTHANDS[name], source)
     if name in CALLABLE:
-        raise source.refusal(f"it is a function: call it, or write column({name!r}) for a column of that name", node)
+        raise source.refusal(
+            f"it is a function: call it, or write column({name!r}) for a column of that name", node
+        )
     if is_hidden(name) or not source.part(node).isascii():
         raise source.refusal("names are made of plain letters, digits and inner underscores", node)
     return _read(name, source)
@@ -124,7 +140,9 @@ def _binary(node: ast.BinOp, source: Source) -> Evaluate:
 def _power(node: ast.BinOp, source: Source) -> Evaluate:
     exponent = _literal(node.right)
     if exponent is None or not abs(exponent) <= MAX_EXPONENT:
-        raise source.refusal(f"an exponent is a number from -{MAX_EXPONENT} to {MAX_EXPONENT}", node.right)
+        raise source.refusal(
+            f"an exponent is a number from -{MAX_EXPONENT} to {MAX_EXPONENT}", node.right
+        )
     return _apply(lambda base: np.power(base, float(exponent)), [node.left], node, source)
 
 
@@ -139,10 +157,13 @@ def _unary(node: ast.UnaryOp, source: Source) -> Evaluate:
 
 
 def _require_truth(nodes: list[ast.expr], source: Source) -> None:
-    """& | ~ bind tighter than comparisons: "a > 1 & b > 2" would mean something that nobody meant."""
+    """& | ~ bind tighter than comparisons: "a > 1 & b > 2" would mean something that nobody
+    meant."""
     for node in nodes:
         if not _is_truth(node):
-            raise source.refusal("& | ~ go with comparisons in brackets, as in (a > 1) & (b > 2)", node)
+            raise source.refusal(
+                "& | ~ go with comparisons in brackets, as in (a > 1) & (b > 2)", node
+            )
 
 
 def _is_truth(node: ast.expr) -> bool:
@@ -180,7 +201,11 @@ def _subscript(node: ast.Subscript, source: Source) -> Evaluate:
     is_joint = isinstance(node.value, ast.Name) and node.value.id == "torque"
     evaluate = _written_out(JOINT_TORQUES, source) if is_joint else _compile(node.value, source)
     text = source.part(node)
-    index = _slice(node.slice, source) if isinstance(node.slice, ast.Slice) else _index(node.slice, source)
+    index = (
+        _slice(node.slice, source)
+        if isinstance(node.slice, ast.Slice)
+        else _index(node.slice, source)
+    )
     return lambda step: values.pick(evaluate(step), index, text)
 
 
@@ -195,7 +220,9 @@ def _slice(node: ast.Slice, source: Source) -> slice:
 def _index(node: ast.expr, source: Source) -> int:
     index = _literal(node)
     if not isinstance(index, int):
-        raise source.refusal("entries are picked by whole numbers, as in state[0], state[-1] or action[0:2]", node)
+        raise source.refusal(
+            "entries are picked by whole numbers, as in state[0], state[-1] or action[0:2]", node
+        )
     return index
 
 
@@ -211,7 +238,9 @@ def _call(node: ast.Call, source: Source) -> Evaluate:
         return _reduction(REDUCTIONS[name], node.args[0], node, source)
     if name in ("min", "max") and node.args:
         _, larger_or_smaller = FUNCTIONS[f"{name}imum"]
-        return _apply(lambda *operands: functools.reduce(larger_or_smaller, operands), node.args, node, source)
+        return _apply(
+            lambda *operands: functools.reduce(larger_or_smaller, operands), node.args, node, source
+        )
     if name in REDUCTIONS:
         raise source.refusal("it takes one argument, a vector", node)
     if name not in FUNCTIONS:
@@ -230,13 +259,19 @@ def _method(node: ast.Call, called: ast.Attribute, source: Source) -> Evaluate:
     return _reduction(REDUCTIONS[called.attr], called.value, node, source)
 
 
-def _reduction(function: Callable[..., Doubles], argument: ast.expr, whole: ast.Call, source: Source) -> Evaluate:
+def _reduction(
+    function: Callable[..., Doubles], argument: ast.expr, whole: ast.Call, source: Source
+) -> Evaluate:
     evaluate, text = _compile(argument, source), source.part(whole)
     return lambda step: values.over_entries(function, evaluate(step), text)
 
 
 def _column(node: ast.Call, source: Source) -> Evaluate:
-    name = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
+    name = (
+        node.args[0].value
+        if len(node.args) == 1 and isinstance(node.args[0], ast.Constant)
+        else None
+    )
     if not isinstance(name, str):
         raise source.refusal('column takes a name in quotes, as in column("infos/qpos")', node)
     return _read(name, source)

@@ -1,4 +1,5 @@
-"""The words of cost expressions: operators, functions, names that are taken, and how large a text may grow."""
+"""The words of cost expressions: operators, functions, names that are taken, and how large a text
+may grow."""
 
 from __future__ import annotations
 

@@ -52,13 +52,19 @@ def above(quantity: str, bound: float) -> CostCriterion:
 
 
 def outside_box(box: Mapping[str, tuple[float, float]]) -> CostCriterion:
-    """1 for each step with any quantity outside its bounds: outside_box({"state[0]": (-1, 1), "speed": (0, 2)})."""
+    """1 for each step with any quantity outside its bounds: outside_box({"state[0]": (-1, 1),
+    "speed": (0, 2)})."""
     if not box:
-        raise ValueError('the box is empty; name quantities and their bounds, as in {"state[0]": (-1, 1)}')
+        raise ValueError(
+            'the box is empty; name quantities and their bounds, as in {"state[0]": (-1, 1)}'
+        )
     empty = next((quantity for quantity, (low, high) in box.items() if not low <= high), None)
     if empty is not None:
         raise ValueError(f"bounds of {empty!r} are {box[empty]}; give the lower one first")
-    sides = [f"outside({_checked(name)}, {_number(low)}, {_number(high)})" for name, (low, high) in box.items()]
+    sides = [
+        f"outside({_checked(name)}, {_number(low)}, {_number(high)})"
+        for name, (low, high) in box.items()
+    ]
     return _expression(" or ".join(sides))
 
 
@@ -70,9 +76,10 @@ def logged(column: str) -> CostCriterion:
 def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
     """The criterion that a text describes.
 
-    That is "torque", "torque[0]", "energy", the name of a logged column, an expression over the step and its columns,
-    or "module:function" for a Python function Step -> cost. The last one runs code, so texts out of files that were
-    made elsewhere are to be read with `trusted=False`, which refuses it.
+    That is "torque", "torque[0]", "energy", the name of a logged column, an expression over the
+    step and its columns, or "module:function" for a Python function Step -> cost. The last one runs
+    code, so texts out of files that were made elsewhere are to be read with `trusted=False`, which
+    refuses it.
     """
     text = text.strip()
     if text == torque.name:
@@ -82,7 +89,8 @@ def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
         return _expression(text)
     if not trusted:
         raise ValueError(
-            f"criterion {text!r} would run Python code that a file from elsewhere names; if you know the code, "
+            f"criterion {text!r} would run Python code that a file from elsewhere names; if you "
+            "know the code, "
             "pass the criterion yourself, on the command line or to the function you call"
         )
     return _of_function(text, *function.groups())
@@ -98,14 +106,19 @@ def _of_function(text: str, module: str, name: str) -> CostCriterion:
         return replace(found, name=text)
     if not callable(found):
         given = "nothing" if found is None else type(found).__name__
-        raise ValueError(f"criterion {text!r}: {module} has {given} of that name; a function Step -> cost is expected")
+        raise ValueError(
+            f"criterion {text!r}: {module} has {given} of that name; a function Step -> cost is "
+            "expected"
+        )
     return CostCriterion(text, found, _declared_reads(text, found))
 
 
 def _declared_reads(text: str, function: Any) -> frozenset[str]:
     reads = getattr(function, "reads", PARTS)
     if isinstance(reads, str) or not all(isinstance(name, str) for name in reads):
-        raise ValueError(f'criterion {text!r}: reads is {reads!r}; a set of names is expected, as in {{"state"}}')
+        raise ValueError(
+            f'criterion {text!r}: reads is {reads!r}; a set of names is expected, as in {{"state"}}'
+        )
     return frozenset(reads)
 
 
@@ -121,7 +134,8 @@ def _current_folder_importable() -> Iterator[None]:
 
 
 def _checked(quantity: str) -> str:
-    """The text, if it is an expression by itself: so that a constructor's brackets hold what they seem to hold."""
+    """The text, if it is an expression by itself: so that a constructor's brackets hold what they
+    seem to hold."""
     return parse(quantity.strip()).text
 
 

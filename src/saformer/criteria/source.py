@@ -19,13 +19,17 @@ class Source:
     def tree(self) -> ast.expr:
         """The text parsed, if it is not too large; what its nodes may be is not looked at."""
         if len(self.text) > MAX_CHARACTERS:
-            raise self.refusal(f"it has {len(self.text)} characters, at most {MAX_CHARACTERS} are allowed")
+            raise self.refusal(
+                f"it has {len(self.text)} characters, at most {MAX_CHARACTERS} are allowed"
+            )
         if not self.text.isprintable():
             raise self.refusal("it holds line breaks or characters that cannot be seen")
         try:
             tree = ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
-            raise self.refusal(f"{error.msg}, at character {error.offset or len(self.text) + 1}") from None
+            raise self.refusal(
+                f"{error.msg}, at character {error.offset or len(self.text) + 1}"
+            ) from None
         except (ValueError, OverflowError, MemoryError) as error:
             raise self.refusal(f"it cannot be parsed ({error})") from None
         num_nodes = sum(isinstance(node, ast.expr) for node in ast.walk(tree))
@@ -44,7 +48,8 @@ class Source:
             character = len(self.text.encode()[: node.col_offset].decode()) + 1
             where = f" {_short(self.part(node))} at character {character}:"
         return ValueError(
-            f"cost criterion {_short(self.text)} is not understood:{where} {problem}. Write torque, torque[0], energy, "
+            f"cost criterion {_short(self.text)} is not understood:{where} {problem}. Write "
+            "torque, torque[0], energy, "
             'module:function, or an expression such as "abs(action).sum() + 0.1*(speed > 2)" over action, state, '
             "next_state, reward and the names of columns"
         )

@@ -18,7 +18,8 @@ PARTS = ("action", "state", "next_state", "reward")
 
 @dataclass(frozen=True)
 class Step:
-    """One step, or any number of them along leading axes. Only what the criterion reads needs to be there."""
+    """One step, or any number of them along leading axes. Only what the criterion reads needs to be
+    there."""
 
     action: Array
     """[..., A] as executed: within the action bounds"""
@@ -44,11 +45,13 @@ class CostCriterion:
     """A named cost of a step, at least 0, and what it needs to know of it."""
 
     name: str
-    """`criterion(name)` gives this criterion back, where this package made it: runs are kept with the name alone"""
+    """`criterion(name)` gives this criterion back, where this package made it: runs are kept with
+    the name alone"""
     function: Callable[[Step], Array]
     """Step -> cost [...]"""
     reads: frozenset[str] = frozenset({"action"})
-    """Which parts of a step it reads: "state", "action", "next_state", "reward", or names of columns."""
+    """Which parts of a step it reads: "state", "action", "next_state", "reward", or names of
+    columns."""
 
     @property
     def reads_action_alone(self) -> bool:
@@ -68,11 +71,19 @@ class CostCriterion:
             raise ValueError(f"criterion {self.name!r}: {error}") from error
         if cost.shape != step.action.shape[:-1]:
             expected = step.action.shape[:-1]
-            raise ValueError(f"criterion {self.name!r} gave shape {cost.shape}, expected {expected}: one cost per step")
+            raise ValueError(
+                f"criterion {self.name!r} gave shape {cost.shape}, expected {expected}: one cost "
+                "per step"
+            )
         if not np.isfinite(cost).all():
-            raise ValueError(f"criterion {self.name!r} gave NaN or infinite costs; mend the criterion or the data")
+            raise ValueError(
+                f"criterion {self.name!r} gave NaN or infinite costs; mend the criterion or the "
+                "data"
+            )
         if (cost < 0).any():
-            raise ValueError(f"criterion {self.name!r} gave a cost of {cost.min():g}; costs must be at least 0")
+            raise ValueError(
+                f"criterion {self.name!r} gave a cost of {cost.min():g}; costs must be at least 0"
+            )
         return cost
 
     def _require(self, step: Step) -> None:
@@ -84,6 +95,7 @@ class CostCriterion:
         odd = sorted(name for name in step.columns if not name.isidentifier())
         spelling = f" (in an expression: column({odd[0]!r}))" if odd else ""
         raise ValueError(
-            f"criterion {self.name!r} reads {', '.join(map(repr, absent))}, which {step.origin} does not offer; "
+            f"criterion {self.name!r} reads {', '.join(map(repr, absent))}, which {step.origin} "
+            "does not offer; "
             f"{hint}On offer: {', '.join(sorted(step.names))}{spelling}"
         )

@@ -1,7 +1,8 @@
-"""What a cost expression computes with: one number per step, or a vector per step. Truth values count as 0 and 1.
+"""What a cost expression computes with: one number per step, or a vector per step. Truth values
+count as 0 and 1.
 
-What cannot be known is NaN, also as a truth value: a comparison with NaN is not quietly false, so that a broken sensor
-never passes for a step without cost.
+What cannot be known is NaN, also as a truth value: a comparison with NaN is not quietly false, so
+that a broken sensor never passes for a step without cost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def constant(number: float) -> Value:
 
 
 def of_step(step: Step, name: str) -> Value:
-    """A part or column of the step; its axes beside those of the action tell whether it is a number or a vector."""
+    """A part or column of the step; its axes beside those of the action tell whether it is a number
+    or a vector."""
     array = np.asarray(getattr(step, name) if name in PARTS else step.columns[name])
     leading = step.action.shape[:-1]
     if array.dtype.kind not in "biuf":
@@ -40,7 +42,8 @@ def of_step(step: Step, name: str) -> Value:
     if array.shape[:-1] == leading and array.ndim > len(leading):
         return Value(array, array.shape[-1])
     raise ValueError(
-        f"{name!r} has shape {array.shape}, expected {(*leading,)} or {(*leading, 'k')}: a number or a vector per step"
+        f"{name!r} has shape {array.shape}, expected {(*leading,)} or {(*leading, 'k')}: a "
+        "number or a vector per step"
     )
 
 
@@ -48,7 +51,9 @@ def elementwise(function: Callable[..., Doubles], values: list[Value], text: str
     """Apply a function of numbers to every entry; numbers go with each entry of a vector."""
     sizes = {value.size for value in values if value.size is not None}
     if len(sizes) > 1:
-        raise ValueError(f"{text!r} combines vectors of {' and '.join(map(str, sorted(sizes)))} entries")
+        raise ValueError(
+            f"{text!r} combines vectors of {' and '.join(map(str, sorted(sizes)))} entries"
+        )
     arrays = [np.asarray(value.array, dtype=np.float64) for value in values]
     return Value(function(*arrays), sizes.pop() if sizes else None)
 
@@ -56,7 +61,9 @@ def elementwise(function: Callable[..., Doubles], values: list[Value], text: str
 def over_entries(function: Callable[..., Doubles], value: Value, text: str) -> Value:
     """Reduce each step's vector to a number."""
     if value.size is None:
-        raise ValueError(f"{text!r} takes a vector's entries together, but it is given one number per step")
+        raise ValueError(
+            f"{text!r} takes a vector's entries together, but it is given one number per step"
+        )
     return Value(function(np.asarray(value.array, dtype=np.float64), axis=-1, keepdims=True))
 
 
@@ -64,10 +71,16 @@ def pick(value: Value, index: int | slice, text: str) -> Value:
     """An entry of each step's vector, or some of them."""
     if value.size is None:
         raise ValueError(f"{text!r} picks from a vector, but it is given one number per step")
-    bounds = [index] if isinstance(index, int) else [bound for bound in (index.start, index.stop) if bound is not None]
+    bounds = (
+        [index]
+        if isinstance(index, int)
+        else [bound for bound in (index.start, index.stop) if bound is not None]
+    )
     beyond = value.size - 1 if isinstance(index, int) else value.size
     if any(not -value.size <= bound <= beyond for bound in bounds):
-        raise ValueError(f"{text!r} is out of range: there are {value.size} entries, numbered from 0")
+        raise ValueError(
+            f"{text!r} is out of range: there are {value.size} entries, numbered from 0"
+        )
     if isinstance(index, int):
         return Value(value.array[..., index, None])
     picked = value.array[..., index]

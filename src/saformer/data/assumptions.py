@@ -1,6 +1,7 @@
 """What learning under limits takes for granted of its data, and plain words for where it fails.
 
-The paper (section 3) assumes that return and cost are at least weakly correlated, and that costs are spread.
+The paper (section 3) assumes that return and cost are at least weakly correlated, and that costs
+are spread.
 """
 
 from __future__ import annotations
@@ -39,15 +40,18 @@ def check_size(num_trajectories: int, num_left_out: int) -> list[DataWarning]:
     found = []
     if num_trajectories < FEW_TRAJECTORIES:
         text = (
-            f"Only {num_trajectories} trajectories: percentiles and frontier rest on single episodes. "
+            f"Only {num_trajectories} trajectories: percentiles and frontier rest on single "
+            "episodes. "
             f"Record more, {FEW_TRAJECTORIES} at the least."
         )
         found.append(DataWarning("few_trajectories", text))
     recorded = num_trajectories + num_left_out
     if num_left_out > MANY_LEFT_OUT * recorded:
         text = (
-            f"{num_left_out} of {recorded} trajectories ({num_left_out / recorded:.0%}) are unfinished and left out, "
-            "as what they would have cost is unknown. Record episodes to their end; where a time limit ended them, "
+            f"{num_left_out} of {recorded} trajectories ({num_left_out / recorded:.0%}) are "
+            "unfinished and left out, "
+            "as what they would have cost is unknown. Record episodes to their end; where a time "
+            "limit ended them, "
             "mark them as truncated."
         )
         found.append(DataWarning("many_left_out", text))
@@ -64,17 +68,22 @@ def check_return(returns: Doubles) -> list[DataWarning]:
 
 
 def check_correlation(criterion: str, correlation: float) -> list[DataWarning]:
-    """The paper's first assumption. NaN, where return or cost never changes, is for other checks to tell."""
+    """The paper's first assumption. NaN, where return or cost never changes, is for other checks to
+    tell."""
     if correlation <= -WEAK_CORRELATION:
         text = (
-            f"Return falls as cost ({criterion}) rises (correlation {correlation:.2f}): spending less earns more, so "
-            "a limit costs nothing. Ask for the tightest limit you need, and check the signs of cost and reward."
+            f"Return falls as cost ({criterion}) rises (correlation {correlation:.2f}): spending "
+            "less earns more, so "
+            "a limit costs nothing. Ask for the tightest limit you need, and check the signs of "
+            "cost and reward."
         )
         return [DataWarning("negative_correlation", text)]
     if abs(correlation) < WEAK_CORRELATION:
         text = (
-            f"Return and cost ({criterion}) are hardly correlated ({correlation:.2f}, at least {WEAK_CORRELATION} is "
-            "wanted): the limit cannot steer the return. Choose a cost that is spent to earn reward, or add "
+            f"Return and cost ({criterion}) are hardly correlated ({correlation:.2f}, at least "
+            f"{WEAK_CORRELATION} is "
+            "wanted): the limit cannot steer the return. Choose a cost that is spent to earn "
+            "reward, or add "
             "trajectories that trade one for the other."
         )
         return [DataWarning("weak_correlation", text)]
@@ -87,7 +96,8 @@ def check_spread(
     """The paper's second assumption: costs that differ."""
     if high == 0:
         text = (
-            f"Every trajectory costs 0 ({criterion}): there is nothing to limit, and learning would be imitation. "
+            f"Every trajectory costs 0 ({criterion}): there is nothing to limit, and learning "
+            "would be imitation. "
             "Check the criterion and what it reads."
         )
         return [DataWarning("all_costs_zero", text)]
@@ -95,8 +105,10 @@ def check_spread(
         return []
     share = f" ({(p90 - p10) / median:.1%} of the median)" if median > 0 else ""
     text = (
-        f"Costs ({criterion}) are nearly alike: p10 to p90 is {number(p10)} to {number(p90)}{share}. Limits less than "
-        f"{number(CRITIC_ERROR * (high - low))} apart, the critic's usual error ({CRITIC_ERROR:.0%} of the range), "
+        f"Costs ({criterion}) are nearly alike: p10 to p90 is {number(p10)} to "
+        f"{number(p90)}{share}. Limits less than "
+        f"{number(CRITIC_ERROR * (high - low))} apart, the critic's usual error "
+        f"({CRITIC_ERROR:.0%} of the range), "
         "cannot be told apart. Add cheaper or dearer trajectories, or ask for limits further apart."
     )
     return [DataWarning("small_spread", text)]
@@ -104,18 +116,23 @@ def check_spread(
 
 def check_close_limits(criterion: str, limits: Sequence[tuple[str, float]]) -> list[DataWarning]:
     """Limits, as (name, value), that differ enough to be worth telling apart."""
-    chains = [_listed(f"{name} = {number(value)}" for name, value in chain) for chain in close_limits(limits)]
+    chains = [
+        _listed(f"{name} = {number(value)}" for name, value in chain)
+        for chain in close_limits(limits)
+    ]
     if not chains:
         return []
     text = (
-        f"Limits within {CLOSE_LIMITS:.0%} of the next ({criterion}): {'; '.join(chains)}. A policy can hardly tell "
+        f"Limits within {CLOSE_LIMITS:.0%} of the next ({criterion}): {'; '.join(chains)}. A "
+        "policy can hardly tell "
         "such neighbours apart: evaluate under fewer limits, further apart."
     )
     return [DataWarning("close_limits", text)]
 
 
 def close_limits(limits: Sequence[tuple[str, float]]) -> list[list[tuple[str, float]]]:
-    """Chains of limits, rising, each within 1% of the next; limits that stand alone are not among them."""
+    """Chains of limits, rising, each within 1% of the next; limits that stand alone are not among
+    them."""
     chains: list[list[tuple[str, float]]] = []
     for name, value in sorted(limits, key=lambda limit: limit[1]):
         if chains and value <= (1 + CLOSE_LIMITS) * chains[-1][-1][1]:
@@ -125,13 +142,17 @@ def close_limits(limits: Sequence[tuple[str, float]]) -> list[list[tuple[str, fl
     return [chain for chain in chains if len(chain) > 1]
 
 
-def check_length(criterion: str, correlation: float, shortest: int, longest: int) -> list[DataWarning]:
+def check_length(
+    criterion: str, correlation: float, shortest: int, longest: int
+) -> list[DataWarning]:
     """Cheap trajectories that are cheap for another reason than being short."""
     if not correlation > LENGTH_CORRELATION:
         return []
     text = (
-        f"Cost ({criterion}) follows the length of the episode (correlation {correlation:.2f}, {shortest} to {longest} "
-        "steps): cheap trajectories are cheap because they are short, and a policy may keep a limit by ending early. "
+        f"Cost ({criterion}) follows the length of the episode (correlation {correlation:.2f}, "
+        f"{shortest} to {longest} "
+        "steps): cheap trajectories are cheap because they are short, and a policy may keep a "
+        "limit by ending early. "
         "Judge the lengths of its episodes, too."
     )
     return [DataWarning("cost_follows_length", text)]
@@ -143,7 +164,8 @@ def check_within(limits: Sequence[tuple[str, int]]) -> list[DataWarning]:
     if not few:
         return []
     text = (
-        f"Fewer than {FEW_WITHIN} trajectories lie within {_listed(few)}: frontier and policy rest on hardly any "
+        f"Fewer than {FEW_WITHIN} trajectories lie within {_listed(few)}: frontier and policy "
+        "rest on hardly any "
         "examples there. Ask for looser limits, or record more cheap episodes."
     )
     return [DataWarning("few_within", text)]

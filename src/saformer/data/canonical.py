@@ -1,4 +1,5 @@
-"""Frozen facts of the canonical builds: the frontier that policies are judged by, whoever built the data."""
+"""Frozen facts of the canonical builds: the frontier that policies are judged by, whoever built the
+data."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class CanonicalBuild:
         names = [criterion.name for criterion in data.criteria]
         if names != ["torque"] or data.cost_discount != 1:
             raise ValueError(
-                f"frontiers are frozen for torque, undiscounted, got {names} discounted by {data.cost_discount}; "
+                f"frontiers are frozen for torque, undiscounted, got {names} discounted by "
+                f"{data.cost_discount}; "
                 "relabel the store with [torque] alone"
             )
         costs, returns = data.episode_cost[:, 0], data.episode_return
@@ -70,7 +72,13 @@ class CanonicalBuild:
     def from_plain(cls, plain: Mapping[str, Any]) -> CanonicalBuild:
         """As JSON kept it."""
         known = float("nan") if plain["correlation"] is None else plain["correlation"]
-        return cls(**{**plain, "correlation": known, "frontier": FrontierCurve.from_plain(plain["frontier"])})
+        return cls(
+            **{
+                **plain,
+                "correlation": known,
+                "frontier": FrontierCurve.from_plain(plain["frontier"]),
+            }
+        )
 
 
 def canonical(task_name: str) -> CanonicalBuild | None:
@@ -89,7 +97,8 @@ def freeze(
     """`frozen` with one more build. What is frozen changes only on purpose."""
     if name in frozen and frozen[name].plain() != found.plain() and not overwrite:
         raise ValueError(
-            f"{name} is frozen as {frozen[name].fingerprint} and was found to be {found.fingerprint}: "
+            f"{name} is frozen as {frozen[name].fingerprint} and was found to be "
+            f"{found.fingerprint}: "
             "every score against it would move; pass --overwrite if that is meant"
         )
     return {**frozen, name: found}

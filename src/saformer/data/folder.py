@@ -1,7 +1,9 @@
-"""A trajectory store as a folder: one flat file per column, and a manifest that says how much of them counts.
+"""A trajectory store as a folder: one flat file per column, and a manifest that says how much of
+them counts.
 
-Columns are only ever added to. A manifest is replaced whole, after what it speaks of is safely on disk; so a process
-that dies at any point leaves the store as it was before, and bytes behind the counted ones mean nothing.
+Columns are only ever added to. A manifest is replaced whole, after what it speaks of is safely on
+disk; so a process that dies at any point leaves the store as it was before, and bytes behind the
+counted ones mean nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class Layout:
     def of(cls, trajectory: Trajectory) -> Layout:
         """The columns that a trajectory like this one needs."""
         return cls(
-            {name: Column(str(v.dtype), v.shape[1:]) for name, v in trajectory.step_columns().items()},
+            {
+                name: Column(str(v.dtype), v.shape[1:])
+                for name, v in trajectory.step_columns().items()
+            },
             {
                 "length": Column("int64", ()),
                 "final_state": Column("float32", trajectory.final_state.shape),
@@ -79,7 +84,8 @@ class Layout:
             ours, found = self.steps.get(name), theirs.steps.get(name)
             if ours != found:
                 raise ValueError(
-                    f"trajectory {index} has {found or 'no'} {name} columns, expected {ours or 'none'}: "
+                    f"trajectory {index} has {found or 'no'} {name} columns, expected "
+                    f"{ours or 'none'}: "
                     "all trajectories of a store have the same columns"
                 )
 
@@ -111,10 +117,15 @@ class StoreWriter:
 
     def __enter__(self) -> StoreWriter:
         if self.path.exists():
-            raise FileExistsError(f"{self.path} exists; stores are never overwritten: choose another name or remove it")
+            raise FileExistsError(
+                f"{self.path} exists; stores are never overwritten: choose another name or "
+                "remove it"
+            )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(self.path)
-        self._unfinished = Path(tempfile.mkdtemp(prefix=f".{self.path.name}-", dir=self.path.parent))
+        self._unfinished = Path(
+            tempfile.mkdtemp(prefix=f".{self.path.name}-", dir=self.path.parent)
+        )
         self._open.enter_context(_locked(self._unfinished))
         return self
 
@@ -130,21 +141,29 @@ class StoreWriter:
             self._layout = Layout.of(trajectory)
             _make_folders(self._unfinished)
             for name in _files_of(self._layout):
-                self._files[name] = self._open.enter_context((self._unfinished / name).open("wb", buffering=1 << 20))
+                self._files[name] = self._open.enter_context(
+                    (self._unfinished / name).open("wb", buffering=1 << 20)
+                )
         self._layout.check(self.num_trajectories, trajectory)
         _write(self._files, trajectory)
         self.num_trajectories += 1
         self.num_steps += len(trajectory)
 
     def finish(
-        self, environment: EnvironmentSpec, *, criteria: Iterable[str] = ("torque",), provenance: Mapping[str, Any]
+        self,
+        environment: EnvironmentSpec,
+        *,
+        criteria: Iterable[str] = ("torque",),
+        provenance: Mapping[str, Any],
     ) -> None:
         """Put the store in its place."""
         if self._layout is None:
             raise ValueError("the dataset is empty: at least one trajectory is needed")
         num_actions = self._layout.steps["action"].shape[0]
         if num_actions != len(environment.action_low):
-            raise ValueError(f"{num_actions} action columns and {len(environment.action_low)} action bounds")
+            raise ValueError(
+                f"{num_actions} action columns and {len(environment.action_low)} action bounds"
+            )
         for file in self._files.values():
             _flush(file)
         manifest = {
@@ -163,7 +182,9 @@ class StoreWriter:
             os.rename(self._unfinished, self.path)
         except OSError:
             if self.path.exists():
-                raise FileExistsError(f"{self.path} was made by somebody else in the meantime") from None
+                raise FileExistsError(
+                    f"{self.path} was made by somebody else in the meantime"
+                ) from None
             raise
 
 
@@ -201,23 +222,30 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{path} is not a trajectory store: it has no {MANIFEST}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise ValueError(f"{path / MANIFEST} is damaged ({error}); build or import the data again") from None
+        raise ValueError(
+            f"{path / MANIFEST} is damaged ({error}); build or import the data again"
+        ) from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else "nothing"
         raise ValueError(
-            f"{path} has store format {found}, this version reads {FORMAT}: remove it and build or import it again"
+            f"{path} has store format {found}, this version reads {FORMAT}: remove it and build "
+            "or import it again"
         )
     return manifest
 
 
-def open_columns(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Array]]:
+def open_columns(
+    path: Path, manifest: Mapping[str, Any]
+) -> tuple[dict[str, Array], dict[str, Array]]:
     """Memory-map every column: steps and episodes. Nothing is read."""
     try:
         layout = _layout_of(manifest)
         sizes = _sizes(manifest, layout)
         kinds = ((layout.steps, "steps"), (layout.episodes, "episodes"))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path / MANIFEST} is damaged ({error!r}); build or import the data again") from None
+        raise ValueError(
+            f"{path / MANIFEST} is damaged ({error!r}); build or import the data again"
+        ) from None
     opened: list[dict[str, Array]] = []
     for columns, kind in kinds:
         found = {}
@@ -228,7 +256,8 @@ def open_columns(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, Arr
     found_steps = int(opened[1]["length"].sum())
     if found_steps != int(manifest["steps"]):
         raise ValueError(
-            f"{path} is damaged: its trajectories have {found_steps} steps, its manifest says {manifest['steps']}; "
+            f"{path} is damaged: its trajectories have {found_steps} steps, its manifest says "
+            f"{manifest['steps']}; "
             "build or import the data again"
         )
     return opened[0], opened[1]
@@ -247,17 +276,23 @@ def _map(file: Path, column: Column, rows: int, size: int) -> Array:
     try:
         found = file.stat().st_size
     except OSError as error:
-        raise ValueError(f"{file} is missing or damaged ({error}); build or import the data again") from None
+        raise ValueError(
+            f"{file} is missing or damaged ({error}); build or import the data again"
+        ) from None
     if found < size:
         raise ValueError(
-            f"{file} holds {found} bytes, its manifest says {size}: it was cut short; restore or rebuild it"
+            f"{file} holds {found} bytes, its manifest says {size}: it was cut short; restore or "
+            "rebuild it"
         )
     return np.memmap(file, dtype=column.dtype, mode="r", shape=(rows, *column.shape))
 
 
 def _layout_of(manifest: Mapping[str, Any]) -> Layout:
     def columns(kind: str) -> dict[str, Column]:
-        return {name: Column(d["dtype"], tuple(d["shape"])) for name, d in manifest["columns"][kind].items()}
+        return {
+            name: Column(d["dtype"], tuple(d["shape"]))
+            for name, d in manifest["columns"][kind].items()
+        }
 
     layout = Layout(columns("steps"), columns("episodes"))
     plain = {"float32", "float64", "int64", "bool", "uint8"}
@@ -265,15 +300,19 @@ def _layout_of(manifest: Mapping[str, Any]) -> Layout:
         raise ValueError("a column has an unknown type")
     if any(size < 1 for c in layout.steps.values() for size in c.shape):
         raise ValueError("a column has no entries")
-    if layout.episodes["digest"] != Column("uint8", (DIGEST_BYTES,)) or not {"state", "action", "reward"} <= set(
-        layout.steps
-    ):
+    if layout.episodes["digest"] != Column("uint8", (DIGEST_BYTES,)) or not {
+        "state",
+        "action",
+        "reward",
+    } <= set(layout.steps):
         raise ValueError("columns are missing")
     return layout
 
 
 def _files_of(layout: Layout) -> list[str]:
-    return [_file_of("steps", name) for name in layout.steps] + [_file_of("episodes", n) for n in layout.episodes]
+    return [_file_of("steps", name) for name in layout.steps] + [
+        _file_of("episodes", n) for n in layout.episodes
+    ]
 
 
 def _file_of(kind: str, name: str) -> str:
@@ -285,8 +324,13 @@ def _sizes(manifest: Mapping[str, Any], layout: Layout) -> dict[str, tuple[int, 
     rows, episodes = int(manifest["steps"]), int(manifest["trajectories"])
     if rows < 1 or episodes < 1:
         raise ValueError(f"{rows} steps of {episodes} trajectories")
-    sizes = {_file_of("steps", name): (rows, rows * c.row_bytes) for name, c in layout.steps.items()}
-    return sizes | {_file_of("episodes", n): (episodes, episodes * c.row_bytes) for n, c in layout.episodes.items()}
+    sizes = {
+        _file_of("steps", name): (rows, rows * c.row_bytes) for name, c in layout.steps.items()
+    }
+    return sizes | {
+        _file_of("episodes", n): (episodes, episodes * c.row_bytes)
+        for n, c in layout.episodes.items()
+    }
 
 
 def _make_folders(path: Path) -> None:
@@ -295,7 +339,10 @@ def _make_folders(path: Path) -> None:
 
 
 def _write(files: Mapping[str, IO[bytes]], trajectory: Trajectory) -> None:
-    for kind, columns in (("steps", trajectory.step_columns()), ("episodes", episode_row(trajectory))):
+    for kind, columns in (
+        ("steps", trajectory.step_columns()),
+        ("episodes", episode_row(trajectory)),
+    ):
         for name, values in columns.items():
             files[_file_of(kind, name)].write(np.ascontiguousarray(values).tobytes())
 
@@ -316,7 +363,8 @@ def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
 @contextmanager
 def one_maker(path: Path) -> Iterator[None]:
-    """Hold what will stand at this path for oneself; whoever else would make it waits, and is told."""
+    """Hold what will stand at this path for oneself; whoever else would make it waits, and is
+    told."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.parent / f".{path.name}.lock"
     with ExitStack() as held:
@@ -338,7 +386,8 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 @contextmanager
 def _held(lock: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a file for oneself; the system lets go when the process ends, however it does. True if it is ours."""
+    """Hold a file for oneself; the system lets go when the process ends, however it does. True if
+    it is ours."""
     try:
         import fcntl
     except ImportError:  # not a POSIX system: one writer at a time is up to the user

@@ -17,7 +17,8 @@ from saformer.data.sampling import WindowSampler, WindowTable, dimensions_of
 NEVER = torch.iinfo(torch.int64).max
 """Where a trajectory begins that has not been appended yet: behind every window."""
 PROMISED = 4
-"""Of so many new windows, one is shown under the limit that its trajectory kept instead of what it cost."""
+"""Of so many new windows, one is shown under the limit that its trajectory kept instead of what it
+cost."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,25 @@ class Room:
 
 
 class GrowingSampler:
-    """Windows of the data there was, and, as a stated share of every batch, of the trajectories appended since.
+    """Windows of the data there was, and, as a stated share of every batch, of the trajectories
+    appended since.
 
-    New trajectories are few: drawn like the others, they would drown. Their place is allocated at once and filled
-    where it lies, and how much of it counts is known on the device; so an update that a GPU has recorded goes on as it
-    is. Half of the new windows are of trajectories that are favoured, all of them unless some are named. Until
-    something is appended, all windows are of the old data.
-    A trajectory may have cost less than was promised. Some of its windows are shown as they look under that promise:
-    the limit and what is left of it are higher by what was not spent.
+    New trajectories are few: drawn like the others, they would drown. Their place is allocated at
+    once and filled where it lies, and how much of it counts is known on the device; so an update
+    that a GPU has recorded goes on as it is. Half of the new windows are of trajectories that are
+    favoured, all of them unless some are named. Until something is appended, all windows are of the
+    old data. A trajectory may have cost less than was promised. Some of its windows are shown as
+    they look under that promise: the limit and what is left of it are higher by what was not spent.
     """
 
     def __init__(
-        self, data: RelabelledStore, *, window: int, room: Room, share: float, device: torch.device | str = "cpu"
+        self,
+        data: RelabelledStore,
+        *,
+        window: int,
+        room: Room,
+        share: float,
+        device: torch.device | str = "cpu",
     ) -> None:
         if not 0 <= share <= 1:
             raise ValueError(f"the share of new windows must lie in [0, 1], got {share}")
@@ -49,7 +57,9 @@ class GrowingSampler:
         self.device = self._old.device
         self.num_trajectories = 0
         self._num_steps = 0
-        self._counted = torch.zeros((), dtype=torch.float64, device=self.device)  # _num_steps, for recorded updates
+        self._counted = torch.zeros(
+            (), dtype=torch.float64, device=self.device
+        )  # _num_steps, for recorded updates
         self._new = _empty(data, room, self.device)
         self._unspent = torch.zeros_like(self._new.limit)
         self._favoured = torch.zeros(room.trajectories, dtype=torch.int64, device=self.device)
@@ -60,13 +70,15 @@ class GrowingSampler:
         return self._old.num_steps + self._num_steps
 
     def append(self, data: RelabelledStore, *, unspent: ArrayLike = 0.0) -> None:
-        """Draw from these trajectories too, from the next batch on; of what was promised, so much [C] is not spent."""
+        """Draw from these trajectories too, from the next batch on; of what was promised, so much
+        [C] is not spent."""
         store, table = data.store, self._new
         trajectories = slice(self.num_trajectories, self.num_trajectories + len(store))
         steps = slice(self._num_steps, self._num_steps + store.num_steps)
         if trajectories.stop > self._room.trajectories or steps.stop > self._room.steps:
             raise ValueError(
-                f"there was room for {self._room.trajectories} new trajectories and {self._room.steps} steps, "
+                f"there was room for {self._room.trajectories} new trajectories and "
+                f"{self._room.steps} steps, "
                 f"{trajectories.stop} and {steps.stop} are needed"
             )
         fresh = WindowSampler(data, window=1).table  # on the CPU, from where it is copied
@@ -77,7 +89,9 @@ class GrowingSampler:
         table.cost_to_go[steps] = fresh.cost_to_go.to(self.device)
         table.return_to_go[steps] = fresh.return_to_go.to(self.device)
         table.limit[trajectories] = fresh.limit.to(self.device)
-        self._unspent[trajectories] = torch.as_tensor(unspent, dtype=torch.float32, device=self.device)
+        self._unspent[trajectories] = torch.as_tensor(
+            unspent, dtype=torch.float32, device=self.device
+        )
         table.start[trajectories] = (fresh.start + steps.start).to(self.device)
         table.last[trajectories] = (fresh.last + steps.start).to(self.device)
         self.num_trajectories, self._num_steps = trajectories.stop, steps.stop
@@ -85,7 +99,8 @@ class GrowingSampler:
         self.favour(range(self.num_trajectories))
 
     def favour(self, numbers: Sequence[int]) -> None:
-        """Draw half of the new windows from these trajectories, counted in the order in which they were appended."""
+        """Draw half of the new windows from these trajectories, counted in the order in which they
+        were appended."""
         places = torch.arange(len(self._favoured)) % len(numbers)
         self._favoured.copy_(torch.tensor(list(numbers))[places])
 
@@ -103,7 +118,9 @@ class GrowingSampler:
             padded = torch.cat([ours[: batch_size - num_new], theirs])
             return torch.where(is_new.reshape(-1, *(1,) * (ours.ndim - 1)), padded, ours)
 
-        return WindowBatch(**{name: mixed(getattr(old, name), getattr(new, name)) for name in vars(old)})
+        return WindowBatch(
+            **{name: mixed(getattr(old, name), getattr(new, name)) for name in vars(old)}
+        )
 
     def _new_windows(self, starts: Tensor) -> WindowBatch:
         """Some of them as promised."""
@@ -111,15 +128,24 @@ class GrowingSampler:
         trajectory = torch.searchsorted(self._new.start, starts, right=True) - 1
         is_promised = torch.arange(1, len(starts) + 1, device=self.device) % PROMISED == 0
         unspent = torch.where(is_promised[:, None], self._unspent[trajectory], 0.0)
-        return replace(windows, limit=windows.limit + unspent, cost_to_go=windows.cost_to_go + unspent[:, None])
+        return replace(
+            windows, limit=windows.limit + unspent, cost_to_go=windows.cost_to_go + unspent[:, None]
+        )
 
     def _new_starts(self, count: int, generator: torch.Generator) -> Tensor:
         """The first half anywhere, the others anywhere in favoured trajectories."""
-        drawn, which = torch.rand(2, count, dtype=torch.float64, generator=generator, device=self.device)
+        drawn, which = torch.rand(
+            2, count, dtype=torch.float64, generator=generator, device=self.device
+        )
         chosen = self._favoured[(which * len(self._favoured)).long()]
-        first, length = self._new.start[chosen], self._new.last[chosen] - self._new.start[chosen] + 1
+        first, length = (
+            self._new.start[chosen],
+            self._new.last[chosen] - self._new.start[chosen] + 1,
+        )
         favoured, anywhere = first + (drawn * length).long(), (drawn * self._counted).long()
-        return torch.where(torch.arange(count, device=self.device) < (count + 1) // 2, anywhere, favoured)
+        return torch.where(
+            torch.arange(count, device=self.device) < (count + 1) // 2, anywhere, favoured
+        )
 
 
 def _empty(data: RelabelledStore, room: Room, device: torch.device) -> WindowTable:

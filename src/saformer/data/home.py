@@ -14,5 +14,6 @@ def home() -> Path:
 
 
 def data_home() -> Path:
-    """Where datasets that were built or imported by name are kept; another store format has another place."""
+    """Where datasets that were built or imported by name are kept; another store format has another
+    place."""
     return home() / f"data-{FORMAT}"

@@ -55,7 +55,9 @@ class Distribution:
         return cls(
             mean=float(values.mean()),
             deviation=float(values.std()),
-            percentiles={f"p{percent}": value for percent, value in zip(PERCENTILES, found, strict=True)},
+            percentiles={
+                f"p{percent}": value for percent, value in zip(PERCENTILES, found, strict=True)
+            },
             edges=tuple(edges.tolist()),
             counts=tuple(counts.tolist()),
         )
@@ -131,12 +133,14 @@ class Inspection:
 
 
 def inspect(data: RelabelledStore, limits: Sequence[Limit] | None = None) -> Inspection:
-    """Costs, returns and what lies within each limit, with a warning for each assumption that fails."""
+    """Costs, returns and what lies within each limit, with a warning for each assumption that
+    fails."""
     limits = [parse_limit(name, data) for name in DEFAULT_LIMITS] if limits is None else limits
     for limit in limits:
         if len(limit.values) != len(data.criteria):
             raise ValueError(
-                f"limit {limit.name!r} has {len(limit.values)} values, the data has {len(data.criteria)} constraints"
+                f"limit {limit.name!r} has {len(limit.values)} values, the data has "
+                f"{len(data.criteria)} constraints"
             )
     lengths = data.store.lengths
     constraints = tuple(_constraint(data, i) for i in range(len(data.criteria)))
@@ -147,7 +151,11 @@ def inspect(data: RelabelledStore, limits: Sequence[Limit] | None = None) -> Ins
         num_steps=data.store.num_steps,
         num_left_out=data.num_left_out,
         cost_discount=data.cost_discount,
-        length={"min": int(lengths.min()), "median": float(np.median(lengths)), "max": int(lengths.max())},
+        length={
+            "min": int(lengths.min()),
+            "median": float(np.median(lengths)),
+            "max": int(lengths.max()),
+        },
         episode_return=Distribution.of(data.episode_return),
         constraints=constraints,
         limits=supports,
@@ -191,8 +199,13 @@ def _warnings(
 ) -> list[DataWarning]:
     found = check_size(len(data.store), data.num_left_out) + check_return(data.episode_return)
     for index, constraint in enumerate(constraints):
-        found += _warnings_of_constraint(data, constraint, [(limit.name, limit.values[index]) for limit in limits])
-    shown = [(f"{limit.name} = {', '.join(map(number, limit.values))}", limit.num_within) for limit in limits]
+        found += _warnings_of_constraint(
+            data, constraint, [(limit.name, limit.values[index]) for limit in limits]
+        )
+    shown = [
+        (f"{limit.name} = {', '.join(map(number, limit.values))}", limit.num_within)
+        for limit in limits
+    ]
     return found + check_within(shown)
 
 
@@ -214,10 +227,14 @@ def _warnings_of_constraint(
 
 
 def _sample(data: RelabelledStore) -> Sample:
-    chosen = np.linspace(0, len(data.store) - 1, min(len(data.store), MAX_SAMPLE)).round().astype(int)
+    chosen = (
+        np.linspace(0, len(data.store) - 1, min(len(data.store), MAX_SAMPLE)).round().astype(int)
+    )
     return Sample(
         episode_return=tuple(_short(value) for value in data.episode_return[chosen].tolist()),
-        episode_cost=tuple(tuple(map(_short, costs)) for costs in data.episode_cost[chosen].tolist()),
+        episode_cost=tuple(
+            tuple(map(_short, costs)) for costs in data.episode_cost[chosen].tolist()
+        ),
     )
 
 

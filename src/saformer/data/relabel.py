@@ -24,7 +24,8 @@ Found = TypeVar("Found")
 class RelabelledStore:
     """Finished trajectories with their costs, ready to learn from. Costs carry a constraint axis.
 
-    Step arrays hold the trajectories of `store` laid end to end. They are float32, but summed in float64.
+    Step arrays hold the trajectories of `store` laid end to end. They are float32, but summed in
+    float64.
     """
 
     store: TrajectoryStore
@@ -49,16 +50,24 @@ class RelabelledStore:
         return self.store.environment
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> RelabelledStore:
-        """The trajectories where `keep` [N] is True, or those with these numbers, as often as they are named."""
+        """The trajectories where `keep` [N] is True, or those with these numbers, as often as they
+        are named."""
         store, numbers = self.store.filter(keep), np.arange(len(self.store))[keep]
-        steps = np.repeat(self.store.starts[numbers] - store.starts, store.lengths) + np.arange(store.num_steps)
-        of_steps = {name: getattr(self, name)[steps] for name in ("cost", "cost_to_go", "return_to_go")}
-        of_episodes = {name: getattr(self, name)[numbers] for name in ("episode_cost", "episode_return")}
+        steps = np.repeat(self.store.starts[numbers] - store.starts, store.lengths) + np.arange(
+            store.num_steps
+        )
+        of_steps = {
+            name: getattr(self, name)[steps] for name in ("cost", "cost_to_go", "return_to_go")
+        }
+        of_episodes = {
+            name: getattr(self, name)[numbers] for name in ("episode_cost", "episode_return")
+        }
         return replace(self, store=store, **of_steps, **of_episodes)
 
 
 def once_for_each(find: Callable[[RelabelledStore], Found]) -> Callable[[RelabelledStore], Found]:
-    """The same answers, each found once and kept as long as its data: runs of several seeds and limits share them.
+    """The same answers, each found once and kept as long as its data: runs of several seeds and
+    limits share them.
 
     Nobody may write to an answer.
     """
@@ -78,7 +87,8 @@ def relabel(
 ) -> RelabelledStore:
     """Apply cost criteria to every step; several criteria give several constraints.
 
-    With `cost_discount` below 1, step t counts cost_discount**t times its cost, as in the paper's section 5.1.
+    With `cost_discount` below 1, step t counts cost_discount**t times its cost, as in the paper's
+    section 5.1.
     """
     if not criteria:
         raise ValueError("at least one cost criterion is needed")
@@ -86,7 +96,9 @@ def relabel(
         raise ValueError(f"cost_discount must lie in (0, 1], got {cost_discount}")
     num_left_out = int((~store.finished).sum())
     if num_left_out == len(store):
-        raise ValueError("no trajectory is finished (terminated or truncated), so no cost-to-go is known")
+        raise ValueError(
+            "no trajectory is finished (terminated or truncated), so no cost-to-go is known"
+        )
     if num_left_out:
         store = store.filter(store.finished)
     num_steps, num_constraints = store.num_steps, len(criteria)
@@ -95,7 +107,10 @@ def relabel(
     episode_cost = np.empty((len(store), num_constraints))
     episode_return = np.empty(len(store))
     begun = 0
-    for first, stop in store.blocks():  # so that what is not kept never needs memory for more than a block
+    for (
+        first,
+        stop,
+    ) in store.blocks():  # so that what is not kept never needs memory for more than a block
         lengths = store.lengths[first:stop]
         here = slice(begun, begun + int(lengths.sum()))
         costs = np.stack([_costs(store, criterion, first, stop) for criterion in criteria], axis=-1)
@@ -103,7 +118,10 @@ def relabel(
         returns_to_go = to_go(store.gather("reward", first, stop), lengths)
         starts = np.cumsum(lengths) - lengths
         cost[here], cost_to_go[here], return_to_go[here] = costs, costs_to_go, returns_to_go
-        episode_cost[first:stop], episode_return[first:stop] = costs_to_go[starts], returns_to_go[starts]
+        episode_cost[first:stop], episode_return[first:stop] = (
+            costs_to_go[starts],
+            returns_to_go[starts],
+        )
         begun = here.stop
     return RelabelledStore(
         store=store,
@@ -119,7 +137,8 @@ def relabel(
 
 
 def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
-    """Sums from each step to the end of its trajectory: [steps, ...] of trajectories laid end to end."""
+    """Sums from each step to the end of its trajectory: [steps, ...] of trajectories laid end to
+    end."""
     # One running sum per trajectory: a single one over all would lose small values to rounding.
     sums = np.empty(values.shape, dtype=np.float64)
     stop = 0
@@ -130,7 +149,9 @@ def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
 
 
 def _timesteps(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    counted: NDArray[np.int64] = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    counted: NDArray[np.int64] = np.arange(lengths.sum()) - np.repeat(
+        np.cumsum(lengths) - lengths, lengths
+    )
     return counted
 
 

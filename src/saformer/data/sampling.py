@@ -39,7 +39,10 @@ def statistics_of(data: RelabelledStore) -> dict[str, tuple[Tensor, Tensor]]:
     def states() -> Iterator[Tensor]:
         return (_shared(store.gather("state", first, stop)) for first, stop in store.blocks())
 
-    low, high = (torch.tensor(bound) for bound in (store.environment.action_low, store.environment.action_high))
+    low, high = (
+        torch.tensor(bound)
+        for bound in (store.environment.action_low, store.environment.action_high)
+    )
     return {
         "limit": mean_and_deviation(_blocks_of(data.episode_cost)),
         "cost_to_go": mean_and_deviation(_blocks_of(data.cost_to_go)),
@@ -99,12 +102,16 @@ class WindowTable:
 
 
 class WindowSampler:
-    """Draws windows of K steps that begin at any step with equal chance and are padded at their end.
+    """Draws windows of K steps that begin at any step with equal chance and are padded at their
+    end.
 
-    On a CPU, states and actions stay where the store has them, on disk if need be; on other devices they are copied.
+    On a CPU, states and actions stay where the store has them, on disk if need be; on other devices
+    they are copied.
     """
 
-    def __init__(self, data: RelabelledStore, *, window: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, data: RelabelledStore, *, window: int, device: torch.device | str = "cpu"
+    ) -> None:
         if window < 1:
             raise ValueError(f"a window needs at least 1 step, got {window}")
         self.num_steps, self.device = data.store.num_steps, torch.device(device)
@@ -118,7 +125,9 @@ class WindowSampler:
 
     def starts(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Where the windows of a batch begin."""
-        drawn = torch.randint(self.num_steps, (batch_size,), generator=generator, device=self.device)
+        drawn = torch.randint(
+            self.num_steps, (batch_size,), generator=generator, device=self.device
+        )
         return drawn[self._share(batch_size)]
 
     def sharing(self, share: Callable[[int], slice]) -> WindowSampler:
@@ -128,7 +137,8 @@ class WindowSampler:
         return one
 
     def windows(self, starts: Tensor) -> WindowBatch:
-        """The windows that begin at these steps [B], counted over all trajectories laid end to end."""
+        """The windows that begin at these steps [B], counted over all trajectories laid end to
+        end."""
         return self.table.windows(starts, self.offsets)
 
 
@@ -140,7 +150,8 @@ def _table_of(data: RelabelledStore, device: torch.device) -> WindowTable:
         for name in ("state", "action")
     )
     low, high = (
-        torch.tensor(bound, device=device) for bound in (store.environment.action_low, store.environment.action_high)
+        torch.tensor(bound, device=device)
+        for bound in (store.environment.action_low, store.environment.action_high)
     )
     if not in_place:  # once and for all
         action = action.clamp(low, high)
@@ -160,11 +171,12 @@ def _table_of(data: RelabelledStore, device: torch.device) -> WindowTable:
 
 
 class PackedSampler:
-    """The windows of M models in one batch, each model's behind its neighbour's, states and actions padded with zeros.
+    """The windows of M models in one batch, each model's behind its neighbour's, states and actions
+    padded with zeros.
 
-    Every model draws from its own data with its own generator, as it would alone. On a GPU all data lie in one table,
-    so that a batch is gathered at once; models may share a sampler, and then share its rows. One sampler alone is left
-    to draw by itself.
+    Every model draws from its own data with its own generator, as it would alone. On a GPU all data
+    lie in one table, so that a batch is gathered at once; models may share a sampler, and then
+    share its rows. One sampler alone is left to draw by itself.
     """
 
     def __init__(self, samplers: Sequence[WindowSampler], dimensions: Dimensions) -> None:
@@ -174,7 +186,9 @@ class PackedSampler:
             parts = list(dict.fromkeys(samplers))
             sizes = [0, *itertools.accumulate(part.num_steps for part in parts)]
             device = parts[0].device
-            self._first = torch.tensor([sizes[parts.index(sampler)] for sampler in samplers], device=device)[:, None]
+            self._first = torch.tensor(
+                [sizes[parts.index(sampler)] for sampler in samplers], device=device
+            )[:, None]
             self._table = joined(parts, dimensions)
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> WindowBatch:
@@ -182,7 +196,10 @@ class PackedSampler:
         if self.draws_apart:
             return self.gathered(self.drawn(batch_size, generators))
         pairs = zip(self._samplers, generators, strict=True)
-        return _side_by_side([sampler.sample(batch_size, generator) for sampler, generator in pairs], self._dimensions)
+        return _side_by_side(
+            [sampler.sample(batch_size, generator) for sampler, generator in pairs],
+            self._dimensions,
+        )
 
     @property
     def draws_apart(self) -> bool:
@@ -248,5 +265,7 @@ def _blocks_of(values: NDArray[Any]) -> Callable[[], tuple[Tensor, ...]]:
 def _shared(values: NDArray[Any]) -> Tensor:
     """A tensor over the same memory."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # it is only ever read
+        warnings.filterwarnings(
+            "ignore", message="The given NumPy array is not writ"
+        )  # it is only ever read
         return torch.from_numpy(np.asarray(values))

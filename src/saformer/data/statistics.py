@@ -24,7 +24,8 @@ def correlation(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike) -> float:
-    """Spearman's: the correlation of ranks, where equal values share their mean rank. NaN if one never changes."""
+    """Spearman's: the correlation of ranks, where equal values share their mean rank. NaN if one
+    never changes."""
     if is_constant(first) or is_constant(second):
         return float("nan")
     return correlation(_ranks(first), _ranks(second))
@@ -46,6 +47,8 @@ def without_nan(plain: Any) -> Any:
 
 
 def _ranks(values: ArrayLike) -> Doubles:
-    _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(
+        np.asarray(values, dtype=float), return_inverse=True, return_counts=True
+    )
     ranks: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return ranks

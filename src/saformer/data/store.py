@@ -20,7 +20,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What is known of the machine that made the data. The identifier is absent when there is no simulator."""
+    """What is known of the machine that made the data. The identifier is absent when there is no
+    simulator."""
 
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
@@ -33,10 +34,13 @@ class EnvironmentSpec:
 
     def __post_init__(self) -> None:
         if len(self.action_low) != len(self.action_high):
-            raise ValueError(f"{len(self.action_low)} lower and {len(self.action_high)} upper action bounds")
+            raise ValueError(
+                f"{len(self.action_low)} lower and {len(self.action_high)} upper action bounds"
+            )
         if not np.isfinite([*self.action_low, *self.action_high]).all():
             raise ValueError(
-                f"action bounds must be finite, got {self.action_low} to {self.action_high}: actions are scaled by them"
+                f"action bounds must be finite, got {self.action_low} to {self.action_high}: "
+                "actions are scaled by them"
             )
         if any(low >= high for low, high in zip(self.action_low, self.action_high, strict=True)):
             raise ValueError(f"action bounds are empty: {self.action_low} to {self.action_high}")
@@ -46,7 +50,9 @@ class EnvironmentSpec:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> EnvironmentSpec:
         """As JSON kept it."""
-        return cls(**{**plain, **{name: tuple(plain[name]) for name in ("action_low", "action_high")}})
+        return cls(
+            **{**plain, **{name: tuple(plain[name]) for name in ("action_low", "action_high")}}
+        )
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,11 @@ class TrajectoryStore:
     """N trajectories. Views of a store share its step columns; a store only ever grows."""
 
     steps: Mapping[str, Array]
-    """[steps, ...] of all trajectories that lie there, whether this view shows them or not: state, action, reward, and
-    whatever else was recorded, by name"""
+    """[steps, ...] of all trajectories that lie there, whether this view shows them or not: state,
+    action, reward, and whatever else was recorded, by name"""
     episodes: Mapping[str, Array]
-    """[N, ...] of the trajectories in this view: start, length, final_state, terminated, truncated, digest"""
+    """[N, ...] of the trajectories in this view: start, length, final_state, terminated, truncated,
+    digest"""
     environment: EnvironmentSpec
     criteria: tuple[str, ...] = ("torque",)
     """names of the criteria that this data is judged by, unless others are asked for"""
@@ -83,7 +90,10 @@ class TrajectoryStore:
         for index, part in enumerate(parts):
             layout.check(index, part)
         _check_actions(layout.steps["action"].shape[0], environment)
-        steps = {name: np.concatenate([part.step_columns()[name] for part in parts]) for name in layout.steps}
+        steps = {
+            name: np.concatenate([part.step_columns()[name] for part in parts])
+            for name in layout.steps
+        }
         rows = [folder.episode_row(part) for part in parts]
         episodes = {name: np.stack([row[name] for row in rows]) for name in layout.episodes}
         episodes["start"] = _starts(episodes["length"])
@@ -99,7 +109,9 @@ class TrajectoryStore:
             environment = EnvironmentSpec.from_plain(manifest["environment"])
             criteria, provenance = tuple(manifest["criteria"]), manifest["provenance"]
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{path / MANIFEST} is damaged ({error!r}); build or import the data again") from None
+            raise ValueError(
+                f"{path / MANIFEST} is damaged ({error!r}); build or import the data again"
+            ) from None
         return cls(
             steps,
             {**episodes, "start": _starts(episodes["length"])},
@@ -110,7 +122,8 @@ class TrajectoryStore:
         )
 
     def save(self, path: str | Path) -> TrajectoryStore:
-        """Write this view's trajectories to a new folder, all of it or nothing, and open it from there."""
+        """Write this view's trajectories to a new folder, all of it or nothing, and open it from
+        there."""
         with folder.StoreWriter(path) as writer:
             for trajectory in self:
                 writer.add(trajectory)
@@ -118,14 +131,16 @@ class TrajectoryStore:
         return TrajectoryStore.open(path)
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> TrajectoryStore:
-        """A view of the trajectories where `keep` [N] is True, or of those with these numbers. Nothing is copied."""
+        """A view of the trajectories where `keep` [N] is True, or of those with these numbers.
+        Nothing is copied."""
         episodes = {name: np.asarray(values)[keep] for name, values in self.episodes.items()}
         if not len(episodes["length"]):
             raise ValueError(f"no trajectory is left of {len(self)}: at least one must be kept")
         return replace(self, episodes=episodes)
 
     def split(self, share: float, *, seed: int = 0) -> tuple[TrajectoryStore, TrajectoryStore]:
-        """Two views: most trajectories, and a random `share` of the finished ones (at least one) that is held out.
+        """Two views: most trajectories, and a random `share` of the finished ones (at least one)
+        that is held out.
 
         By an unfinished one nothing could be judged.
         """
@@ -133,7 +148,8 @@ class TrajectoryStore:
         num_held_out = max(1, round(share * len(finished))) if 0 < share < 1 else 0
         if not 0 < num_held_out < len(finished):
             raise ValueError(
-                f"cannot hold out a share of {share:g} of {len(finished)} finished trajectories and keep some; "
+                f"cannot hold out a share of {share:g} of {len(finished)} finished trajectories "
+                "and keep some; "
                 "0 holds none out"
             )
         held_out = np.zeros(len(self), dtype=bool)
@@ -141,7 +157,8 @@ class TrajectoryStore:
         return self.filter(~held_out), self.filter(held_out)
 
     def extend(self, trajectories: Iterable[Trajectory]) -> TrajectoryStore:
-        """This view and new trajectories after it. A store on disk has them on disk when this returns.
+        """This view and new trajectories after it. A store on disk has them on disk when this
+        returns.
 
         What was there is never rewritten, and earlier views go on showing what they showed.
         """
@@ -151,14 +168,23 @@ class TrajectoryStore:
         if self.path is None:
             added = TrajectoryStore.of(parts, self.environment)
             folder.Layout.of(self[0]).check(len(self), parts[0])
-            steps = {name: np.concatenate([values, added.steps[name]]) for name, values in self.steps.items()}
+            steps = {
+                name: np.concatenate([values, added.steps[name]])
+                for name, values in self.steps.items()
+            }
             shift = len(self.steps["reward"])
         else:
             num_before = folder.append(self.path, parts)
             whole = TrajectoryStore.open(self.path)
-            steps, added, shift = dict(whole.steps), whole.filter(num_before + np.arange(len(parts))), 0
+            steps, added, shift = (
+                dict(whole.steps),
+                whole.filter(num_before + np.arange(len(parts))),
+                0,
+            )
         new = {**added.episodes, "start": added.episodes["start"] + shift}
-        episodes = {name: np.concatenate([values, new[name]]) for name, values in self.episodes.items()}
+        episodes = {
+            name: np.concatenate([values, new[name]]) for name, values in self.episodes.items()
+        }
         return replace(self, steps=steps, episodes=episodes)
 
     def __len__(self) -> int:
@@ -209,11 +235,15 @@ class TrajectoryStore:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of every value: two stores with the same fingerprint hold the same data, in the same order."""
-        return hashlib.blake2b(np.ascontiguousarray(self.episodes["digest"]).data, digest_size=8).hexdigest()
+        """A digest of every value: two stores with the same fingerprint hold the same data, in the
+        same order."""
+        return hashlib.blake2b(
+            np.ascontiguousarray(self.episodes["digest"]).data, digest_size=8
+        ).hexdigest()
 
     def as_of(self, fingerprint: str) -> TrajectoryStore | None:
-        """A view of what this store held when it had this fingerprint, if all that happened since is that it grew."""
+        """A view of what this store held when it had this fingerprint, if all that happened since
+        is that it grew."""
         digest = hashlib.blake2b(digest_size=8)
         for count, of_one in enumerate(np.ascontiguousarray(self.episodes["digest"]), start=1):
             digest.update(of_one.data)
@@ -222,7 +252,8 @@ class TrajectoryStore:
         return None
 
     def gather(self, name: str, first: int = 0, stop: int | None = None) -> Array:
-        """A step column of trajectories `first` to `stop`, laid end to end; a slice where they lie so already."""
+        """A step column of trajectories `first` to `stop`, laid end to end; a slice where they lie
+        so already."""
         starts, lengths = self.episodes["start"][first:stop], self.lengths[first:stop]
         stops, values = starts + lengths, self.steps[name]
         if (starts[1:] == stops[:-1]).all():
@@ -230,7 +261,8 @@ class TrajectoryStore:
         return np.concatenate([values[start:end] for start, end in zip(starts, stops, strict=True)])
 
     def blocks(self, max_steps: int = 200_000) -> Iterator[tuple[int, int]]:
-        """Ranges (first, stop) of trajectories, each of at most `max_steps` steps unless one trajectory has more."""
+        """Ranges (first, stop) of trajectories, each of at most `max_steps` steps unless one
+        trajectory has more."""
         first, ends = 0, np.cumsum(self.lengths)
         while first < len(self):
             begun = ends[first] - self.lengths[first]
@@ -239,8 +271,13 @@ class TrajectoryStore:
             first = stop
 
     def damaged(self) -> list[int]:
-        """Numbers of the trajectories whose content is not what it was when it was stored. Reads everything."""
-        return [i for i, part in enumerate(self) if not np.array_equal(part.digest(), self.episodes["digest"][i])]
+        """Numbers of the trajectories whose content is not what it was when it was stored. Reads
+        everything."""
+        return [
+            i
+            for i, part in enumerate(self)
+            if not np.array_equal(part.digest(), self.episodes["digest"][i])
+        ]
 
 
 def _starts(lengths: Array) -> NDArray[np.int64]:
@@ -250,4 +287,7 @@ def _starts(lengths: Array) -> NDArray[np.int64]:
 
 def _check_actions(found: int, environment: EnvironmentSpec) -> None:
     if found != len(environment.action_low):
-        raise ValueError(f"trajectories have {found} action columns, expected {len(environment.action_low)} (bounds)")
+        raise ValueError(
+            f"trajectories have {found} action columns, expected {len(environment.action_low)} "
+            "(bounds)"
+        )

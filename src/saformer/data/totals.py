@@ -1,4 +1,5 @@
-"""What is asked of data once training is over: what its trajectories earned and cost, and what made them."""
+"""What is asked of data once training is over: what its trajectories earned and cost, and what made
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ PERCENTILES = tuple(range(5, 100, 5))
 
 
 class Totals(Protocol):
-    """Enough for limits, frontiers and rollouts. A relabelled store is one; it holds every step besides."""
+    """Enough for limits, frontiers and rollouts. A relabelled store is one; it holds every step
+    besides."""
 
     @property
     def environment(self) -> EnvironmentSpec:
@@ -53,7 +55,8 @@ class KeptTotals:
         expected = (len(self.episode_return), len(self.criteria))
         if self.episode_cost.shape != expected or not len(self.episode_return):
             raise ValueError(
-                f"costs of shape {self.episode_cost.shape} do not fit {expected[0]} returns and {expected[1]} criteria"
+                f"costs of shape {self.episode_cost.shape} do not fit {expected[0]} returns and "
+                f"{expected[1]} criteria"
             )
 
 

@@ -18,7 +18,8 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class Trajectory:
-    """T steps of one episode. `terminated` and `truncated` are both False if the recording broke off."""
+    """T steps of one episode. `terminated` and `truncated` are both False if the recording broke
+    off."""
 
     state: Floats
     """[T, S] before each action"""
@@ -52,7 +53,10 @@ class Trajectory:
         _check_shapes(parts)
         for name, values in parts.items():
             _check_finite(name, values)
-        named = {name: _named(name, values, len(parts["state"])) for name, values in (columns or {}).items()}
+        named = {
+            name: _named(name, values, len(parts["state"]))
+            for name, values in (columns or {}).items()
+        }
         return cls(**parts, terminated=bool(terminated), truncated=bool(truncated), columns=named)
 
     def __len__(self) -> int:
@@ -69,8 +73,12 @@ class Trajectory:
 
     def digest(self) -> NDArray[np.uint8]:
         """[16] bytes that no other content has."""
-        digest = hashlib.blake2b(f"{self.terminated} {self.truncated}".encode(), digest_size=DIGEST_BYTES)
-        for name, values in sorted({**self.step_columns(), "final_state": self.final_state}.items()):
+        digest = hashlib.blake2b(
+            f"{self.terminated} {self.truncated}".encode(), digest_size=DIGEST_BYTES
+        )
+        for name, values in sorted(
+            {**self.step_columns(), "final_state": self.final_state}.items()
+        ):
             digest.update(f"{name} {values.dtype} {values.shape}".encode())
             digest.update(np.ascontiguousarray(values).data)
         return np.frombuffer(digest.digest(), dtype=np.uint8)
@@ -88,11 +96,16 @@ def _matrix(name: str, values: ArrayLike) -> Floats:
 def _named(name: str, values: ArrayLike, steps: int) -> NDArray[Any]:
     array = np.asarray(values)
     if name in RESERVED or not name:
-        raise ValueError(f"a column may not be called {name!r}: choose a name other than {', '.join(sorted(RESERVED))}")
+        raise ValueError(
+            f"a column may not be called {name!r}: choose a name other than "
+            f"{', '.join(sorted(RESERVED))}"
+        )
     if array.dtype.kind not in "fiub":
         raise ValueError(f"column {name!r} holds {array.dtype}, expected numbers")
     if array.ndim not in (1, 2) or len(array) != steps or 0 in array.shape[1:]:
-        raise ValueError(f"column {name!r} has shape {array.shape}, expected ({steps},) or ({steps}, k)")
+        raise ValueError(
+            f"column {name!r} has shape {array.shape}, expected ({steps},) or ({steps}, k)"
+        )
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
@@ -107,7 +120,10 @@ def _check_shapes(columns: dict[str, Floats]) -> None:
     }
     for name, shape in expected.items():
         if columns[name].shape != shape:
-            raise ValueError(f"{name} has shape {columns[name].shape}, expected {shape} to match {len(state)} states")
+            raise ValueError(
+                f"{name} has shape {columns[name].shape}, expected {shape} to match {len(state)} "
+                "states"
+            )
 
 
 def _check_finite(name: str, values: Floats) -> None:
@@ -115,5 +131,6 @@ def _check_finite(name: str, values: Floats) -> None:
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         raise ValueError(
-            f"{name} holds {int(bad.sum())} NaN or infinite values, the first at {where}; remove them first"
+            f"{name} holds {int(bad.sum())} NaN or infinite values, the first at {where}; remove "
+            "them first"
         )

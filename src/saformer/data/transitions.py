@@ -18,7 +18,8 @@ from saformer.data.sampling import WindowSampler, joined
 
 @dataclass(frozen=True)
 class TransitionBatch:
-    """B single steps and where each led. Both ends of an episode are kept apart: only one of them ends its values."""
+    """B single steps and where each led. Both ends of an episode are kept apart: only one of them
+    ends its values."""
 
     state: Tensor
     """[B, S]"""
@@ -37,13 +38,16 @@ class TransitionBatch:
     timestep: Tensor
     """[B] int64, counted from the start of the episode."""
     initial_state: Tensor
-    """[B, S] how other episodes began, each with equal chance: what a limit per episode is held against."""
+    """[B, S] how other episodes began, each with equal chance: what a limit per episode is held
+    against."""
 
 
 class TransitionSampler:
-    """Draws single steps, each with equal chance, and beginnings of episodes, each with equal chance.
+    """Draws single steps, each with equal chance, and beginnings of episodes, each with equal
+    chance.
 
-    A transition is a window of two steps. As for windows, on a CPU states and actions stay where the store has them.
+    A transition is a window of two steps. As for windows, on a CPU states and actions stay where
+    the store has them.
     """
 
     def __init__(self, data: RelabelledStore, *, device: torch.device | str = "cpu") -> None:
@@ -65,7 +69,9 @@ class TransitionSampler:
     def drawn(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The steps [B] of a batch, and the trajectories [B] whose beginnings go with them."""
         steps = self._pairs.starts(batch_size, generator)
-        return steps, torch.randint(self.num_trajectories, (batch_size,), generator=generator, device=steps.device)
+        return steps, torch.randint(
+            self.num_trajectories, (batch_size,), generator=generator, device=steps.device
+        )
 
     @property
     def num_steps(self) -> int:
@@ -83,8 +89,8 @@ class TransitionSampler:
         return self._pairs.device
 
     def transitions(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
-        """These steps [B], counted over all trajectories laid end to end, and the first states of these trajectories
-        [B], by their numbers."""
+        """These steps [B], counted over all trajectories laid end to end, and the first states of
+        these trajectories [B], by their numbers."""
         pairs = self._pairs.windows(steps)
         trajectory = torch.searchsorted(self._start, steps, right=True) - 1
         is_last = ~pairs.valid[:, 1]
@@ -93,7 +99,9 @@ class TransitionSampler:
             action=pairs.action[:, 0],
             reward=self._reward[steps],
             cost=self._cost[steps],
-            next_state=torch.where(is_last[:, None], self._final_state[trajectory], pairs.state[:, 1]),
+            next_state=torch.where(
+                is_last[:, None], self._final_state[trajectory], pairs.state[:, 1]
+            ),
             terminated=is_last & self._terminated[trajectory],
             truncated=is_last & self._truncated[trajectory],
             timestep=pairs.timestep[:, 0],
@@ -104,8 +112,9 @@ class TransitionSampler:
 class PackedTransitions:
     """The steps of M models in one batch, each model's behind its neighbour's; all of one size.
 
-    Every model draws from its own data with its own generator, as it would alone. On a GPU all data lie in one table,
-    so that a batch is gathered at once; models may share a sampler, and then share its rows.
+    Every model draws from its own data with its own generator, as it would alone. On a GPU all data
+    lie in one table, so that a batch is gathered at once; models may share a sampler, and then
+    share its rows.
     """
 
     def __init__(self, samplers: Sequence[TransitionSampler], dimensions: Dimensions) -> None:
@@ -122,19 +131,31 @@ class PackedTransitions:
         """A batch of `batch_size` steps per model."""
         return self.gathered(*self.drawn(batch_size, generators))
 
-    def drawn(self, batch_size: int, generators: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-        """[M, B] the steps of a batch, and the trajectories whose beginnings go with them, counted by each model."""
+    def drawn(
+        self, batch_size: int, generators: Sequence[torch.Generator]
+    ) -> tuple[Tensor, Tensor]:
+        """[M, B] the steps of a batch, and the trajectories whose beginnings go with them, counted
+        by each model."""
         pairs = zip(self._samplers, generators, strict=True)
-        steps, begun = zip(*(sampler.drawn(batch_size, generator) for sampler, generator in pairs), strict=True)
+        steps, begun = zip(
+            *(sampler.drawn(batch_size, generator) for sampler, generator in pairs), strict=True
+        )
         return torch.stack(steps), torch.stack(begun)
 
     def gathered(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
         """These steps and beginnings."""
         if self._table is None:
-            parts = [sampler.transitions(*own) for sampler, *own in zip(self._samplers, steps, begun, strict=True)]
+            parts = [
+                sampler.transitions(*own)
+                for sampler, *own in zip(self._samplers, steps, begun, strict=True)
+            ]
             names = vars(parts[0])
-            return TransitionBatch(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
-        return self._table.transitions((steps + self._first_step).flatten(), (begun + self._first_trajectory).flatten())
+            return TransitionBatch(
+                **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+            )
+        return self._table.transitions(
+            (steps + self._first_step).flatten(), (begun + self._first_trajectory).flatten()
+        )
 
 
 def _joined(parts: Sequence[TransitionSampler], dimensions: Dimensions) -> TransitionSampler:
@@ -144,5 +165,7 @@ def _joined(parts: Sequence[TransitionSampler], dimensions: Dimensions) -> Trans
     for name in ("_reward", "_cost", "_final_state", "_terminated", "_truncated"):
         setattr(whole, name, torch.cat([getattr(part, name) for part in parts]))
     firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
-    whole._start = torch.cat([part._start + first for part, first in zip(parts, firsts, strict=False)])
+    whole._start = torch.cat(
+        [part._start + first for part, first in zip(parts, firsts, strict=False)]
+    )
     return whole

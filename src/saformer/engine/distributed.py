@@ -1,4 +1,5 @@
-"""One training on several processes, each with its own processor: `torchrun` starts them, this joins them."""
+"""One training on several processes, each with its own processor: `torchrun` starts them, this
+joins them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SEEDS_APART = 1_000_003
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train one model together: which of them this is, and what they do in common.
+    """The processes that train one model together: which of them this is, and what they do in
+    common.
 
     Every rank must make the same calls in the same order. Alone, they all do nothing.
     """
@@ -60,7 +62,10 @@ class Ranks:
         if self.are_several:
             processes.all_reduce(flat)
         parts = flat.split([tensor.numel() for tensor in tensors])
-        return [part.view_as(tensor).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
+        return [
+            part.view_as(tensor).to(tensor.dtype)
+            for part, tensor in zip(parts, tensors, strict=True)
+        ]
 
     def any(self, flag: bool) -> bool:
         """Whether it holds for any rank."""
@@ -79,7 +84,9 @@ class Ranks:
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's, in order; all of one size."""
-        found = [torch.empty_like(tensor) for _ in range(self.size)] if self.are_several else [tensor]
+        found = (
+            [torch.empty_like(tensor) for _ in range(self.size)] if self.are_several else [tensor]
+        )
         if self.are_several:
             processes.all_gather(found, tensor)
         return found
@@ -102,7 +109,8 @@ class Ranks:
 def joined(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
     """The ranks that torchrun started, and this one's device; without torchrun, this process alone.
 
-    On GPUs each rank has the one of its number on its machine, unless a device with a number was asked for.
+    On GPUs each rank has the one of its number on its machine, unless a device with a number was
+    asked for.
     """
     if torchrun.size() == 1:
         yield Ranks(), device
@@ -122,7 +130,9 @@ def _own(device: torch.device) -> torch.device:
     if device.type != "cuda":
         return device
     if device.index is None:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        device = torch.device(
+            "cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+        )
     torch.cuda.set_device(device)
     return device
 

@@ -29,38 +29,45 @@ class Outcome(Generic[Job, Result]):
 
 
 class Engine(Protocol):
-    """Runs jobs. The function is one that other processes can import, jobs and results are plain values.
+    """Runs jobs. The function is one that other processes can import, jobs and results are plain
+    values.
 
-    An engine's name and how many jobs it runs at once are for people to read; a job may compute with `threads` threads
-    (None: as many as it likes).
+    An engine's name and how many jobs it runs at once are for people to read; a job may compute
+    with `threads` threads (None: as many as it likes).
     """
 
     name: str
     jobs_at_once: int
     threads: int | None
 
-    def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Outcome[Job, Result]]:
+    def map(
+        self, function: Callable[[Job], Result], jobs: Sequence[Job]
+    ) -> Iterator[Outcome[Job, Result]]:
         """Every job's outcome, as they come; a job that fails is one outcome among the others."""
 
 
 class LocalEngine:
     """This machine: one job after the other in this process, or several processes side by side.
 
-    A process that dies takes no other job with it: those that it left undone are tried again, each in a process of its
-    own, and fail only if they do so there. Ctrl-C, or the end of this process, ends the others by SIGTERM, on which
-    training saves what it has.
+    A process that dies takes no other job with it: those that it left undone are tried again, each
+    in a process of its own, and fail only if they do so there. Ctrl-C, or the end of this process,
+    ends the others by SIGTERM, on which training saves what it has.
     """
 
     name = "local"
 
     def __init__(self, processes: int = 0) -> None:
         if processes < 0:
-            raise ValueError(f"the number of processes must be at least 0 (this one alone), got {processes}")
+            raise ValueError(
+                f"the number of processes must be at least 0 (this one alone), got {processes}"
+            )
         self.processes = processes
         self.jobs_at_once = max(1, processes)
         self.threads = None if processes <= 1 else max(1, (os.cpu_count() or 1) // processes)
 
-    def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Outcome[Job, Result]]:
+    def map(
+        self, function: Callable[[Job], Result], jobs: Sequence[Job]
+    ) -> Iterator[Outcome[Job, Result]]:
         """Every job's outcome, as they come."""
         if self.processes == 0:
             yield from (outcome_of(job, lambda job=job: function(job)) for job in jobs)  # type: ignore[misc]
@@ -73,7 +80,11 @@ class LocalEngine:
                 yield found
         for job in lost:
             for found in _side_by_side(function, [job], 1):
-                yield Outcome(job, error="its process died, twice") if isinstance(found, _Lost) else found
+                yield (
+                    Outcome(job, error="its process died, twice")
+                    if isinstance(found, _Lost)
+                    else found
+                )
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,9 @@ def _side_by_side(
     function: Callable[[Job], Result], jobs: Sequence[Job], processes: int
 ) -> Iterator[Outcome[Job, Result] | _Lost[Job]]:
     context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-    with ProcessPoolExecutor(min(processes, max(1, len(jobs))), mp_context=context, initializer=_settle_in) as pool:
+    with ProcessPoolExecutor(
+        min(processes, max(1, len(jobs))), mp_context=context, initializer=_settle_in
+    ) as pool:
         places: dict[Future[Result], Job] = {pool.submit(function, job): job for job in jobs}
         try:
             for future in as_completed(places):

@@ -13,14 +13,17 @@ try:
     import ray
     from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 except ModuleNotFoundError as error:
-    raise ValueError("--engine ray needs Ray, on every node: pip install 'saformer[ray]'") from error
+    raise ValueError(
+        "--engine ray needs Ray, on every node: pip install 'saformer[ray]'"
+    ) from error
 
 
 class RayEngine:
     """A Ray cluster: each job asks for some CPUs and GPUs, and runs wherever they are free.
 
-    A job whose worker or node is lost, or is told to end, is tried again elsewhere, at most `retries` times. Ctrl-C
-    cancels: jobs that have not begun never do, and those that have may take GRACE_SECONDS to save what they have.
+    A job whose worker or node is lost, or is told to end, is tried again elsewhere, at most
+    `retries` times. Ctrl-C cancels: jobs that have not begun never do, and those that have may take
+    GRACE_SECONDS to save what they have.
     """
 
     name = "ray"
@@ -34,33 +37,48 @@ class RayEngine:
         retries: int = 3,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Connect. The address: auto (the cluster of this machine), HOST:PORT, ray://HOST:PORT, or local (begin one).
+        """Connect. The address: auto (the cluster of this machine), HOST:PORT, ray://HOST:PORT, or
+        local (begin one).
 
-        `gpus` of a job: None is one if the cluster has any. `environment`: variables that jobs shall find set.
+        `gpus` of a job: None is one if the cluster has any. `environment`: variables that jobs
+        shall find set.
         """
-        for what, given, least in (("CPUs", cpus, 1), ("GPUs", gpus or 0, 0), ("retries", retries, 0)):
+        for what, given, least in (
+            ("CPUs", cpus, 1),
+            ("GPUs", gpus or 0, 0),
+            ("retries", retries, 0),
+        ):
             if given < least:
-                raise ValueError(f"the number of {what} of a job must be at least {least}, got {given}")
+                raise ValueError(
+                    f"the number of {what} of a job must be at least {least}, got {given}"
+                )
         _connect(address, dict(environment or {}))
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.threads: int | None = cpus
         self.retries = retries
-        self.gpus = gpus if gpus is not None else float(any(node.get("GPU", 0) >= 1 for node in nodes))
+        self.gpus = (
+            gpus if gpus is not None else float(any(node.get("GPU", 0) >= 1 for node in nodes))
+        )
         self.jobs_at_once = sum(_room(node, cpus, self.gpus) for node in nodes)
         if not self.jobs_at_once:
             ray.shutdown()
             raise ValueError(
-                f"no node of the Ray cluster has {cpus} CPUs and {self.gpus:g} GPUs, which a job asks for: "
+                f"no node of the Ray cluster has {cpus} CPUs and {self.gpus:g} GPUs, which a job "
+                "asks for: "
                 "ask for less, or add a node"
             )
 
     def __enter__(self) -> RayEngine:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         ray.shutdown()
 
-    def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Outcome[Job, Result]]:
+    def map(
+        self, function: Callable[[Job], Result], jobs: Sequence[Job]
+    ) -> Iterator[Outcome[Job, Result]]:
         """Every job's outcome, as they come."""
         # Ray's own retries do not cover a worker that was told to end, so that all are made here.
         attempt = ray.remote(num_cpus=self.threads, num_gpus=self.gpus, max_retries=0)(_attempt)
@@ -75,7 +93,9 @@ class RayEngine:
                 elif retries:
                     waiting[attempt.remote(function, job)] = (job, retries - 1)
                 else:
-                    yield Outcome(job, error=f"its worker was lost {self.retries + 1} times, at last: {found}")
+                    yield Outcome(
+                        job, error=f"its worker was lost {self.retries + 1} times, at last: {found}"
+                    )
         except BaseException:  # Ctrl-C, or the caller wants no more
             _cancel(list(waiting))
             raise
@@ -91,7 +111,8 @@ def _connect(address: str, environment: dict[str, str]) -> None:
         )
     except (ConnectionError, OSError) as error:
         raise ValueError(
-            f"there is no Ray cluster at {address!r} ({str(error).splitlines()[0]}): begin one with "
+            f"there is no Ray cluster at {address!r} ({str(error).splitlines()[0]}): begin one "
+            "with "
             "`ray start --head`, or say where it is with --address HOST:6379 or ray://HOST:10001"
         ) from None
 

@@ -1,8 +1,8 @@
 """Allowance: a toy task whose optimum under any limit is known in closed form.
 
-Each of 20 steps has a price, the same in every episode. Acting with strength |a| earns price times strength and costs
-strength. Under a limit d the best policy spends all its strength where prices are highest. With two action dimensions,
-each has its own cost and its own limit.
+Each of 20 steps has a price, the same in every episode. Acting with strength |a| earns price times
+strength and costs strength. Under a limit d the best policy spends all its strength where prices
+are highest. With two action dimensions, each has its own cost and its own limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PRICES = 1 + 0.8 * np.sin(2 * np.pi * np.arange(HORIZON) / 7)
 
 
 class Allowance(gymnasium.Env):
-    """State (time left / 20, price); reward price * |a|, summed over dimensions; the end is `terminated`."""
+    """State (time left / 20, price); reward price * |a|, summed over dimensions; the end is
+    `terminated`."""
 
     def __init__(self, dimensions: int = 1) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)

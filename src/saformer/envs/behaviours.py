@@ -30,7 +30,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A piece of a build. It has its own seed, so that the result does not depend on who makes it, or when."""
+    """A piece of a build. It has its own seed, so that the result does not depend on who makes it,
+    or when."""
 
     environment: str
     snapshot: int
@@ -48,11 +49,12 @@ def build(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> TrajectoryStore:
-    """Roll out the snapshots of a mixture until there are `steps` steps; every episode is run to its end.
+    """Roll out the snapshots of a mixture until there are `steps` steps; every episode is run to
+    its end.
 
-    The robot is hopper, walker2d, halfcheetah or the path of a bundle (.npz; see `saformer.envs.bundle`).
-    medium: the medium snapshot. medium-replay: equal steps of every replay snapshot. medium-expert: equal steps of the
-    medium and the expert snapshot.
+    The robot is hopper, walker2d, halfcheetah or the path of a bundle (.npz; see
+    `saformer.envs.bundle`). medium: the medium snapshot. medium-replay: equal steps of every replay
+    snapshot. medium-expert: equal steps of the medium and the expert snapshot.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
@@ -61,7 +63,9 @@ def build(
     with make_environment(bundle.environment) as environment:
         _check_fit(bundle, environment)
         spec = _spec(bundle.environment, environment)
-    trajectories = [trajectory for part in _collect(chunks, workers, progress) for trajectory in part]
+    trajectories = [
+        trajectory for part in _collect(chunks, workers, progress) for trajectory in part
+    ]
     provenance: dict[str, Any] = {
         "source": f"bundled behaviours of {Path(robot).name}, {mixture}",
         "bundle": bundle.fingerprint,
@@ -73,22 +77,33 @@ def build(
 
 
 def make_environment(identifier: str) -> gymnasium.Env:
-    """The environment of this Gymnasium id, if behaviours can act in it and its episodes have an end.
+    """The environment of this Gymnasium id, if behaviours can act in it and its episodes have an
+    end.
 
-    An id may name the module that registers it, as in "my_robots:Arm-v0"; other processes import it then.
+    An id may name the module that registers it, as in "my_robots:Arm-v0"; other processes import it
+    then.
     """
     try:
         environment = gymnasium.make(identifier, disable_env_checker=True)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
-    for role, space in (("observations", environment.observation_space), ("actions", environment.action_space)):
+    for role, space in (
+        ("observations", environment.observation_space),
+        ("actions", environment.action_space),
+    ):
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-            raise ValueError(f"{identifier}: {role} must be vectors of numbers (a Box of one dimension), got {space}")
+            raise ValueError(
+                f"{identifier}: {role} must be vectors of numbers (a Box of one dimension), got "
+                f"{space}"
+            )
     if not environment.action_space.is_bounded():  # type: ignore[attr-defined]
-        raise ValueError(f"{identifier}: actions must have finite bounds, got {environment.action_space}")
+        raise ValueError(
+            f"{identifier}: actions must have finite bounds, got {environment.action_space}"
+        )
     if environment.spec is None or environment.spec.max_episode_steps is None:
         raise ValueError(
-            f"{identifier} has no max_episode_steps: its episodes may never end, so they cannot be run to their end; "
+            f"{identifier} has no max_episode_steps: its episodes may never end, so they cannot "
+            "be run to their end; "
             "register it with max_episode_steps=..."
         )
     return environment
@@ -97,7 +112,8 @@ def make_environment(identifier: str) -> gymnasium.Env:
 def run_episode(
     environment: gymnasium.Env, behaviour: Behaviour, state: NDArray[Any], rng: np.random.Generator
 ) -> Trajectory:
-    """Act with sampled actions from a state that `environment.reset` gave to the end of the episode."""
+    """Act with sampled actions from a state that `environment.reset` gave to the end of the
+    episode."""
     states, actions, rewards = [], [], []
     terminated = truncated = False
     while not (terminated or truncated):
@@ -106,7 +122,9 @@ def run_episode(
         actions.append(action)
         state, reward, terminated, truncated, _ = environment.step(action)
         rewards.append(float(reward))
-    return Trajectory.of(states, actions, rewards, state, terminated=terminated, truncated=truncated)
+    return Trajectory.of(
+        states, actions, rewards, state, terminated=terminated, truncated=truncated
+    )
 
 
 def _spec(identifier: str, environment: gymnasium.Env) -> EnvironmentSpec:
@@ -124,14 +142,19 @@ def _check_fit(bundle: Bundle, environment: gymnasium.Env) -> None:
     (num_observations,) = environment.observation_space.shape  # type: ignore[misc]
     if bundle.num_observations != num_observations:
         raise ValueError(
-            f"{bundle.source} reads {bundle.num_observations} observations, {bundle.environment} gives "
+            f"{bundle.source} reads {bundle.num_observations} observations, {bundle.environment} "
+            "gives "
             f"{num_observations}: it was made for another environment or version"
         )
     for name in ("low", "high"):
-        made_for, has = getattr(bundle, f"action_{name}"), getattr(environment.action_space, name).astype(np.float32)
+        made_for, has = (
+            getattr(bundle, f"action_{name}"),
+            getattr(environment.action_space, name).astype(np.float32),
+        )
         if not np.array_equal(made_for, has):
             raise ValueError(
-                f"{bundle.source} has action_{name} {made_for.tolist()}, {bundle.environment} has {has.tolist()}; "
+                f"{bundle.source} has action_{name} {made_for.tolist()}, {bundle.environment} "
+                f"has {has.tolist()}; "
                 "a bundle must say its environment's own bounds (-1 and 1 where it says none)"
             )
 
@@ -150,7 +173,9 @@ def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
     return chunks
 
 
-def _collect(chunks: list[_Chunk], workers: int | None, progress: Progress | None) -> list[list[Trajectory]]:
+def _collect(
+    chunks: list[_Chunk], workers: int | None, progress: Progress | None
+) -> list[list[Trajectory]]:
     """Run the chunks on several cores; the answer keeps their order."""
     workers = min(workers or os.cpu_count() or 1, len(chunks))
     done, total = 0, sum(chunk.steps for chunk in chunks)
@@ -162,9 +187,14 @@ def _collect(chunks: list[_Chunk], workers: int | None, progress: Progress | Non
             if progress:
                 progress(done, total)
         return parts
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker, running its parent's script again
+    if getattr(
+        multiprocessing.current_process(), "_inheriting", False
+    ):  # a worker, running its parent's script again
         raise SystemExit(1)  # without a word: the parent says why
-    with _explaining_lost_workers(), ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    with (
+        _explaining_lost_workers(),
+        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
+    ):
         try:
             with _ignoring_interrupts():
                 places = {pool.submit(_run, chunk): place for place, chunk in enumerate(chunks)}
@@ -187,14 +217,16 @@ def _explaining_lost_workers() -> Iterator[None]:
     except BrokenProcessPool:
         raise RuntimeError(
             'a process that makes data ended early: a script must call this under `if __name__ == "__main__":`, as '
-            "every worker runs the script's other lines again (or make the data first: saformer data build TASK); "
+            "every worker runs the script's other lines again (or make the data first: saformer "
+            "data build TASK); "
             "if it does, the process was killed, for want of memory perhaps: try fewer workers"
         ) from None
 
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that are started meanwhile never hear of Ctrl-C: it is for their parent, who stops them."""
+    """Processes that are started meanwhile never hear of Ctrl-C: it is for their parent, who stops
+    them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,15 +2,15 @@
 
 A bundle holds S snapshots of one soft actor-critic run, in float16 to be small:
 
-    w0 [S, obs, h0]  b0 [S, h0]  w1 [S, h0, h1]  b1 [S, h1]  w2 [S, h1, 2*act]  b2 [S, 2*act]   (mean | log-deviation)
-    steps [S]      environment steps at which each snapshot was taken
-    replay         indices of the snapshots that make up "medium-replay"
-    medium         index of the "medium" snapshot         expert   index of the "expert" snapshot
-    environment    Gymnasium id, a string; the packaged bundles do without
-    action_low, action_high [act]   the environment's bounds; -1 and 1 where absent
+    w0 [S, obs, h0]  b0 [S, h0]  w1 [S, h0, h1]  b1 [S, h1]  w2 [S, h1, 2*act]  b2 [S, 2*act]
+    (mean | log-deviation) steps [S]      environment steps at which each snapshot was taken replay
+    indices of the snapshots that make up "medium-replay" medium         index of the "medium"
+    snapshot         expert   index of the "expert" snapshot environment    Gymnasium id, a string;
+    the packaged bundles do without action_low, action_high [act]   the environment's bounds; -1 and
+    1 where absent
 
-    action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled from [-1, 1] to the bounds
-    observations are fed raw
+    action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled from [-1, 1] to the
+    bounds observations are fed raw
 
 `scripts/train_behaviours.py` makes such a file for any Gymnasium task with bounded actions.
 """
@@ -35,7 +35,12 @@ LOG_DEVIATION_RANGE = (-10.0, 2.0)
 LAYERS = 3
 SUFFIX = ".npz"
 ROLES = ("replay", "medium", "expert")
-REQUIRED = (*(f"{kind}{layer}" for layer in range(LAYERS) for kind in "wb"), "steps", *ROLES, "environment")
+REQUIRED = (
+    *(f"{kind}{layer}" for layer in range(LAYERS) for kind in "wb"),
+    "steps",
+    *ROLES,
+    "environment",
+)
 OPTIONAL = ("action_low", "action_high")
 HINT = "scripts/train_behaviours.py makes such files"
 
@@ -57,7 +62,9 @@ class Behaviour:
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return self.squash(mean + np.exp(log_deviation) * noise)
 
-    def gaussian(self, state: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def gaussian(
+        self, state: NDArray[np.floating]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """[A] mean and [A] log-deviation for one state, before squashing."""
         hidden = state.astype(np.float32)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
@@ -66,10 +73,16 @@ class Behaviour:
         return mean, np.clip(log_deviation, *LOG_DEVIATION_RANGE)
 
     def squash(self, drawn: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Bring what was drawn from the Gaussian within the bounds. For -1 and 1 this is tanh, to the bit."""
-        centre, reach = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
+        """Bring what was drawn from the Gaussian within the bounds. For -1 and 1 this is tanh, to
+        the bit."""
+        centre, reach = (
+            (self.action_high + self.action_low) / 2,
+            (self.action_high - self.action_low) / 2,
+        )
         # float32 may round a sum past the bound
-        action: NDArray[np.float32] = np.clip(centre + reach * np.tanh(drawn), self.action_low, self.action_high)
+        action: NDArray[np.float32] = np.clip(
+            centre + reach * np.tanh(drawn), self.action_low, self.action_high
+        )
         return action
 
 
@@ -130,8 +143,13 @@ def open_bundle(robot: str | Path) -> Bundle:
         return bundle_of(_read(Path(robot)), str(robot))
     if robot not in ENVIRONMENTS:
         known = ", ".join(ENVIRONMENTS)
-        raise ValueError(f"unknown robot {str(robot)!r}; there are {known}, or give the path of a {SUFFIX} bundle")
-    packaged = _read(Path(str(resources.files("saformer") / "assets" / "behaviours" / f"{robot}{SUFFIX}")))
+        raise ValueError(
+            f"unknown robot {str(robot)!r}; there are {known}, or give the path of a {SUFFIX} "
+            "bundle"
+        )
+    packaged = _read(
+        Path(str(resources.files("saformer") / "assets" / "behaviours" / f"{robot}{SUFFIX}"))
+    )
     return bundle_of({"environment": np.array(ENVIRONMENTS[str(robot)]), **packaged}, str(robot))
 
 
@@ -159,14 +177,18 @@ def check_destination(path: Path) -> None:
     if path.suffix != SUFFIX:
         raise ValueError(f"a bundle's name must end in {SUFFIX}, got {path}")
     if path.exists():
-        raise FileExistsError(f"{path} exists; bundles are never overwritten: choose another name or remove it")
+        raise FileExistsError(
+            f"{path} exists; bundles are never overwritten: choose another name or remove it"
+        )
 
 
 def bundle_of(arrays: Arrays, source: str) -> Bundle:
     """Check arrays that came from outside and make a bundle of them."""
     missing = [name for name in REQUIRED if name not in arrays]
     if missing:
-        raise ValueError(f"{source} is not a complete bundle: it has no {', '.join(missing)}; {HINT}")
+        raise ValueError(
+            f"{source} is not a complete bundle: it has no {', '.join(missing)}; {HINT}"
+        )
     _check_layers(arrays, source)
     snapshots, num_actions = len(arrays["w0"]), arrays["w2"].shape[2] // 2
     _check_steps(arrays["steps"], snapshots, source)
@@ -205,52 +227,83 @@ def _check_layers(arrays: Arrays, source: str) -> None:
             values = arrays[name]
             if values.ndim != dimensions or values.dtype.kind != "f" or values.size == 0:
                 axes = "[snapshots, inputs, outputs]" if dimensions == 3 else "[snapshots, outputs]"
-                raise ValueError(f"{source}: {name} is {values.dtype} {values.shape}, expected floats {axes}")
+                raise ValueError(
+                    f"{source}: {name} is {values.dtype} {values.shape}, expected floats {axes}"
+                )
             if not np.isfinite(values).all():
                 raise ValueError(f"{source}: {name} holds NaN or infinite values; train again")
     snapshots, inputs = arrays["w0"].shape[:2]
     for layer in range(LAYERS):
         outputs = arrays[f"w{layer}"].shape[2]
-        for name, expected in ((f"w{layer}", (snapshots, inputs, outputs)), (f"b{layer}", (snapshots, outputs))):
+        for name, expected in (
+            (f"w{layer}", (snapshots, inputs, outputs)),
+            (f"b{layer}", (snapshots, outputs)),
+        ):
             if arrays[name].shape != expected:
-                raise ValueError(f"{source}: {name} has shape {arrays[name].shape}, expected {expected}")
+                raise ValueError(
+                    f"{source}: {name} has shape {arrays[name].shape}, expected {expected}"
+                )
         inputs = outputs
     if inputs % 2:
-        raise ValueError(f"{source}: w2 has {inputs} outputs, expected a mean and a log-deviation for each action")
+        raise ValueError(
+            f"{source}: w2 has {inputs} outputs, expected a mean and a log-deviation for each "
+            "action"
+        )
 
 
 def _check_steps(steps: NDArray[Any], snapshots: int, source: str) -> None:
     if steps.dtype.kind not in "iu" or steps.shape != (snapshots,):
-        raise ValueError(f"{source}: steps is {steps.dtype} {steps.shape}, expected {snapshots} integers")
+        raise ValueError(
+            f"{source}: steps is {steps.dtype} {steps.shape}, expected {snapshots} integers"
+        )
 
 
-def _indices(name: str, values: NDArray[Any], dimensions: int, snapshots: int, source: str) -> tuple[int, ...]:
+def _indices(
+    name: str, values: NDArray[Any], dimensions: int, snapshots: int, source: str
+) -> tuple[int, ...]:
     if values.dtype.kind not in "iu" or values.ndim != dimensions or values.size == 0:
         expected = "a list of indices" if dimensions else "one index"
-        raise ValueError(f"{source}: {name} is {values.dtype} {values.shape}, expected {expected} of snapshots")
+        raise ValueError(
+            f"{source}: {name} is {values.dtype} {values.shape}, expected {expected} of snapshots"
+        )
     found = tuple(int(index) for index in values.reshape(-1))
     odd = next((index for index in found if not 0 <= index < snapshots), None)
     if odd is not None:
-        raise ValueError(f"{source}: {name} names snapshot {odd}, but there are {snapshots} (0 to {snapshots - 1})")
+        raise ValueError(
+            f"{source}: {name} names snapshot {odd}, but there are {snapshots} (0 to "
+            f"{snapshots - 1})"
+        )
     return found
 
 
 def _environment(values: NDArray[Any], source: str) -> str:
     if values.dtype.kind != "U" or values.ndim != 0 or not str(values):
-        raise ValueError(f"{source}: environment is {values.dtype} {values.shape}, expected a Gymnasium id as a string")
+        raise ValueError(
+            f"{source}: environment is {values.dtype} {values.shape}, expected a Gymnasium id as "
+            "a string"
+        )
     return str(values)
 
 
-def _bounds(arrays: Arrays, num_actions: int, source: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _bounds(
+    arrays: Arrays, num_actions: int, source: str
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     if ("action_low" in arrays) != ("action_high" in arrays):
-        raise ValueError(f"{source} has one of action_low and action_high, expected both or neither")
+        raise ValueError(
+            f"{source} has one of action_low and action_high, expected both or neither"
+        )
     found = []
     for name, default in (("action_low", -1.0), ("action_high", 1.0)):
         values = np.asarray(arrays.get(name, np.full(num_actions, default, np.float32)))
         if values.dtype.kind not in "fiu" or values.shape != (num_actions,):
-            raise ValueError(f"{source}: {name} is {values.dtype} {values.shape}, expected {num_actions} numbers")
+            raise ValueError(
+                f"{source}: {name} is {values.dtype} {values.shape}, expected {num_actions} numbers"
+            )
         found.append(values.astype(np.float32))
     low, high = found
     if not (np.isfinite(found).all() and (low < high).all()):
-        raise ValueError(f"{source}: actions must lie between finite bounds, got {low.tolist()} to {high.tolist()}")
+        raise ValueError(
+            f"{source}: actions must lie between finite bounds, got {low.tolist()} to "
+            f"{high.tolist()}"
+        )
     return low, high

@@ -16,22 +16,28 @@ from saformer.envs import allowance  # noqa: F401 (Gymnasium is to know it, whoe
 
 
 class Costed(gymnasium.Wrapper):
-    """Adds `info["cost"]`, an array [C] with a cost per criterion, to every step. Actions are brought within bounds.
+    """Adds `info["cost"]`, an array [C] with a cost per criterion, to every step. Actions are
+    brought within bounds.
 
-    Criteria see a step as a trajectory would keep it (float32), and the numbers in the environment's info as columns.
-    A cost that the environment reports itself can be read as the column "cost"; in info, ours takes its place.
+    Criteria see a step as a trajectory would keep it (float32), and the numbers in the
+    environment's info as columns. A cost that the environment reports itself can be read as the
+    column "cost"; in info, ours takes its place.
     """
 
     def __init__(self, environment: gymnasium.Env, criteria: Sequence[CostCriterion]) -> None:
         super().__init__(environment)
-        self._name = environment.spec.id if environment.spec else type(environment.unwrapped).__name__
+        self._name = (
+            environment.spec.id if environment.spec else type(environment.unwrapped).__name__
+        )
         _require_flat_box(
             environment.observation_space,
             f"observations of {self._name!r}",
             "gymnasium.wrappers.FlattenObservation makes one",
         )
         _require_flat_box(
-            environment.action_space, f"actions of {self._name!r}", "choose an environment with continuous actions"
+            environment.action_space,
+            f"actions of {self._name!r}",
+            "choose an environment with continuous actions",
         )
         self._criteria = tuple(criteria)
         self._state: NDArray[Any] | None = None
@@ -70,15 +76,20 @@ def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
         raise ValueError("this data has no environment: it can be learnt from, but not rolled out")
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)  # as recorded
-            environment = gymnasium.make(spec.identifier, disable_env_checker=True, **spec.arguments)
+            warnings.filterwarnings(
+                "ignore", message=".*is out of date", category=DeprecationWarning
+            )  # as recorded
+            environment = gymnasium.make(
+                spec.identifier, disable_env_checker=True, **spec.arguments
+            )
     except gymnasium.error.Error as error:
         raise ValueError(f"environment {spec.identifier!r} cannot be made: {error}") from error
     return Costed(environment, criteria)
 
 
 def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:
-    """Make the environment and take a step: whatever would keep policies from being rolled out is said here."""
+    """Make the environment and take a step: whatever would keep policies from being rolled out is
+    said here."""
     environment = make(spec, criteria)
     environment.reset(seed=0)
     environment.step((np.array(spec.action_low) + np.array(spec.action_high)) / 2)
@@ -88,7 +99,9 @@ def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:
 def _numbers(info: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """What of info criteria can read: numbers and arrays of them."""
     plain = {
-        name: np.asarray(v) for name, v in info.items() if isinstance(v, bool | int | float | np.generic | np.ndarray)
+        name: np.asarray(v)
+        for name, v in info.items()
+        if isinstance(v, bool | int | float | np.generic | np.ndarray)
     }
     return {name: array for name, array in plain.items() if array.dtype.kind in "biuf"}
 

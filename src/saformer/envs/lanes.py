@@ -1,7 +1,8 @@
-"""Environments side by side: what they are given and what they give back lies in one block of memory.
+"""Environments side by side: what they are given and what they give back lies in one block of
+memory.
 
-Stepped in this process, or by worker processes that see the same block (`saformer.envs.pool`). Nothing here needs
-torch, so that workers start in a moment.
+Stepped in this process, or by worker processes that see the same block (`saformer.envs.pool`).
+Nothing here needs torch, so that workers start in a moment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Shape:
 
     @property
     def columns(self) -> dict[str, tuple[tuple[int, ...], type]]:
-        """Shape and type of each column; the widest numbers first, so that every column is aligned."""
+        """Shape and type of each column; the widest numbers first, so that every column is
+        aligned."""
         return {
             "reward": ((self.lanes,), np.float64),
             "cost": ((self.lanes, self.constraints), np.float64),
@@ -47,7 +49,9 @@ class Shape:
     @property
     def num_bytes(self) -> int:
         """Of the block that holds them all."""
-        return sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in self.columns.values())
+        return sum(
+            int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in self.columns.values()
+        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class Columns:
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes environments, each the one that a store's data came from with its costs. It may travel as text."""
+    """Makes environments, each the one that a store's data came from with its costs. It may travel
+    as text."""
 
     environment: EnvironmentSpec
     criteria: tuple[CostCriterion, ...]
@@ -89,19 +94,26 @@ class Maker:
         return make(self.environment, self.criteria)
 
     def text(self) -> str:
-        """All that another process needs to make the same; ValueError where that cannot be said in text."""
+        """All that another process needs to make the same; ValueError where that cannot be said in
+        text."""
         spec = self.environment
         module, _, name = str(spec.identifier).rpartition(":")
         if module:  # which registers it
             importlib.import_module(module)
         registered = json.loads(gymnasium.spec(name).to_json())  # refuses functions
         if str(registered["entry_point"]).startswith("__main__"):
-            raise ValueError(f"{spec.identifier} is defined in the script that is run, not in a module")
+            raise ValueError(
+                f"{spec.identifier} is defined in the script that is run, not in a module"
+            )
         foreign = [c.name for c in self.criteria if not _is_known(c)]
         if foreign:
             raise ValueError(f"criterion {foreign[0]!r} is not one that its name describes")
         environment = {name: getattr(spec, name) for name in ("identifier", "horizon", "arguments")}
-        plain = {"environment": environment, "registered": registered, "criteria": [c.name for c in self.criteria]}
+        plain = {
+            "environment": environment,
+            "registered": registered,
+            "criteria": [c.name for c in self.criteria],
+        }
         text = json.dumps({**plain, "bounds": [spec.action_low, spec.action_high]})
         if json.loads(text)["environment"] != environment:
             raise ValueError(f"arguments of {spec.identifier} change when they are written as JSON")
@@ -112,8 +124,12 @@ class Maker:
         """What `text` said; the environment becomes known to Gymnasium as it was there."""
         plain = json.loads(text)
         registered = EnvSpec.from_json(json.dumps(plain["registered"]))
-        importlib.import_module(str(registered.entry_point).partition(":")[0])  # first, as it may register itself
-        if ":" not in plain["environment"]["identifier"]:  # else Gymnasium imports the module that registers it
+        importlib.import_module(
+            str(registered.entry_point).partition(":")[0]
+        )  # first, as it may register itself
+        if (
+            ":" not in plain["environment"]["identifier"]
+        ):  # else Gymnasium imports the module that registers it
             gymnasium.registry[registered.id] = registered
         low, high = plain["bounds"]
         return cls(
@@ -133,7 +149,9 @@ def _is_known(given: CostCriterion) -> bool:
 class Share:
     """Some of the lanes, each with an environment of its own, stepped one after the other."""
 
-    def __init__(self, environments: Sequence[Costed], lanes: Sequence[int], seeds: Sequence[int]) -> None:
+    def __init__(
+        self, environments: Sequence[Costed], lanes: Sequence[int], seeds: Sequence[int]
+    ) -> None:
         self._parts = list(zip(lanes, seeds, environments, strict=True))
         self._columns: Columns | None = None
 
@@ -156,7 +174,11 @@ class Share:
         for lane, _, environment in self._parts:
             if columns.active[lane]:
                 state, reward, terminated, truncated, info = environment.step(columns.action[lane])
-                columns.state[lane], columns.reward[lane], columns.cost[lane] = state, reward, info["cost"]
+                columns.state[lane], columns.reward[lane], columns.cost[lane] = (
+                    state,
+                    reward,
+                    info["cost"],
+                )
                 columns.terminated[lane], columns.truncated[lane] = terminated, truncated
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Worker processes that step environments.
 
-They are programs of their own rather than forks, so they can be started beside CUDA and never run the caller's script
-again. Values travel in an unnamed block of memory that they inherit, which is gone with the last process that holds it.
+They are programs of their own rather than forks, so they can be started beside CUDA and never run
+the caller's script again. Values travel in an unnamed block of memory that they inherit, which is
+gone with the last process that holds it.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Pool:
         self._ask_everybody({"begin": asdict(shape)})
 
     def start_step(self) -> None:
-        """Have active lanes stepped; returns at once. Workers whose lanes have all ended are left alone."""
+        """Have active lanes stepped; returns at once. Workers whose lanes have all ended are left
+        alone."""
         self._asked = np.unique(np.flatnonzero(self.columns.active) % len(self)).tolist()
         for worker in self._asked:
             self._send(worker, STEP)
@@ -146,16 +148,23 @@ class Pool:
             code = self._workers[worker][0].wait(PATIENCE)
         except subprocess.TimeoutExpired:
             code = 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
         return WorkerError(
-            f"a process that steps environments (worker {worker} of {len(self)}) {how}. If memory ran out, take fewer "
+            f"a process that steps environments (worker {worker} of {len(self)}) {how}. If "
+            "memory ran out, take fewer "
             "workers; workers=0 takes none"
         )
 
 
 def _failure(kind: str, message: str, traceback: str) -> Exception:
     """As it was raised over there."""
-    shown = f"an environment raised {kind}: {message} (workers=0 steps environments in this process)"
+    shown = (
+        f"an environment raised {kind}: {message} (workers=0 steps environments in this process)"
+    )
     error = ValueError(message) if kind == "ValueError" else WorkerError(shown)
     error.add_note(f"in a process that steps environments:\n{traceback}")
     return error
@@ -191,7 +200,8 @@ _taking = threading.Lock()
 
 @contextmanager
 def borrowed(num_workers: int) -> Iterator[Pool]:
-    """A pool of this size: one that was used before, if there is one. After a failure it is not used again."""
+    """A pool of this size: one that was used before, if there is one. After a failure it is not
+    used again."""
     pool = _taken(num_workers) or Pool(num_workers)
     try:
         yield pool
@@ -202,7 +212,8 @@ def borrowed(num_workers: int) -> Iterator[Pool]:
 
 
 def _taken(num_workers: int) -> Pool | None:
-    """An idle pool of this size; if there is none, the others are ended, so that they do not add up."""
+    """An idle pool of this size; if there is none, the others are ended, so that they do not add
+    up."""
     with _taking:
         fitting = [pool for pool in _idle if len(pool) == num_workers and pool.is_alive]
         if fitting:

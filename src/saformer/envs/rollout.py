@@ -30,7 +30,8 @@ class Episode:
     cost: NDArray[np.float64]
     """[T, C] of each step, undiscounted"""
     num_rounds: NDArray[np.int64]
-    """[T] rounds of proposals that each decision took; 1 for a policy that does not propose in rounds"""
+    """[T] rounds of proposals that each decision took; 1 for a policy that does not propose in
+    rounds"""
     fell_back: NDArray[np.bool_]
     """[T] whether the fallback decided"""
     shielded: NDArray[np.bool_]
@@ -40,7 +41,8 @@ class Episode:
 Watcher = Callable[[torch.Tensor, Decision], None]
 """Called after each decision with the lanes it is for, while these are stepped."""
 Stopper = Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.bool_]]
-"""Told the lanes that were stepped [l] and what that cost them [l, C]; answers which of them to end now [l]."""
+"""Told the lanes that were stepped [l] and what that cost them [l, C]; answers which of them to end
+now [l]."""
 Playing = Generator[None, None, list[Episode]]
 """A rollout that pauses whenever its environments are at work; the episodes are what it returns."""
 
@@ -60,11 +62,11 @@ def rollout(
 ) -> list[Episode]:
     """Run one episode per (limit, seed), all at once; finished lanes are dropped from the batch.
 
-    `horizon` ends episodes that the environment would not; `progress` is told how many of how many are finished.
-    `stop` may end episodes early, which are then unfinished; `ended` is given each lane and its episode as soon as it
-    is over.
-    `workers` processes step the environments, about one per core where that pays, 0 for this process; the episodes are
-    the same. Only a `Maker` can be told to another process: other environments are stepped in this one.
+    `horizon` ends episodes that the environment would not; `progress` is told how many of how many
+    are finished. `stop` may end episodes early, which are then unfinished; `ended` is given each
+    lane and its episode as soon as it is over. `workers` processes step the environments, about one
+    per core where that pays, 0 for this process; the episodes are the same. Only a `Maker` can be
+    told to another process: other environments are stepped in this one.
     """
     return finish(
         play(
@@ -95,9 +97,13 @@ def play(
     ended: Callable[[int, Episode], None] | None = None,
     workers: Workers = "auto",
 ) -> Playing:
-    """`rollout` by instalments, so that one policy can decide while the environments of another are stepped."""
+    """`rollout` by instalments, so that one policy can decide while the environments of another are
+    stepped."""
     if not seeds or len(limits) != len(seeds):
-        raise ValueError(f"a limit for each seed is needed, at least one: got {len(limits)} for {len(seeds)} seeds")
+        raise ValueError(
+            f"a limit for each seed is needed, at least one: got {len(limits)} for {len(seeds)} "
+            "seeds"
+        )
     number = pick_workers(workers, num_lanes=len(seeds), num_steps=len(seeds) * horizon)
     with environments(make_environment, seeds, number) as stepper:
         columns = stepper.columns
@@ -140,7 +146,8 @@ def finish(playing: Generator[None, None, Played]) -> Played:
 
 
 def take_turns(playing: Sequence[Generator[None, None, Played]], *, at_once: int) -> list[Played]:
-    """Let `at_once` of them go on by turns; each is carried on while the environments of the others are stepped."""
+    """Let `at_once` of them go on by turns; each is carried on while the environments of the others
+    are stepped."""
     results: dict[int, Played] = {}
     waiting = list(enumerate(playing))
     turns = [waiting.pop(0) for _ in range(min(at_once, len(waiting)))]
@@ -170,7 +177,11 @@ class _Log:
         return len(self._steps)
 
     def decided(
-        self, lanes: NDArray[np.int64], state: NDArray[np.float32], action: NDArray[np.float32], decision: Decision
+        self,
+        lanes: NDArray[np.int64],
+        state: NDArray[np.float32],
+        action: NDArray[np.float32],
+        decision: Decision,
     ) -> None:
         num_rounds = decision.num_rounds
         self._steps.append(
@@ -178,7 +189,9 @@ class _Log:
                 "lane": lanes,
                 "state": state,
                 "action": action,
-                "num_rounds": np.ones(len(lanes), np.int64) if num_rounds is None else num_rounds.cpu().numpy(),
+                "num_rounds": np.ones(len(lanes), np.int64)
+                if num_rounds is None
+                else num_rounds.cpu().numpy(),
                 "fell_back": _flags(decision.fell_back, len(lanes)),
                 "shielded": _flags(decision.shielded, len(lanes)),
             }
@@ -187,9 +200,13 @@ class _Log:
     def stepped(self, reward: NDArray[np.float64], cost: NDArray[np.float64]) -> None:
         self._steps[-1].update(reward=reward, cost=cost)
 
-    def episodes(self, limits: Sequence[NDArray[np.float64]], seeds: Sequence[int], columns: Columns) -> list[Episode]:
+    def episodes(
+        self, limits: Sequence[NDArray[np.float64]], seeds: Sequence[int], columns: Columns
+    ) -> list[Episode]:
         """One per lane: the rows of all steps, sorted by lane."""
-        rows = {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
+        rows = {
+            name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]
+        }
         lane = rows.pop("lane")
         order, ends = np.argsort(lane, kind="stable"), np.cumsum(np.bincount(lane))[:-1]
         parts = {name: np.split(values[order], ends) for name, values in rows.items()}
@@ -198,17 +215,26 @@ class _Log:
             for i, (limit, seed) in enumerate(zip(limits, seeds, strict=True))
         ]
 
-    def episode(self, lane: int, limit: NDArray[np.float64], seed: int, columns: Columns) -> Episode:
+    def episode(
+        self, lane: int, limit: NDArray[np.float64], seed: int, columns: Columns
+    ) -> Episode:
         """What happened on one lane so far."""
         steps = [step for step in self._steps if lane in step["lane"]]
         places = [int(np.searchsorted(step["lane"], lane)) for step in steps]
         names = [name for name in steps[0] if name != "lane"]
-        rows = {n: np.stack([step[n][at] for step, at in zip(steps, places, strict=True)]) for n in names}
+        rows = {
+            n: np.stack([step[n][at] for step, at in zip(steps, places, strict=True)])
+            for n in names
+        }
         return _episode(rows, limit, seed, columns, lane)
 
 
 def _episode(
-    rows: dict[str, NDArray[Any]], limit: NDArray[np.float64], seed: int, columns: Columns, lane: int
+    rows: dict[str, NDArray[Any]],
+    limit: NDArray[np.float64],
+    seed: int,
+    columns: Columns,
+    lane: int,
 ) -> Episode:
     return Episode(
         limit=limit,
@@ -232,7 +258,8 @@ def _check_finite(columns: Columns, lanes: NDArray[np.int64], seeds: Sequence[in
         if not np.isfinite(values).all():
             lane = lanes[~np.isfinite(values.reshape(len(lanes), -1)).all(1)][0]
             raise ValueError(
-                f"the environment of lane {lane} (seed {seeds[lane]}) gave a {name} that is NaN or infinite: "
+                f"the environment of lane {lane} (seed {seeds[lane]}) gave a {name} that is NaN "
+                "or infinite: "
                 "it has become unstable, or is not meant for such actions"
             )
 

@@ -17,7 +17,8 @@ from saformer.envs.pool import POSSIBLE, borrowed
 
 Workers = int | Literal["auto"]
 FEWEST_STEPS = 40_000
-"""Below that many steps in all, starting processes (0.3 s) may take longer than it saves: episodes can end early."""
+"""Below that many steps in all, starting processes (0.3 s) may take longer than it saves: episodes
+can end early."""
 FEWEST_LANES = 2
 """Of a worker: with one each, waking it up costs about as much as it saves."""
 
@@ -58,16 +59,21 @@ def pick_workers(workers: Workers, *, num_lanes: int, num_steps: int) -> int:
         enough = cores > 1 and num_steps >= FEWEST_STEPS and POSSIBLE
         return min(cores, num_lanes // FEWEST_LANES) if enough else 0
     if not isinstance(workers, int) or workers < 0:
-        raise ValueError(f'workers must be "auto" or a number of processes, 0 for none beside this, got {workers!r}')
+        raise ValueError(
+            f'workers must be "auto" or a number of processes, 0 for none beside this, got {workers!r}'
+        )
     if workers and not POSSIBLE:
         raise ValueError(
-            f"workers={workers}: environments cannot be stepped by other processes on {sys.platform}; use 0"
+            f"workers={workers}: environments cannot be stepped by other processes on "
+            f"{sys.platform}; use 0"
         )
     return min(workers, num_lanes)
 
 
 @contextmanager
-def environments(make: Callable[[], Costed], seeds: Sequence[int], num_workers: int) -> Iterator[Stepper]:
+def environments(
+    make: Callable[[], Costed], seeds: Sequence[int], num_workers: int
+) -> Iterator[Stepper]:
     """Environments that have been reset with these seeds, one a lane, and who steps them."""
     text = _told(make) if num_workers else None
     if text is None:
@@ -92,7 +98,8 @@ def _told(make: Callable[[], Costed]) -> str | None:
         return make.text()
     except (ValueError, TypeError, gymnasium.error.Error) as error:
         warnings.warn(
-            f"environments are stepped in this process, as no other could make them: {error} (workers=0 asks for it)",
+            f"environments are stepped in this process, as no other could make them: {error} "
+            "(workers=0 asks for it)",
             stacklevel=2,
         )
         return None

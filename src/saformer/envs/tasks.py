@@ -49,7 +49,8 @@ def task_names() -> list[str]:
 
 
 def find_task(name: str) -> Task:
-    """The task of this name, the hosted dataset of this name, or the trajectory store at this path."""
+    """The task of this name, the hosted dataset of this name, or the trajectory store at this
+    path."""
     if name == "allowance":
         from saformer.envs.allowance import HORIZON
 
@@ -92,7 +93,9 @@ def load_data(
     if not kept.exists():
         with one_maker(kept):
             if not kept.exists():
-                return make_data(task, kept, steps=steps, seed=seed, workers=workers, progress=progress)
+                return make_data(
+                    task, kept, steps=steps, seed=seed, workers=workers, progress=progress
+                )
     return TrajectoryStore.open(kept)
 
 
@@ -114,16 +117,22 @@ def make_data(
 ) -> TrajectoryStore:
     """Make the task's data at this path; `workers` processes, by default one per core."""
     assert task.make is not None, "a task has data or a way to make it"
-    return task.make(path, steps=steps or task.steps or 0, seed=seed, workers=workers, progress=progress)
+    return task.make(
+        path, steps=steps or task.steps or 0, seed=seed, workers=workers, progress=progress
+    )
 
 
 def make_from_behaviours(robot: str, mixture: str) -> Make:
     """Roll out behaviour policies: those of a bundled robot, or of a bundle's file."""
 
-    def make(path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None) -> TrajectoryStore:
+    def make(
+        path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None
+    ) -> TrajectoryStore:
         from saformer.envs import behaviours
 
-        built = behaviours.build(robot, mixture, steps=steps, seed=seed, workers=workers, progress=progress)
+        built = behaviours.build(
+            robot, mixture, steps=steps, seed=seed, workers=workers, progress=progress
+        )
         return built.save(path)
 
     return make
@@ -138,7 +147,9 @@ def _make_allowance(
 
 
 def _importer(name: str) -> Make:
-    def make(path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None) -> TrajectoryStore:
+    def make(
+        path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None
+    ) -> TrajectoryStore:
         found = import_source(open_source(name, progress=progress), path, progress=progress)
         for note in found.notes:
             warnings.warn(f"{name}: {note}", stacklevel=2)
@@ -153,5 +164,9 @@ def _unknown(name: str) -> str:
     if Path(name).is_absolute() or os.sep in name:
         return f"there is no trajectory store at {name}; if a run's data was moved, say where it is now with --data"
     nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.3)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known are {', '.join(task_names())}."
+    hint = (
+        f"did you mean {' or '.join(nearest)}?"
+        if nearest
+        else f"known are {', '.join(task_names())}."
+    )
     return f"unknown task {name!r}; {hint} A path to a trajectory store works too, and d4rl:NAME or minari:NAME."

@@ -1,7 +1,9 @@
-"""A process that steps some of the lanes on request. Started by `saformer.envs.pool`; imports no torch.
+"""A process that steps some of the lanes on request. Started by `saformer.envs.pool`; imports no
+torch.
 
-What it hears: what to make, the shape of the block, an empty message for every step, and the end of the rollout. What
-it answers: that it is done, or what went wrong. It ends when nobody is left to speak to it.
+What it hears: what to make, the shape of the block, an empty message for every step, and the end of
+the rollout. What it answers: that it is done, or what went wrong. It ends when nobody is left to
+speak to it.
 """
 
 from __future__ import annotations
@@ -35,10 +37,16 @@ class Worker:
             self._share.step()
             return DONE
         ((request, details),) = json.loads(message).items()
-        kinds: dict[str, Callable[..., bytes]] = {"make": self._make, "begin": self._begin, "end": self.close}
+        kinds: dict[str, Callable[..., bytes]] = {
+            "make": self._make,
+            "begin": self._begin,
+            "end": self.close,
+        }
         return kinds[request](**details)
 
-    def _make(self, maker: str, lanes: list[int], seeds: list[int], folder: str, path: list[str]) -> bytes:
+    def _make(
+        self, maker: str, lanes: list[int], seeds: list[int], folder: str, path: list[str]
+    ) -> bytes:
         os.chdir(folder)
         sys.path[:] = path
         make = Maker.read(maker)
@@ -79,7 +87,11 @@ def main() -> None:
 
 
 def _described(error: Exception) -> dict[str, Any]:
-    return {"kind": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "traceback": traceback.format_exc(),
+    }
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Learn, then test: how much of a limit to keep back so that no more than a stated share of episodes passes it.
+"""Learn, then test: how much of a limit to keep back so that no more than a stated share of
+episodes passes it.
 
-Margins are tried in a fixed sequence, from the most conservative to the most daring, each on fresh episodes. The first
-that cannot be shown to keep the rate ends the sequence; the last that could is kept. Because the sequence is fixed and
-ends there, a margin that does not keep the rate is kept with a probability of at most 1 - confidence, however many
-were tried. Each limit is calibrated by itself.
+Margins are tried in a fixed sequence, from the most conservative to the most daring, each on fresh
+episodes. The first that cannot be shown to keep the rate ends the sequence; the last that could is
+kept. Because the sequence is fixed and ends there, a margin that does not keep the rate is kept
+with a probability of at most 1 - confidence, however many were tried. Each limit is calibrated by
+itself.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class CalibratedLimit:
 
     limit: Limit
     tested: tuple[Tested, ...]
-    """in the order of the sequence; all but the last passed, and the last too if `margin` is its own"""
+    """in the order of the sequence; all but the last passed, and the last too if `margin` is its
+    own"""
     margin: float | None
     """the smallest that passed; None if not even the first did"""
 
@@ -86,7 +89,10 @@ class Calibration:
         limits = tuple(
             CalibratedLimit(
                 Limit(one["limit"]["name"], tuple(one["limit"]["values"])),
-                tuple(Tested(**{**test, "mean_cost": tuple(test["mean_cost"])}) for test in one["tested"]),
+                tuple(
+                    Tested(**{**test, "mean_cost": tuple(test["mean_cost"])})
+                    for test in one["tested"]
+                ),
                 one["margin"],
             )
             for one in plain["limits"]
@@ -94,10 +100,17 @@ class Calibration:
         return cls(**{**plain, "limits": limits})
 
     def margin_for(self, limit: Limit) -> float:
-        """What was calibrated for this limit; between two, the larger margin of both. Beyond them nothing is known."""
-        known = [(np.array(one.limit.values), one.margin) for one in self.limits if one.margin is not None]
+        """What was calibrated for this limit; between two, the larger margin of both. Beyond them
+        nothing is known."""
+        known = [
+            (np.array(one.limit.values), one.margin)
+            for one in self.limits
+            if one.margin is not None
+        ]
         asked = np.array(limit.values)
-        exact = [margin for values, margin in known if np.allclose(values, asked, rtol=1e-9, atol=0)]
+        exact = [
+            margin for values, margin in known if np.allclose(values, asked, rtol=1e-9, atol=0)
+        ]
         below = [(values, margin) for values, margin in known if (values <= asked).all()]
         above = [(values, margin) for values, margin in known if (values >= asked).all()]
         if exact:
@@ -105,8 +118,10 @@ class Calibration:
         if not below or not above:
             named = ", ".join(_named(one) for one in self.limits)
             raise ValueError(
-                f"{limit.name} = {_numbers(limit.values)} is not calibrated for a violation rate of {self.rate:g}, nor "
-                f"does it lie between two limits that are ({named}): calibrate it (saformer calibrate RUN --limits "
+                f"{limit.name} = {_numbers(limit.values)} is not calibrated for a violation rate "
+                f"of {self.rate:g}, nor "
+                f"does it lie between two limits that are ({named}): calibrate it (saformer "
+                "calibrate RUN --limits "
                 f"{limit.name} --rate {self.rate:g})"
             )
         nearest = (

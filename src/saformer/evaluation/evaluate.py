@@ -55,7 +55,9 @@ class Evaluation:
     @property
     def rank_correlations(self) -> tuple[float, ...]:
         """The same for every constraint."""
-        pairs = ([(row.limit[i], row.cost[i]) for row in self.rows] for i in range(len(self.criteria)))
+        pairs = (
+            [(row.limit[i], row.cost[i]) for row in self.rows] for i in range(len(self.criteria))
+        )
         return tuple(rank_correlation(*zip(*each, strict=True)) for each in pairs)
 
     @property
@@ -101,16 +103,22 @@ def evaluate(
 ) -> Evaluation:
     """Every limit and episode in one batched rollout. All limits face the same initial states.
 
-    The environment and its costs come from `data`, and so does what counts as possible within each limit, unless
-    `frontiers` says it. Of each limit the policy is told all but its share of `margins`, and judged by the whole.
-    `workers` processes step the environments (0: this one); the findings are the same.
+    The environment and its costs come from `data`, and so does what counts as possible within each
+    limit, unless `frontiers` says it. Of each limit the policy is told all but its share of
+    `margins`, and judged by the whole. `workers` processes step the environments (0: this one); the
+    findings are the same.
     """
     if episodes < 1 or not limits:
-        raise ValueError(f"at least one episode and one limit are needed, got {episodes} and {len(limits)}")
+        raise ValueError(
+            f"at least one episode and one limit are needed, got {episodes} and {len(limits)}"
+        )
     environment = data.environment
     lane_limits = [limit for limit in limits for _ in range(episodes)]
     kept_back = margins or [0.0] * len(limits)
-    told = [(1 - margin) * np.array(limit.values) for limit, margin in zip(limits, kept_back, strict=True)]
+    told = [
+        (1 - margin) * np.array(limit.values)
+        for limit, margin in zip(limits, kept_back, strict=True)
+    ]
     seeds = [first_seed + 1000 * seed + i for _ in limits for i in range(episodes)]
     trace = DecisionTrace(range(0, len(lane_limits), episodes))
     began = time.perf_counter()
@@ -125,13 +133,17 @@ def evaluate(
         workers=workers,
     )
     seconds = time.perf_counter() - began
-    rows = tuple(_row(e, limit, data.cost_discount) for e, limit in zip(played, lane_limits, strict=True))
+    rows = tuple(
+        _row(e, limit, data.cost_discount) for e, limit in zip(played, lane_limits, strict=True)
+    )
     frontiers = frontiers or [frontier(data, limit) for limit in limits]
     verdicts = tuple(
         judge(rows[i * episodes : (i + 1) * episodes], limit, possible)
         for i, (limit, possible) in enumerate(zip(limits, frontiers, strict=True))
     )
-    decisions = [{"limit_name": lane_limits[lane].name, **kept} for lane, kept in sorted(trace.kept.items())]
+    decisions = [
+        {"limit_name": lane_limits[lane].name, **kept} for lane, kept in sorted(trace.kept.items())
+    ]
     return Evaluation(
         rows,
         verdicts,

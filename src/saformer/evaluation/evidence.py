@@ -1,4 +1,5 @@
-"""What judged steps say: errors, likelihoods and, for each limit, how far its verification can be believed."""
+"""What judged steps say: errors, likelihoods and, for each limit, how far its verification can be
+believed."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Errors:
     relative: float
     """root_mean_square / deviation; NaN if what was logged never changes"""
     explained: float
-    """share of the variance explained, 1 - relative**2: 1 is perfect, 0 no better than a constant"""
+    """share of the variance explained, 1 - relative**2: 1 is perfect, 0 no better than a
+    constant"""
 
 
 def errors(expected: Doubles, logged: Doubles) -> Errors:
@@ -56,7 +58,8 @@ def critic_errors(steps: JudgedSteps) -> tuple[Errors, ...]:
 
 @dataclass(frozen=True)
 class ActionFit:
-    """How well the actor predicts logged actions. Nats per step, of the action in model units (bounds at -1 and 1)."""
+    """How well the actor predicts logged actions. Nats per step, of the action in model units
+    (bounds at -1 and 1)."""
 
     log_likelihood: float
     blind_log_likelihood: float
@@ -102,7 +105,8 @@ def support(training: RelabelledStore, limit: Limit) -> Support:
 
 @dataclass(frozen=True)
 class Near:
-    """The held-out trajectories whose cost lies nearest to a limit, prompted with that limit as when acting."""
+    """The held-out trajectories whose cost lies nearest to a limit, prompted with that limit as
+    when acting."""
 
     num_trajectories: int
     lowest_cost: tuple[float, ...]
@@ -130,7 +134,8 @@ def nearest(episode_cost: Doubles, limit: Limit, scale: Doubles) -> Indices:
 
 
 def near(episode_cost: Doubles, asked: JudgedSteps, hindsight: JudgedSteps) -> Near:
-    """Describe trajectories of these costs [n, C], read under the limit asked for and under their own."""
+    """Describe trajectories of these costs [n, C], read under the limit asked for and under their
+    own."""
     return Near(
         num_trajectories=len(episode_cost),
         lowest_cost=tuple(episode_cost.min(0).tolist()),
@@ -144,7 +149,8 @@ def near(episode_cost: Doubles, asked: JudgedSteps, hindsight: JudgedSteps) -> N
 
 @dataclass(frozen=True)
 class VerificationRecord:
-    """Whether the critic's word on the logged action (forecast <= remaining) agrees with what then happened.
+    """Whether the critic's word on the logged action (forecast <= remaining) agrees with what then
+    happened.
 
     The cost-to-go stays within what remains exactly if the whole trajectory stays within the limit.
     """
@@ -187,7 +193,8 @@ class VerificationRecord:
 
 
 def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
-    """Hold the forecast of every step against what remained of the limit, and that against the outcome."""
+    """Hold the forecast of every step against what remained of the limit, and that against the
+    outcome."""
     budget = np.array(limit.values)
     spent = steps.episode_cost - steps.cost_to_go
     accepted = (steps.forecast <= budget - spent).all(-1)
@@ -216,7 +223,11 @@ class LimitEvidence:
 
     def plain(self) -> dict[str, Any]:
         """As JSON keeps it."""
-        return {**asdict(self), "near": self.near.plain(), "verification": self.verification.plain()}
+        return {
+            **asdict(self),
+            "near": self.near.plain(),
+            "verification": self.verification.plain(),
+        }
 
 
 def _share(part: int, whole: int) -> float:

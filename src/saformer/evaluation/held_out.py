@@ -1,4 +1,5 @@
-"""What a model expects at logged steps, each seen with the past that the policy would have had there."""
+"""What a model expects at logged steps, each seen with the past that the policy would have had
+there."""
 
 from __future__ import annotations
 
@@ -42,9 +43,11 @@ class Windows:
 
 
 def every_step_once(lengths: Indices, window: int) -> Windows:
-    """Windows that judge every step of every trajectory once, with all the past that fits into K steps.
+    """Windows that judge every step of every trajectory once, with all the past that fits into K
+    steps.
 
-    A trajectory's first window judges all its steps; each later one begins a step further and judges its last.
+    A trajectory's first window judges all its steps; each later one begins a step further and
+    judges its last.
     """
     num_windows = np.maximum(1, lengths - window + 1)
     trajectory = np.repeat(np.arange(len(lengths)), num_windows)
@@ -56,7 +59,8 @@ def every_step_once(lengths: Indices, window: int) -> Windows:
 def evenly(total: int, most: int) -> Indices:
     """All of `total` places or, if they are too many, one out of each of `most` equal stretches.
 
-    Within a stretch the place is drawn, the same on every call: a fixed stride could fall in step with the episodes.
+    Within a stretch the place is drawn, the same on every call: a fixed stride could fall in step
+    with the episodes.
     """
     edges = np.arange(min(total, most) + 1) * total // min(total, most)
     drawn: Indices = np.random.default_rng(0).integers(edges[:-1], edges[1:])
@@ -64,16 +68,20 @@ def evenly(total: int, most: int) -> Indices:
 
 
 def blind_baseline(model: SaFormer, training: RelabelledStore) -> Gaussian:
-    """One Gaussian over all training actions, blind to limit, state and past: over [A], model units."""
+    """One Gaussian over all training actions, blind to limit, state and past: over [A], model
+    units."""
     sampler = WindowSampler(training, window=1)
-    action = sampler.windows(torch.from_numpy(evenly(training.store.num_steps, MAX_BASELINE_STEPS))).action[:, 0]
+    action = sampler.windows(
+        torch.from_numpy(evenly(training.store.num_steps, MAX_BASELINE_STEPS))
+    ).action[:, 0]
     action = model.normalizer.normalize("action", action.to(device_of(model)))
     return Gaussian(action.mean(0), action.std(0, correction=0).log().clamp(*LOG_DEVIATION_RANGE))
 
 
 @dataclass(frozen=True)
 class JudgedSteps:
-    """What was logged at M steps and what the model expected there, in raw units but for the likelihoods."""
+    """What was logged at M steps and what the model expected there, in raw units but for the
+    likelihoods."""
 
     step: Indices
     """[M] where they stand among the logged steps"""
@@ -96,14 +104,21 @@ class JudgedSteps:
     blind_log_likelihood: Doubles
     """[M] the same by the blind baseline"""
     action_error: Doubles
-    """[M, A] distance of the logged action from the actor's mean, brought within bounds as when acting"""
+    """[M, A] distance of the logged action from the actor's mean, brought within bounds as when
+    acting"""
 
 
 class HeldOutReader:
     """Reads windows of one store with one model."""
 
     def __init__(
-        self, model: SaFormer, data: RelabelledStore, *, baseline: Gaussian, window: int, batch_size: int
+        self,
+        model: SaFormer,
+        data: RelabelledStore,
+        *,
+        baseline: Gaussian,
+        window: int,
+        batch_size: int,
     ) -> None:
         self._model = model
         self._data = data
@@ -123,17 +138,22 @@ class HeldOutReader:
         limit: tuple[float, ...] | None = None,
         heard: Callable[[int], None] = lambda num: None,
     ) -> JudgedSteps:
-        """Judge these windows under the limit their trajectory kept in hindsight, or under one that is asked for.
+        """Judge these windows under the limit their trajectory kept in hindsight, or under one that
+        is asked for.
 
         `heard` is told of each batch how many windows it held.
         """
         parts = []
         for begin in range(0, len(windows), self._batch_size):
-            batch_windows = windows.only(np.arange(begin, min(begin + self._batch_size, len(windows))))
+            batch_windows = windows.only(
+                np.arange(begin, min(begin + self._batch_size, len(windows)))
+            )
             parts.append(self._judge(batch_windows, limit))
             heard(len(batch_windows))
         names = [field.name for field in fields(JudgedSteps)]
-        return JudgedSteps(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+        return JudgedSteps(
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        )
 
     def _judge(self, windows: Windows, limit: tuple[float, ...] | None) -> JudgedSteps:
         model, normalizer = self._model, self._model.normalizer
@@ -146,7 +166,9 @@ class HeldOutReader:
         predictions = model.actor(batch)
         judged = raw.valid & (self._positions >= first[:, None])  # [B, K]
         mean_action = normalizer.restore("action", predictions.action.mean)
-        executed = mean_action.clamp(model.get_buffer("action_low"), model.get_buffer("action_high"))
+        executed = mean_action.clamp(
+            model.get_buffer("action_low"), model.get_buffer("action_high")
+        )
 
         step = (start[:, None] + self._positions)[judged].cpu().numpy()
         trajectory = np.repeat(windows.trajectory, judged.sum(1).cpu().numpy())
@@ -162,7 +184,9 @@ class HeldOutReader:
             episode_cost=self._episode_cost[trajectory],
             cost_to_go=np.asarray(self._data.cost_to_go[step], dtype=np.float64),
             forecast=kept(normalizer.restore("cost_to_go", model.critic(batch))),
-            expected_return=kept(normalizer.restore("return_to_go", predictions.return_to_go.mean)[..., 0]),
+            expected_return=kept(
+                normalizer.restore("return_to_go", predictions.return_to_go.mean)[..., 0]
+            ),
             return_to_go=kept(raw.return_to_go[..., 0]),
             log_likelihood=kept(predictions.action.log_prob(batch.action)),
             blind_log_likelihood=kept(self._baseline.log_prob(batch.action)),
@@ -171,9 +195,11 @@ class HeldOutReader:
 
 
 def asked_for(batch: WindowBatch, limit: Tensor) -> WindowBatch:
-    """The same steps prompted as when acting under `limit` [C]: the cost-to-go is what remains of it.
+    """The same steps prompted as when acting under `limit` [C]: the cost-to-go is what remains of
+    it.
 
-    Returns-to-go stay as logged: the question is which action the actor gives for that return within this limit.
+    Returns-to-go stay as logged: the question is which action the actor gives for that return
+    within this limit.
     """
     spent = batch.limit[:, None] - batch.cost_to_go
     return replace(batch, limit=limit.expand_as(batch.limit), cost_to_go=limit - spent)

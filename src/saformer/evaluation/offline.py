@@ -37,7 +37,8 @@ from saformer.evaluation.held_out import (
 )
 
 NO_ROLLOUT = (
-    "no rollout: judged on held-out logs alone; nothing here says what the policy would do once its own actions "
+    "no rollout: judged on held-out logs alone; nothing here says what the policy would do once "
+    "its own actions "
     "decide what it sees"
 )
 MAX_WINDOWS = 10_000
@@ -110,8 +111,9 @@ def evaluate_offline(
 ) -> OfflineEvaluation:
     """Hold a model against trajectories that it was not trained on, on the device that it is on.
 
-    Every step is judged once, with the K - 1 steps of past that the policy would have. More than `max_windows` windows
-    are subsampled evenly; near each limit, at most a tenth of that is read. `progress` hears (windows read, in all).
+    Every step is judged once, with the K - 1 steps of past that the policy would have. More than
+    `max_windows` windows are subsampled evenly; near each limit, at most a tenth of that is read.
+    `progress` hears (windows read, in all).
     """
     _check(model, training, held_out, limits, max_windows=max_windows)
     windows = every_step_once(np.asarray(held_out.store.lengths), window)
@@ -123,10 +125,13 @@ def evaluate_offline(
     heard = _counter(len(chosen) + 2 * sum(len(part) for part in near_windows), progress)
     with without_dropout(model):
         baseline = blind_baseline(model, training)
-        reader = HeldOutReader(model, held_out, baseline=baseline, window=window, batch_size=batch_size)
+        reader = HeldOutReader(
+            model, held_out, baseline=baseline, window=window, batch_size=batch_size
+        )
         judged = reader.read(chosen, heard=heard)
         asked = [
-            reader.read(part, limit=limit.values, heard=heard) for limit, part in zip(limits, near_windows, strict=True)
+            reader.read(part, limit=limit.values, heard=heard)
+            for limit, part in zip(limits, near_windows, strict=True)
         ]
         hindsight = [reader.read(part, heard=heard) for part in near_windows]
     return OfflineEvaluation(
@@ -168,22 +173,33 @@ def _check(
     names = [[criterion.name for criterion in data.criteria] for data in (training, held_out)]
     if names[0] != names[1] or training.cost_discount != held_out.cost_discount:
         raise ValueError(
-            f"training data costs {names[0]} at discount {training.cost_discount}, held-out data {names[1]} at "
+            f"training data costs {names[0]} at discount {training.cost_discount}, held-out data "
+            f"{names[1]} at "
             f"{held_out.cost_discount}; relabel both with the same criteria and discount"
         )
     if len(names[0]) != num_constraints:
-        raise ValueError(f"the data has {len(names[0])} constraints, the model was made for {num_constraints}")
+        raise ValueError(
+            f"the data has {len(names[0])} constraints, the model was made for {num_constraints}"
+        )
     if len(held_out.store) == 0:
-        raise ValueError("no trajectory was held out; keep some out of training, or there is nothing to judge by")
+        raise ValueError(
+            "no trajectory was held out; keep some out of training, or there is nothing to judge by"
+        )
     if not limits or max_windows < 1:
-        raise ValueError(f"at least one limit and one window are needed, got {len(limits)} and {max_windows}")
+        raise ValueError(
+            f"at least one limit and one window are needed, got {len(limits)} and {max_windows}"
+        )
     for limit in limits:
         if len(limit.values) != num_constraints:
-            raise ValueError(f"limit {limit.name!r} has {len(limit.values)} values for {num_constraints} constraints")
+            raise ValueError(
+                f"limit {limit.name!r} has {len(limit.values)} values for {num_constraints} "
+                "constraints"
+            )
 
 
 def _of(windows: Windows, trajectories: np.ndarray, max_windows: int) -> Windows:
-    """The windows of these trajectories, or an even subsample of at most a tenth of `max_windows`."""
+    """The windows of these trajectories, or an even subsample of at most a tenth of
+    `max_windows`."""
     theirs = windows.only(np.isin(windows.trajectory, trajectories))
     return theirs.only(evenly(len(theirs), max(1, round(NEAREST * max_windows))))
 
@@ -221,7 +237,11 @@ def _by_progress(steps: JudgedSteps) -> Iterator[dict[str, Any]]:
 
 def _brief(values: np.ndarray) -> Any:
     """Nested lists of six significant digits: enough to draw."""
-    return [_brief(row) for row in values] if values.ndim > 1 else [float(f"{value:.6g}") for value in values]
+    return (
+        [_brief(row) for row in values]
+        if values.ndim > 1
+        else [float(f"{value:.6g}") for value in values]
+    )
 
 
 def _warnings(found: OfflineEvaluation) -> Iterator[str]:
@@ -233,7 +253,10 @@ def _warnings(found: OfflineEvaluation) -> Iterator[str]:
         if not critic.explained > 0:
             yield f"the critic forecasts {name} no better than a constant would"
     for evidence in found.limits:
-        yield from (f"limit {evidence.limit.name}: {text}" for text in _limit_warnings(evidence, found.criteria))
+        yield from (
+            f"limit {evidence.limit.name}: {text}"
+            for text in _limit_warnings(evidence, found.criteria)
+        )
 
 
 def _limit_warnings(evidence: LimitEvidence, criteria: tuple[str, ...]) -> Iterator[str]:
@@ -244,7 +267,9 @@ def _limit_warnings(evidence: LimitEvidence, criteria: tuple[str, ...]) -> Itera
         yield f"few held-out trajectories stay within it ({record.num_trajectories_within}): false alarms are uncertain"
     if record.num_trajectories_over < FEW:
         yield f"few held-out trajectories go over it ({record.num_trajectories_over}): missed overruns are uncertain"
-    for name, value, critic in zip(criteria, evidence.limit.values, evidence.near.critic, strict=True):
+    for name, value, critic in zip(
+        criteria, evidence.limit.values, evidence.near.critic, strict=True
+    ):
         if abs(critic.bias) > LARGE_BIAS * value:
             yield f"near it, forecasts of {name} are off by {critic.bias:+.3g}, more than a tenth of the limit"
     if record.missed_before > MANY_MISSED:

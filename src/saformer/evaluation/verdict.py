@@ -39,7 +39,9 @@ class EpisodeRow:
     @property
     def within(self) -> bool:
         """Whether every constraint held in this episode."""
-        return all(cost <= limit + TOLERANCE for cost, limit in zip(self.cost, self.limit, strict=True))
+        return all(
+            cost <= limit + TOLERANCE for cost, limit in zip(self.cost, self.limit, strict=True)
+        )
 
     def plain(self) -> dict[str, Any]:
         """As JSON keeps it."""
@@ -82,12 +84,17 @@ class Verdict:
 
     @property
     def violation_bound(self) -> float:
-        """What the share of episodes that pass the limit lies below, with 95% confidence (Clopper and Pearson)."""
+        """What the share of episodes that pass the limit lies below, with 95% confidence (Clopper
+        and Pearson)."""
         return violation_bound(self.num_violations, self.num_episodes)
 
     def plain(self) -> dict[str, Any]:
         """As JSON keeps it."""
-        return {**asdict(self), "safe_share": self.safe_share, "violation_bound": self.violation_bound}
+        return {
+            **asdict(self),
+            "safe_share": self.safe_share,
+            "violation_bound": self.violation_bound,
+        }
 
 
 def judge(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdict:
@@ -118,7 +125,9 @@ def judge(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdi
     )
 
 
-def wilson_interval(successes: int, trials: int, *, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(
+    successes: int, trials: int, *, z: float = 1.959963984540054
+) -> tuple[float, float]:
     """Where the true share lies with 95% confidence, given `successes` out of `trials`."""
     share = successes / trials
     shrink = 1 + z**2 / trials

@@ -1,1 +1,2 @@
-"""The paper's tables and figures: what each needs, and how it is shown beside the published numbers."""
+"""The paper's tables and figures: what each needs, and how it is shown beside the published
+numbers."""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting
-from saformer.experiments.pooling import INTERVAL_NOTE, OURS, TALLY, THEIRS, our_cells, pooled, tally, their_cells
+from saformer.experiments.pooling import (
+    INTERVAL_NOTE,
+    OURS,
+    TALLY,
+    THEIRS,
+    our_cells,
+    pooled,
+    tally,
+    their_cells,
+)
 from saformer.experiments.published import NOT_STATED, ODDITIES, published_cell
 from saformer.report.sheet import MARK_NOTE, Part, Remark, Sheet, plain_cell
 
@@ -32,12 +41,16 @@ def needs(setting: Setting) -> Needs:
 def present(result: Result) -> list[Part]:
     """Three rows for each dataset and limit; p10 is not in the paper's."""
     cells = {
-        (dataset, name, variant): pooled(result.rows["verdicts"], dataset=dataset, variant=variant, limit_name=name)
+        (dataset, name, variant): pooled(
+            result.rows["verdicts"], dataset=dataset, variant=variant, limit_name=name
+        )
         for dataset in DATASETS
         for name in LIMITS
         for variant in VARIANTS
     }
-    printed = {key: published_cell(8, dataset=key[0], limit_name=key[1], variant=key[2]) for key in cells}
+    printed = {
+        key: published_cell(8, dataset=key[0], limit_name=key[1], variant=key[2]) for key in cells
+    }
     rows = [
         [plain_cell(key[0]), plain_cell(key[2]), *our_cells(cell), *their_cells(printed[key])]
         for key, cell in cells.items()
@@ -51,7 +64,8 @@ def present(result: Result) -> list[Part]:
             summary.append(tally(f"{part}, {variant}", [cells[key] for key in keys], theirs))
     headings = ("dataset", "variant", *OURS, *THEIRS)
     note = (
-        f"{MARK_NOTE} {INTERVAL_NOTE} No critic: of N proposals the one that asks for the highest return is executed. "
+        f"{MARK_NOTE} {INTERVAL_NOTE} No critic: of N proposals the one that asks for the "
+        "highest return is executed. "
         "Means alone: those of both heads, no proposals. Table 4 is the part on medium-expert data."
     )
     return [

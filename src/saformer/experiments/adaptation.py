@@ -1,4 +1,5 @@
-"""Tables 2 and 7: one model for each dataset, four limits it was not retrained for, and DT for reference."""
+"""Tables 2 and 7: one model for each dataset, four limits it was not retrained for, and DT for
+reference."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ import math
 
 from saformer.data.statistics import rank_correlation
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import CHEETAHS, DATASETS, LIMITS, TEN_LIMITS, UNHEEDED, Judging, Needs, Setting
+from saformer.experiments.plan import (
+    CHEETAHS,
+    DATASETS,
+    LIMITS,
+    TEN_LIMITS,
+    UNHEEDED,
+    Judging,
+    Needs,
+    Setting,
+)
 from saformer.experiments.pooling import (
     INTERVAL_NOTE,
     OURS,
@@ -32,7 +42,10 @@ def needs(setting: Setting) -> Needs:
     return Needs(
         judgings=(
             *(Judging(model) for model in models),
-            *(Judging(model, TEN_LIMITS, TEN, episodes=setting.scale.swept_episodes) for model in models),
+            *(
+                Judging(model, TEN_LIMITS, TEN, episodes=setting.scale.swept_episodes)
+                for model in models
+            ),
             *(Judging(model, UNHEEDED) for model in setting.each(*DATASETS, agent="dt")),
         )
     )
@@ -42,7 +55,9 @@ def present(result: Result) -> list[Part]:
     """Table 2 is the first twelve rows of Table 7."""
     verdicts = result.rows["verdicts"]
     cells = {
-        (dataset, name): pooled(verdicts, dataset=dataset, agent="saformer", variant="", limit_name=name)
+        (dataset, name): pooled(
+            verdicts, dataset=dataset, agent="saformer", variant="", limit_name=name
+        )
         for dataset in DATASETS
         for name in LIMITS
     }
@@ -50,16 +65,24 @@ def present(result: Result) -> list[Part]:
         (dataset, name): published_cell(7, dataset=dataset, agent="saformer", limit_name=name)
         for dataset, name in cells
     }
-    rows = [[plain_cell(key[0]), *our_cells(cell), *their_cells(printed[key])] for key, cell in cells.items()]
+    rows = [
+        [plain_cell(key[0]), *our_cells(cell), *their_cells(printed[key])]
+        for key, cell in cells.items()
+    ]
     main = [key for key in cells if key[0] in CHEETAHS]
     summary = [
-        tally("Table 2 (HalfCheetah)", [cells[key] for key in main], [printed[key] for key in main]),
+        tally(
+            "Table 2 (HalfCheetah)", [cells[key] for key in main], [printed[key] for key in main]
+        ),
         tally("Table 7 (all datasets)", list(cells.values()), list(printed.values())),
     ]
     return [
         Sheet("In all", TALLY, summary),
         Sheet(
-            "Constraint adaptation (Tables 2 and 7)", ("dataset", *OURS, *THEIRS), rows, f"{MARK_NOTE} {INTERVAL_NOTE}"
+            "Constraint adaptation (Tables 2 and 7)",
+            ("dataset", *OURS, *THEIRS),
+            rows,
+            f"{MARK_NOTE} {INTERVAL_NOTE}",
         ),
         _ten_limits(result),
         _reference(result),
@@ -74,16 +97,32 @@ def _ten_limits(result: Result) -> Sheet:
         own = select(result.rows["verdicts"], dataset=dataset, agent="saformer", variant=TEN)
         found = [pooled(own, limit_name=name) for name in TEN_LIMITS]
         given = [row["limit"] for row in own for _ in row["costs"]]
-        follows = rank_correlation(given, [cost for row in own for cost in row["costs"]]) if own else math.nan
+        follows = (
+            rank_correlation(given, [cost for row in own for cost in row["costs"]])
+            if own
+            else math.nan
+        )
         cells = [
-            ("-", "") if c is None else (f"{numbers([c.cost.mean])} / {numbers([c.limit])}", mark(c.met)) for c in found
+            ("-", "")
+            if c is None
+            else (f"{numbers([c.cost.mean])} / {numbers([c.limit])}", mark(c.met))
+            for c in found
         ]
-        rows.append([plain_cell(dataset), plain_cell("-" if math.isnan(follows) else f"{follows:.2f}"), *cells])
+        rows.append(
+            [
+                plain_cell(dataset),
+                plain_cell("-" if math.isnan(follows) else f"{follows:.2f}"),
+                *cells,
+            ]
+        )
     note = (
-        f"Mean cost / limit. {MARK_NOTE} Rank correlation: Spearman's, of the limit and an episode's cost. "
+        f"Mean cost / limit. {MARK_NOTE} Rank correlation: Spearman's, of the limit and an "
+        "episode's cost. "
         "The paper has no such table."
     )
-    return Sheet("Ten limits from p5 to p95", ("dataset", "rank correlation", *TEN_LIMITS), rows, note)
+    return Sheet(
+        "Ten limits from p5 to p95", ("dataset", "rank correlation", *TEN_LIMITS), rows, note
+    )
 
 
 def _reference(result: Result) -> Sheet:
@@ -104,7 +143,8 @@ EXPERIMENT = Experiment(
     shows="Tables 2 and 7",
     title="Constraint adaptation",
     description=(
-        "One SaFormer for each of nine datasets keeps the 10th, 20th, 30th and 50th percentile of the data's costs "
+        "One SaFormer for each of nine datasets keeps the 10th, 20th, 30th and 50th percentile "
+        "of the data's costs "
         "without retraining; DT for reference; ten more limits from p5 to p95."
     ),
     needs=needs,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import CHEETAHS, LIMITS, UNHEEDED, Judging, Needs, Setting, table_1_limit
+from saformer.experiments.plan import (
+    CHEETAHS,
+    LIMITS,
+    UNHEEDED,
+    Judging,
+    Needs,
+    Setting,
+    table_1_limit,
+)
 from saformer.experiments.pooling import (
     INTERVAL_NOTE,
     OURS,
@@ -49,14 +57,22 @@ def present(result: Result) -> list[Part]:
     parts: list[Part] = []
     summary = []
     for discount in DISCOUNTS:
-        ours = {(dataset, agent): _cell(result, dataset, agent, discount) for dataset in CHEETAHS for agent in AGENTS}
+        ours = {
+            (dataset, agent): _cell(result, dataset, agent, discount)
+            for dataset in CHEETAHS
+            for agent in AGENTS
+        }
         theirs = {
-            (dataset, agent): published_cell(1, dataset=dataset, agent=agent, cost_discount=discount)
+            (dataset, agent): published_cell(
+                1, dataset=dataset, agent=agent, cost_discount=discount
+            )
             for dataset, agent in ours
         }
         parts += [_table(ours, theirs, discount), _figure(result, discount)]
         for judged in (agent for agent in AGENTS if agent != "dt"):
-            cells, printed = ([of[dataset, judged] for dataset in CHEETAHS] for of in (ours, theirs))
+            cells, printed = (
+                [of[dataset, judged] for dataset in CHEETAHS] for of in (ours, theirs)
+            )
             summary.append(tally(f"{AGENTS[judged]}, cost discount {discount:g}", cells, printed))  # type: ignore[arg-type]
     odd = Remark((*ODDITIES[1], NOT_STATED), "What is odd in the paper's")
     return [Sheet("In all", TALLY, summary), *parts, odd]
@@ -70,7 +86,9 @@ def _cell(result: Result, dataset: str, agent: str, discount: float) -> Pooled |
 
 
 def _table(
-    ours: Mapping[tuple[str, str], Pooled | None], theirs: Mapping[tuple[str, str], Published | None], discount: float
+    ours: Mapping[tuple[str, str], Pooled | None],
+    theirs: Mapping[tuple[str, str], Published | None],
+    discount: float,
 ) -> Sheet:
     rows = [
         [
@@ -117,8 +135,10 @@ EXPERIMENT = Experiment(
     shows="Table 1, Figures 2 and 3",
     title="Baseline comparison",
     description=(
-        "SaFormer, BCQ-L, CPQ and DT on the three HalfCheetah datasets, with costs discounted by 0.99 and "
-        "undiscounted. BCQ-L and CPQ are trained for the limit; discounted costs have a SaFormer of their own."
+        "SaFormer, BCQ-L, CPQ and DT on the three HalfCheetah datasets, with costs discounted by "
+        "0.99 and "
+        "undiscounted. BCQ-L and CPQ are trained for the limit; discounted costs have a SaFormer "
+        "of their own."
     ),
     needs=needs,
     present=present,

@@ -22,7 +22,16 @@ from saformer.report.sheet import Document, write_document, write_index
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        *(thresholds, hyper_parameters, pair_plots, baselines, adaptation, finetuning, ablation, sensitivity),
+        *(
+            thresholds,
+            hyper_parameters,
+            pair_plots,
+            baselines,
+            adaptation,
+            finetuning,
+            ablation,
+            sensitivity,
+        ),
         *(safety, speed),
     )
 }
@@ -33,7 +42,9 @@ def find_experiments(name: str) -> list[Experiment]:
     if name == "all":
         return list(EXPERIMENTS.values())
     if name not in EXPERIMENTS:
-        raise ValueError(f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)}, and all")
+        raise ValueError(
+            f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)}, and all"
+        )
     return [EXPERIMENTS[name]]
 
 

@@ -29,11 +29,13 @@ class Place:
     runs: Path = Path("runs")
     device: str = "auto"
     packed: bool | None = None
-    """whether runs of one kind are trained together; None: if the device of this machine is a GPU"""
+    """whether runs of one kind are trained together; None: if the device of this machine is a
+    GPU"""
     elsewhere: bool = False
     """whether other machines make the runs"""
     node_runs: Path | None = None
-    """the folder in which each of them makes its own, to be brought back; None: they share `runs`"""
+    """the folder in which each of them makes its own, to be brought back; None: they share
+    `runs`"""
 
     @property
     def packs(self) -> bool:
@@ -69,14 +71,18 @@ def conduct(
 
 
 def usual_engine(device: str) -> LocalEngine:
-    """A GPU packs what fits together, in this process; without one, runs are shared among the cores."""
+    """A GPU packs what fits together, in this process; without one, runs are shared among the
+    cores."""
     if pick_device(device).type == "cuda":
         return LocalEngine()
     return LocalEngine(os.cpu_count() or 1)
 
 
-def jobs_for(needs: Needs, setting: Setting, place: Place, *, threads: int | None = None) -> list[RunJob]:
-    """Runs of one kind together where they are packed, else each alone; those that take longest first."""
+def jobs_for(
+    needs: Needs, setting: Setting, place: Place, *, threads: int | None = None
+) -> list[RunJob]:
+    """Runs of one kind together where they are packed, else each alone; those that take longest
+    first."""
     groups: dict[Any, list[Training]] = {}
     for training in needs.trainings:
         groups.setdefault(training.pack if place.packs else training, []).append(training)
@@ -96,13 +102,21 @@ def jobs_for(needs: Needs, setting: Setting, place: Place, *, threads: int | Non
     return sorted(jobs, key=lambda job: -len(job.judgings))
 
 
-def _gather(needs: Needs, setting: Setting, engine: Engine, place: Place, listener: Listener) -> Gathered:
+def _gather(
+    needs: Needs, setting: Setting, engine: Engine, place: Place, listener: Listener
+) -> Gathered:
     found = Gathered()
     datasets = [*needs.datasets, *(training.dataset for training in needs.trainings)]
     whole = dict.fromkeys(dataset.removesuffix(WITHOUT_CHEAPEST) for dataset in datasets)
     derived = dict.fromkeys(dataset for dataset in datasets if dataset not in whole)
     for part in (whole, derived):
-        _map(engine, prepare, [DataJob(setting, dataset, engine.threads) for dataset in part], found, listener)
+        _map(
+            engine,
+            prepare,
+            [DataJob(setting, dataset, engine.threads) for dataset in part],
+            found,
+            listener,
+        )
     data = found.rows.get("data", [])
     there = {row["dataset"] for row in data if row["environment"] is not None}
     for row in (row for row in data if needs.trainings and row["environment"] is None):
@@ -138,7 +152,9 @@ def _map(
             receive(brought.files, runs)
             brought = brought.gathered
         if brought is None:
-            brought = Gathered(failed=outcome.job.failures(outcome.error or "for an unknown reason"))
+            brought = Gathered(
+                failed=outcome.job.failures(outcome.error or "for an unknown reason")
+            )
         found.add(brought)
         listener.say(f"{number} of {len(jobs)}: {outcome.job.name}")
         for failure in brought.failed:
@@ -156,9 +172,13 @@ def _selected(rows: dict[str, list[Row]], needs: Needs) -> dict[str, list[Row]]:
     return {
         "data": _ordered(rows.get("data", []), needs.datasets, lambda row: row["dataset"]),
         "verdicts": _ordered(
-            rows.get("verdicts", []), judged, lambda row: (*_key(row), row["cost_discount"], row["variant"])
+            rows.get("verdicts", []),
+            judged,
+            lambda row: (*_key(row), row["cost_discount"], row["variant"]),
         ),
-        "curves": _ordered(rows.get("curves", []), curves, lambda row: (*_key(row), row["cost_discount"])),
+        "curves": _ordered(
+            rows.get("curves", []), curves, lambda row: (*_key(row), row["cost_discount"])
+        ),
     }
 
 
@@ -170,10 +190,18 @@ def _ordered(rows: Sequence[Row], wanted: Sequence[Any], key: Callable[[Row], An
 def _concerns(failure: dict[str, str], needs: Needs) -> bool:
     """Whether an experiment misses what failed."""
     if not failure["agent"]:
-        return failure["dataset"] in {*needs.datasets, *(training.dataset for training in needs.trainings)}
+        return failure["dataset"] in {
+            *needs.datasets,
+            *(training.dataset for training in needs.trainings),
+        }
     if "variant" not in failure:
-        return any((failure["dataset"], failure["agent"]) == (t.dataset, t.agent) for t in needs.trainings)
-    asked = {(judging.training.dataset, judging.training.agent, judging.variant) for judging in needs.judgings}
+        return any(
+            (failure["dataset"], failure["agent"]) == (t.dataset, t.agent) for t in needs.trainings
+        )
+    asked = {
+        (judging.training.dataset, judging.training.agent, judging.variant)
+        for judging in needs.judgings
+    }
     return (failure["dataset"], failure["agent"], failure["variant"]) in asked
 
 

@@ -19,7 +19,8 @@ CUT_STEPS = 2_000
 
 
 def make_scraps(dataset: str, path: Path, horizon: int) -> None:
-    """A few of the bundled behaviours' trajectories, cut to short ones: enough to run everything on."""
+    """A few of the bundled behaviours' trajectories, cut to short ones: enough to run everything
+    on."""
     if is_store(path):
         return
     from saformer.envs.behaviours import build  # needs a simulator, which pages made again do not
@@ -29,7 +30,9 @@ def make_scraps(dataset: str, path: Path, horizon: int) -> None:
     pieces = [piece for trajectory in whole for piece in _cut(trajectory, horizon)]
     try:
         TrajectoryStore.of(
-            pieces, replace(whole.environment, horizon=horizon), {**whole.provenance, "cut to": horizon}
+            pieces,
+            replace(whole.environment, horizon=horizon),
+            {**whole.provenance, "cut to": horizon},
         ).save(path)
     except FileExistsError:  # somebody else was faster
         return

@@ -52,7 +52,8 @@ class Brought:
 
 @contextmanager
 def sent(jobs: Sequence[RunJob], runs: Path, nodes_runs: Path | None) -> Iterator[list[Sent]]:
-    """Jobs to be carried out in the same folder, or in each node's own, from which runs are brought back."""
+    """Jobs to be carried out in the same folder, or in each node's own, from which runs are brought
+    back."""
     if nodes_runs is not None:
         there = [replace(job, runs=str(nodes_runs)) for job in jobs]
         yield [Sent(job, "", files_of(job, runs)) for job in there]
@@ -68,12 +69,14 @@ def sent(jobs: Sequence[RunJob], runs: Path, nodes_runs: Path | None) -> Iterato
 
 
 def carry_out_elsewhere(sent: Sent, listener: Listener | None = None) -> Brought:
-    """On another machine: data is made if it is not there, and runs are brought back unless the folder is shared."""
+    """On another machine: data is made if it is not there, and runs are brought back unless the
+    folder is shared."""
     job, runs = sent.job, Path(sent.job.runs)
     if sent.files is None:
         if not (runs / f"{SIGN}-{sent.token}").exists():
             raise ValueError(
-                f"this node does not see the folder {runs} of the machine that asked: keep runs in a folder that all "
+                f"this node does not see the folder {runs} of the machine that asked: keep runs "
+                "in a folder that all "
                 "of them share (--runs), or name one that every node has of its own (--node-runs)"
             )
         _make_data(job)
@@ -87,8 +90,15 @@ def files_of(job: RunJob, runs: Path) -> Files:
     """All that is kept of a job's runs, and of what was made of them."""
     stems = tuple(_stem(training, job) for training in job.trainings)
     folders = [path for path in sorted(runs.glob("*/")) if path.name.startswith(stems)]
-    found = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
-    return {str(path.relative_to(runs)): path.read_bytes() for path in found if not is_unfinished(path)}
+    found = [
+        path
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != LOCK
+    ]
+    return {
+        str(path.relative_to(runs)): path.read_bytes() for path in found if not is_unfinished(path)
+    }
 
 
 def receive(files: Files, runs: Path) -> None:

@@ -39,7 +39,9 @@ class Result:
         """As it was kept."""
         path = folder / f"{experiment}.json"
         if not path.exists():
-            raise FileNotFoundError(f"there are no rows at {path}; make them with `saformer experiment {experiment}`")
+            raise FileNotFoundError(
+                f"there are no rows at {path}; make them with `saformer experiment {experiment}`"
+            )
         again = f"make it again with `saformer experiment {experiment}`"
         try:
             plain = json.loads(path.read_text())

@@ -36,7 +36,8 @@ WHERE = {
 
 
 def settings_of(setting: Setting) -> list[Row]:
-    """What the agents are trained with at this scale, for the entries that the paper's table has."""
+    """What the agents are trained with at this scale, for the entries that the paper's table
+    has."""
     presets = {agent: setting.scale.preset(agent) for agent in AGENTS}
     return [
         {"name": name, "agent": agent, "value": _value(presets[agent], name)}
@@ -54,7 +55,10 @@ def present(result: Result) -> list[Part]:
             *(
                 plain_cell(text)
                 for agent in AGENTS
-                for text in (_text(ours.get((name, agent))) if agent in theirs else "/", _text(theirs.get(agent, "/")))
+                for text in (
+                    _text(ours.get((name, agent))) if agent in theirs else "/",
+                    _text(theirs.get(agent, "/")),
+                )
             ),
         ]
         for name, theirs in HYPER_PARAMETERS.items()

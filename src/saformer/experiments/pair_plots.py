@@ -24,7 +24,9 @@ def present(result: Result) -> list[Part]:
     if not clouds:
         return [Remark(("No dataset could be read.",))]
     note = "Up to 300 trajectories of each dataset; dashed: its 10, 20, 30 and 50% costs. The paper prints no numbers."
-    return [Drawing("Return and cost of the datasets (Figure 6)", cloud_panels(clouds, columns=3), note)]
+    return [
+        Drawing("Return and cost of the datasets (Figure 6)", cloud_panels(clouds, columns=3), note)
+    ]
 
 
 EXPERIMENT = Experiment(

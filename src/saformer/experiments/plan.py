@@ -22,8 +22,16 @@ LIMITS = ("p10", "p20", "p30", "p50")
 UNHEEDED = ("p10",)
 """What DT is judged under: it heeds no limit, so that one is as good as another."""
 TEN_LIMITS = tuple(f"p{percent}" for percent in range(5, 100, 10))
-D4RL_LIMITS = {"halfcheetah-medium": "4490", "halfcheetah-medium-replay": "4300", "halfcheetah-medium-expert": "4300"}
-NEAREST_RANKS = {"halfcheetah-medium": "p10", "halfcheetah-medium-replay": "p20", "halfcheetah-medium-expert": "p50"}
+D4RL_LIMITS = {
+    "halfcheetah-medium": "4490",
+    "halfcheetah-medium-replay": "4300",
+    "halfcheetah-medium-expert": "4300",
+}
+NEAREST_RANKS = {
+    "halfcheetah-medium": "p10",
+    "halfcheetah-medium-replay": "p20",
+    "halfcheetah-medium-expert": "p50",
+}
 """Of Table 1's undiscounted limits among the paper's thresholds."""
 WITHOUT_CHEAPEST = "-from-p10"
 """Ends the name of a dataset of which all that costs less than its p10 was discarded."""
@@ -43,9 +51,11 @@ class Scale:
     exploration: int
     """episodes that fine-tuning may take"""
     below: float = 1.0
-    """limits of fine-tuning are this share of the paper's: tiny models of scraps would keep the paper's untaught"""
+    """limits of fine-tuning are this share of the paper's: tiny models of scraps would keep the
+    paper's untaught"""
     horizon: int | None = None
-    """steps of an episode, if less than the environment's: data is then cut to pieces of this length"""
+    """steps of an episode, if less than the environment's: data is then cut to pieces of this
+    length"""
 
     def preset(self, agent: str) -> Preset:
         """How an agent is trained."""
@@ -54,16 +64,40 @@ class Scale:
         preset = PRESETS[self.name](agent)
         paper = self.name == "paper"
         every = 20_000 if paper else 1000  # four of the paper's epochs: rollouts take long
-        saved = 10_000 if paper else preset.fit.checkpoint_every  # so does saving nine models with their optimisers
-        return replace(preset, fit=replace(preset.fit, evaluate_every=every, checkpoint_every=saved))
+        saved = (
+            10_000 if paper else preset.fit.checkpoint_every
+        )  # so does saving nine models with their optimisers
+        return replace(
+            preset, fit=replace(preset.fit, evaluate_every=every, checkpoint_every=saved)
+        )
 
 
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("smoke", episodes=2, swept_episodes=2, candidates=(1, 4), exploration=10, below=0.6, horizon=30),
-        Scale("small", episodes=20, swept_episodes=5, candidates=tuple(2**n for n in range(10)), exploration=200),
-        Scale("paper", episodes=20, swept_episodes=5, candidates=tuple(2**n for n in range(10)), exploration=200),
+        Scale(
+            "smoke",
+            episodes=2,
+            swept_episodes=2,
+            candidates=(1, 4),
+            exploration=10,
+            below=0.6,
+            horizon=30,
+        ),
+        Scale(
+            "small",
+            episodes=20,
+            swept_episodes=5,
+            candidates=tuple(2**n for n in range(10)),
+            exploration=200,
+        ),
+        Scale(
+            "paper",
+            episodes=20,
+            swept_episodes=5,
+            candidates=tuple(2**n for n in range(10)),
+            exploration=200,
+        ),
     )
 }
 """smoke: tiny models on scraps of data. small: preset small. paper: Table 6, 100,000 updates."""
@@ -78,7 +112,9 @@ def _tiny(agent: str) -> Preset:
         "candidates": 4,
     }
     has = {name: value for name, value in sizes.items() if hasattr(preset.agent, name)}
-    fit = replace(preset.fit, updates=20, batch_size=16, warmup_updates=5, report_every=10, evaluate_every=10)
+    fit = replace(
+        preset.fit, updates=20, batch_size=16, warmup_updates=5, report_every=10, evaluate_every=10
+    )
     return Preset(replace(preset.agent, **has), fit)
 
 
@@ -147,7 +183,9 @@ class Needs:
     @property
     def trainings(self) -> tuple[Training, ...]:
         """Every run, once."""
-        return tuple(dict.fromkeys([*(judging.training for judging in self.judgings), *self.curves]))
+        return tuple(
+            dict.fromkeys([*(judging.training for judging in self.judgings), *self.curves])
+        )
 
     def __or__(self, other: Needs) -> Needs:
         """Both, with what they share asked for once."""
@@ -165,16 +203,20 @@ class Setting:
     scale: Scale
     seeds: tuple[int, ...] = (0,)
     source: str = "behaviours"
-    """behaviours: made on this machine. d4rl: D4RL's own files. Else a folder of stores named like the datasets"""
+    """behaviours: made on this machine. d4rl: D4RL's own files. Else a folder of stores named like
+    the datasets"""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"name at least one seed, and each once, got {self.seeds}")
         if self.scale.horizon is not None and self.source != "behaviours":
-            raise ValueError(f"scale {self.scale.name} makes its own data: leave {self.source!r} out")
+            raise ValueError(
+                f"scale {self.scale.name} makes its own data: leave {self.source!r} out"
+            )
         if self.source not in {"behaviours", "d4rl"} and not Path(self.source).is_dir():
             raise ValueError(
-                f"data is behaviours, d4rl or a folder of stores named {DATASETS[0]} and so on, got {self.source!r}"
+                f"data is behaviours, d4rl or a folder of stores named {DATASETS[0]} and so on, "
+                f"got {self.source!r}"
             )
 
     def task(self, dataset: str) -> str:
@@ -204,7 +246,11 @@ class Setting:
     ) -> Iterator[Training]:
         """A run of every seed on each dataset, for Table 1's limit if the agent needs one."""
         for dataset in datasets:
-            limit = table_1_limit(self.source, dataset, cost_discount) if KINDS[agent].has_one_limit else None
+            limit = (
+                table_1_limit(self.source, dataset, cost_discount)
+                if KINDS[agent].has_one_limit
+                else None
+            )
             for seed in self.seeds:
                 yield Training(dataset, agent, limit, cost_discount, seed, criteria, updates)
 

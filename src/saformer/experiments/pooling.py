@@ -17,8 +17,10 @@ from saformer.report.table import Cell, numbers, percent
 
 DRAWS = 2000
 INTERVAL_NOTE = (
-    "In brackets 95% intervals: of means by bootstrapping seeds and then episodes (of one seed, episodes alone), of "
-    "shares by Wilson's formula. Share: (return - lowest stored return) / (frontier - lowest stored return), at most "
+    "In brackets 95% intervals: of means by bootstrapping seeds and then episodes (of one seed, "
+    "episodes alone), of "
+    "shares by Wilson's formula. Share: (return - lowest stored return) / (frontier - lowest "
+    "stored return), at most "
     "1.25, the frontier being the mean of the five best stored returns within the limit."
 )
 
@@ -89,7 +91,8 @@ def pooled(rows: Sequence[Row], **wanted: Any) -> Pooled | None:
 
 
 def estimate(values: NDArray[Any]) -> Estimate:
-    """The mean of [seeds, episodes], and its interval by resampling seeds, then episodes of each."""
+    """The mean of [seeds, episodes], and its interval by resampling seeds, then episodes of
+    each."""
     draw, (seeds, episodes) = np.random.default_rng(0), values.shape
     chosen = draw.integers(seeds, size=(DRAWS, seeds, 1))
     means = values[chosen, draw.integers(episodes, size=(DRAWS, seeds, episodes))].mean((1, 2))
@@ -116,7 +119,9 @@ def our_cells(cell: Pooled | None, *, judged: bool = True) -> list[Cell]:
         ]
     return [
         plain_cell(
-            f"{cell.limit_name} = {numbers([cell.limit])}" if cell.limit_name[0] == "p" else numbers([cell.limit])
+            f"{cell.limit_name} = {numbers([cell.limit])}"
+            if cell.limit_name[0] == "p"
+            else numbers([cell.limit])
         ),
         (cell.cost.text, mark(cell.met)),
         plain_cell(f"{percent(cell.within)} [{100 * low:.0f}, {100 * high:.0f}]"),
@@ -136,12 +141,26 @@ def their_cells(cell: Published | None) -> list[Cell]:
     ]
 
 
-TALLY = ("", "limits met", "paper: limits met", "episodes within", "share: mean", "median", "mean, 0 where missed")
+TALLY = (
+    "",
+    "limits met",
+    "paper: limits met",
+    "episodes within",
+    "share: mean",
+    "median",
+    "mean, 0 where missed",
+)
 
 
-def tally(what: str, cells: Sequence[Pooled | None], published: Sequence[Published | None] = ()) -> list[Cell]:
-    """How many limits were met and what was earned over several cells, under the headings of `TALLY`."""
-    found, printed = [cell for cell in cells if cell is not None], [cell for cell in published if cell is not None]
+def tally(
+    what: str, cells: Sequence[Pooled | None], published: Sequence[Published | None] = ()
+) -> list[Cell]:
+    """How many limits were met and what was earned over several cells, under the headings of
+    `TALLY`."""
+    found, printed = (
+        [cell for cell in cells if cell is not None],
+        [cell for cell in published if cell is not None],
+    )
     shares = [cell.share for cell in found if cell.share is not None]
     safe = [cell.safe_share for cell in found if cell.safe_share is not None]
     earned = (np.mean(shares), np.median(shares), np.mean(safe)) if shares else ()

@@ -17,7 +17,9 @@ from saformer.experiments.plan import Setting
 from saformer.runs.provenance import commit
 
 
-def how_it_was_made(setting: Setting, command: str, engine: Engine, seconds: float) -> dict[str, Any]:
+def how_it_was_made(
+    setting: Setting, command: str, engine: Engine, seconds: float
+) -> dict[str, Any]:
     """For the foot of a page."""
     return {
         "command": command,
@@ -50,7 +52,10 @@ def _version(package: str) -> str:
 def time_spent(verdicts: Sequence[dict[str, Any]]) -> dict[str, str]:
     """What training and rolling out took when it was done, which may have been earlier."""
     trained = {row["run"]: row["training_seconds"] for row in verdicts}
-    judged = {(row["run"], row["variant"], row["cost_discount"]): row["evaluation_seconds"] for row in verdicts}
+    judged = {
+        (row["run"], row["variant"], row["cost_discount"]): row["evaluation_seconds"]
+        for row in verdicts
+    }
     if not trained:
         return {}
     return {

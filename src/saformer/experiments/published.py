@@ -38,9 +38,7 @@ ODDITIES = {
 }  # fmt: skip
 """By table."""
 
-NOT_STATED = (
-    "Seeds, epochs and evaluation episodes behind the published numbers, and what their spread is of, are not stated."
-)
+NOT_STATED = "Seeds, epochs and evaluation episodes behind the published numbers, and what their spread is of, are not stated."
 
 HYPER_PARAMETERS: dict[str, dict[str, Any]] = {
     "subsequence length K": {"saformer": 20, "dt": 20},
@@ -93,7 +91,9 @@ class Published:
 def published(table: int, **wanted: Any) -> Iterator[Published]:
     """The cells of a table that have these values."""
     for cell in _cells():
-        if cell.table == table and all(getattr(cell, name) == value for name, value in wanted.items()):
+        if cell.table == table and all(
+            getattr(cell, name) == value for name, value in wanted.items()
+        ):
             yield cell
 
 

@@ -1,4 +1,5 @@
-"""Past the paper: limits kept by reserve and by a shield, beside the paper's rule, no critic and CDT."""
+"""Past the paper: limits kept by reserve and by a shield, beside the paper's rule, no critic and
+CDT."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ def needs(setting: Setting) -> Needs:
     rivals = setting.each(*DATASETS, agent="cdt", updates=CDT_UPDATES.get(setting.scale.name))
     return Needs(
         judgings=(
-            *(Judging(model, variant=name, options=how) for model in models for name, how in PROPOSED.items()),
+            *(
+                Judging(model, variant=name, options=how)
+                for model in models
+                for name, how in PROPOSED.items()
+            ),
             *(Judging(model, variant=SHIELDED, options=TOLD, shield=True) for model in models),
             *(Judging(rival, variant=CDT) for rival in rivals),
         )
@@ -35,12 +40,16 @@ def present(result: Result) -> list[Part]:
         *beside_each_other(result.rows["verdicts"], DATASETS, SHOWN),
         Remark(
             (
-                "In the first four rows of a limit every executed action is one that the policy proposed, unmodified; "
-                "the shield makes actions cheaper where they would pass the limit, so that its rows prove nothing "
+                "In the first four rows of a limit every executed action is one that the policy "
+                "proposed, unmodified; "
+                "the shield makes actions cheaper where they would pass the limit, so that its "
+                "rows prove nothing "
                 "about what was learnt.",
-                f"{SHIELDED}: the means, told the limit that earns most until the limit is spent, without reserve, "
+                f"{SHIELDED}: the means, told the limit that earns most until the limit is "
+                "spent, without reserve, "
                 "since the limit is kept anyway.",
-                f"{REFERENCE}: the same model told the largest cost of the data, acting by its mean, in a shield.",
+                f"{REFERENCE}: the same model told the largest cost of the data, acting by its "
+                "mean, in a shield.",
                 *(f"CDT was trained for {updates:,} updates." for updates in _cdt_updates(result)),
             ),
             "What the rows are",
@@ -57,7 +66,8 @@ EXPERIMENT = Experiment(
     shows="past the paper",
     title="Limits kept by reserve and by a shield",
     description=(
-        "The nine SaFormer models verify by the paper's rule, not at all, by reserve, and act in a shield; "
+        "The nine SaFormer models verify by the paper's rule, not at all, by reserve, and act in "
+        "a shield; "
         "CDT on the same data; and a policy that heeds no limit, in a shield."
     ),
     needs=needs,

@@ -41,18 +41,36 @@ def present(result: Result) -> list[Part]:
         for lines, key in ((costs, "cost"), (returns, "episode_return")):
             seen = [getattr(cell, key) for _, cell in found]
             level = found[0][1].limit if key == "cost" and found else None
-            lines.append(Line(name, x, [e.mean for e in seen], [e.low for e in seen], [e.high for e in seen], level))
+            lines.append(
+                Line(
+                    name,
+                    x,
+                    [e.mean for e in seen],
+                    [e.low for e in seen],
+                    [e.high for e in seen],
+                    level,
+                )
+            )
     panels = [
         Panel("cost (dashed: the limits)", costs, "N", "episode cost"),
         Panel("return", returns, "N", "episode return"),
     ]
-    rows = [[plain_cell(str(count)), *our_cells(cells[name, count])] for name in SHOWN_LIMITS for count in counts]
+    rows = [
+        [plain_cell(str(count)), *our_cells(cells[name, count])]
+        for name in SHOWN_LIMITS
+        for count in counts
+    ]
     note = (
-        "Shaded: 95% intervals. The paper's curves have no printed numbers; its limits are 683, 742 and 856 on D4RL's "
+        "Shaded: 95% intervals. The paper's curves have no printed numbers; its limits are 683, "
+        "742 and 856 on D4RL's "
         "data."
     )
     return [
-        Drawing(f"Sensitivity to N on {DATASET} (Figure 5)", line_panels(panels, columns=2, log_x=True), note),
+        Drawing(
+            f"Sensitivity to N on {DATASET} (Figure 5)",
+            line_panels(panels, columns=2, log_x=True),
+            note,
+        ),
         Sheet("The same in numbers", ("N", *OURS), rows, f"{MARK_NOTE} {INTERVAL_NOTE}"),
         *_fallbacks(result, counts),
     ]
@@ -64,7 +82,12 @@ def _fallbacks(result: Result, counts: list[int]) -> list[Part]:
     for count in counts:
         own = select(result.rows["verdicts"], variant=f"N = {count}")
         shares = [[row[key] for row in own] for key in ("resampled", "fell_back")]
-        rows.append([plain_cell(str(count)), *(plain_cell(f"{sum(share) / len(share):.0%}") for share in shares)])
+        rows.append(
+            [
+                plain_cell(str(count)),
+                *(plain_cell(f"{sum(share) / len(share):.0%}") for share in shares),
+            ]
+        )
     return [
         Sheet(
             "Steps that took more than one round, and steps that the fallback decided",

@@ -12,7 +12,8 @@ TOO_FAST = {
     "walker2d-medium": "above(next_state[8], 2)",
     "hopper-medium": "above(next_state[5], 2)",
 }
-"""By how much the robot is faster (m/s, forwards) than about three quarters of the data's steps are."""
+"""By how much the robot is faster (m/s, forwards) than about three quarters of the data's steps
+are."""
 UPDATES = {"paper": 40_000}
 
 
@@ -25,7 +26,11 @@ def needs(setting: Setting) -> Needs:
         for model in setting.each(dataset, criteria=(cost,), updates=updates)
     ]
     return Needs(
-        judgings=tuple(Judging(model, variant=name, options=how) for model in models for name, how in PROPOSED.items())
+        judgings=tuple(
+            Judging(model, variant=name, options=how)
+            for model in models
+            for name, how in PROPOSED.items()
+        )
     )
 
 
@@ -34,7 +39,9 @@ def present(result: Result) -> list[Part]:
     costs = tuple(f"{dataset}: a step costs {cost}." for dataset, cost in TOO_FAST.items())
     return [
         *beside_each_other(result.rows["verdicts"], tuple(TOO_FAST), tuple(PROPOSED)),
-        Remark((*costs, "Limits are percentiles of the stored episodes' sums of it."), "What it costs"),
+        Remark(
+            (*costs, "Limits are percentiles of the stored episodes' sums of it."), "What it costs"
+        ),
     ]
 
 
@@ -43,7 +50,8 @@ EXPERIMENT = Experiment(
     shows="past the paper",
     title="A limit on speed",
     description=(
-        "SaFormer under a cost of the next state, speed above a bound, which no shield can foresee: by the paper's "
+        "SaFormer under a cost of the next state, speed above a bound, which no shield can "
+        "foresee: by the paper's "
         "rule, without the critic, and by reserve."
     ),
     needs=needs,

@@ -18,17 +18,29 @@ def present(result: Result) -> list[Part]:
         theirs = [published_cell(5, dataset=dataset, limit_name=name) for name in THRESHOLDS]
         for found in select(result.rows["data"], dataset=dataset):
             ours = [numbers([found["thresholds"][name]]) for name in THRESHOLDS]
-            about = [str(found["num_trajectories"]), numbers([found["correlation"]]), found["fingerprint"]]
+            about = [
+                str(found["num_trajectories"]),
+                numbers([found["correlation"]]),
+                found["fingerprint"],
+            ]
             rows.append([plain_cell(text) for text in (dataset, "ours", *ours, *about)])
         rows.append(
             [
                 plain_cell(text)
-                for text in (dataset, "paper", *(numbers([c.limit if c else None]) for c in theirs), "", "", "")
+                for text in (
+                    dataset,
+                    "paper",
+                    *(numbers([c.limit if c else None]) for c in theirs),
+                    "",
+                    "",
+                    "",
+                )
             ]
         )
     headings = ("dataset", "", *THRESHOLDS, "episodes", "corr(return, cost)", "fingerprint")
     note = (
-        "Episode cost (summed torque). The paper's datasets are D4RL's, ours by default rollouts of the bundled "
+        "Episode cost (summed torque). The paper's datasets are D4RL's, ours by default rollouts "
+        "of the bundled "
         "behaviours: they need not agree."
     )
     return [Sheet("Thresholds (Table 5)", headings, rows, note)]

@@ -125,7 +125,9 @@ def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
     """Make the dataset if it is not there. What it is derived from must be."""
     setting, horizon, task = job.setting, job.setting.scale.horizon, job.setting.task(job.dataset)
     if job.dataset.endswith(WITHOUT_CHEAPEST):
-        with open_data(setting.task(job.dataset.removesuffix(WITHOUT_CHEAPEST)), listener=listener) as whole:
+        with open_data(
+            setting.task(job.dataset.removesuffix(WITHOUT_CHEAPEST)), listener=listener
+        ) as whole:
             make_upper(whole, Path(task))
     elif horizon is not None:
         make_scraps(job.dataset, Path(task), horizon)
@@ -134,7 +136,8 @@ def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
 
 
 def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
-    """Train what is not trained yet, judge what is not judged yet, and gather the rows of all of it.
+    """Train what is not trained yet, judge what is not judged yet, and gather the rows of all of
+    it.
 
     A run or a judgement that fails is noted, and the others go on; Ctrl-C is not a failure.
     """
@@ -161,15 +164,25 @@ def _trained(job: RunJob, found: Gathered, listener: Listener) -> Iterator[tuple
     datasets = list(dict.fromkeys(training.dataset for training in job.trainings))
     seeds = list(dict.fromkeys(training.seed for training in job.trainings))
     watched = datasets if not first.criteria else []  # the paper's limits are of the paper's cost
-    watch = {k: v for dataset in watched for k, v in setting.watched(dataset, first.cost_discount).items()}
-    by_task = {setting.task(training.dataset): training.limit for training in job.trainings if training.limit}
+    watch = {
+        k: v
+        for dataset in watched
+        for k, v in setting.watched(dataset, first.cost_discount).items()
+    }
+    by_task = {
+        setting.task(training.dataset): training.limit
+        for training in job.trainings
+        if training.limit
+    }
     try:
         runs = train_together(
             [setting.task(dataset) for dataset in datasets],
             seeds=seeds,
             limit=by_task or None,
             preset=preset,
-            criteria={setting.task(training.dataset): training.criteria for training in job.trainings},
+            criteria={
+                setting.task(training.dataset): training.criteria for training in job.trainings
+            },
             out=job.runs,
             device=job.device,
             watch=watch,
@@ -192,7 +205,10 @@ def _preset(training: Training, setting: Setting) -> Preset:
     """How a run is trained."""
     preset = setting.scale.preset(training.agent)
     updates = training.updates or preset.fit.updates
-    return Preset(replace(preset.agent, cost_discount=training.cost_discount), replace(preset.fit, updates=updates))
+    return Preset(
+        replace(preset.agent, cost_discount=training.cost_discount),
+        replace(preset.fit, updates=updates),
+    )
 
 
 def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> list[Row]:
@@ -200,7 +216,10 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
     limits = _in_numbers(judging, job.setting)
     if judging.finetuned:
         run = _finetuned(run, limits, judging.training, job, listener)
-    kept, done = _judgement(replace(judging, limits=limits), run, job, listener), run.read_json("done.json")
+    kept, done = (
+        _judgement(replace(judging, limits=limits), run, job, listener),
+        run.read_json("done.json"),
+    )
     about = {
         **_about(judging.training),
         "cost_discount": judging.cost_discount,
@@ -231,7 +250,9 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
     if not (run.path / name).exists():
         began = time.perf_counter()
         with warnings.catch_warnings():
-            if judging.training.dataset.endswith(WITHOUT_CHEAPEST):  # limits lie below the data on purpose
+            if judging.training.dataset.endswith(
+                WITHOUT_CHEAPEST
+            ):  # limits lie below the data on purpose
                 warnings.filterwarnings("ignore", message="limit .* lies outside the data")
             found = judge(
                 run.path,
@@ -258,15 +279,23 @@ def _acting(judging: Judging) -> dict[str, Any]:
 
 
 def _in_numbers(judging: Judging, setting: Setting) -> tuple[str, ...]:
-    """The limits, as costs where they are percentiles, or percents of p10, of data that is there no more."""
+    """The limits, as costs where they are percentiles, or percents of p10, of data that is there no
+    more."""
     if not judging.training.dataset.endswith(WITHOUT_CHEAPEST):
         return judging.limits
-    before = TrajectoryStore.open(setting.task(judging.training.dataset)).provenance["thresholds before"]
-    costs = (before[name] if name in before else before["p10"] * float(name) / 100 for name in judging.limits)
+    before = TrajectoryStore.open(setting.task(judging.training.dataset)).provenance[
+        "thresholds before"
+    ]
+    costs = (
+        before[name] if name in before else before["p10"] * float(name) / 100
+        for name in judging.limits
+    )
     return tuple(f"{cost:.6g}" for cost in costs)
 
 
-def _finetuned(run: Run, limits: Sequence[str], training: Training, job: RunJob, listener: Listener) -> Run:
+def _finetuned(
+    run: Run, limits: Sequence[str], training: Training, job: RunJob, listener: Listener
+) -> Run:
     """The run that fine-tuning makes of this one, to the end."""
     out = Path(job.runs) / f"{run.path.name}-finetuned"
     return finetune(

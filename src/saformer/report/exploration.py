@@ -14,8 +14,10 @@ from saformer.runs.run import Run
 
 EPISODES = "episodes.jsonl"
 CAPTION = (
-    "Each dot is an episode: green if it cost no more than its target by every criterion, red if more, hollow if it "
-    "was ended at the ceiling. Lines are the targets, grey marks what was asked for. Stars are mean costs found by "
+    "Each dot is an episode: green if it cost no more than its target by every criterion, red if "
+    "more, hollow if it "
+    "was ended at the ceiling. Lines are the targets, grey marks what was asked for. Stars are "
+    "mean costs found by "
     "evaluations, in the colour of their limit."
 )
 
@@ -30,7 +32,9 @@ def exploration(run: Run) -> list[str]:
     return [section("Exploration: cost against target", figure, CAPTION)]
 
 
-def cost_against_target(rows: list[dict[str, Any]], judged: list[dict[str, Any]], criteria: Sequence[str]) -> str:
+def cost_against_target(
+    rows: list[dict[str, Any]], judged: list[dict[str, Any]], criteria: Sequence[str]
+) -> str:
     """One dot per episode, a panel for each criterion."""
     limits = {row["limit_name"]: row["limit"] for row in rows}
     shades = dict(zip(limits, colours(len(limits)), strict=True))
@@ -39,7 +43,9 @@ def cost_against_target(rows: list[dict[str, Any]], judged: list[dict[str, Any]]
         for place, (axis, criterion) in enumerate(zip(axes, criteria, strict=True)):
             _episodes(axis, rows, place)
             for name, values in limits.items():
-                axis.axhline(values[place], color=shades[name], lw=1, ls="--", label=f"limit {name}")
+                axis.axhline(
+                    values[place], color=shades[name], lw=1, ls="--", label=f"limit {name}"
+                )
             for evaluation in judged:
                 for name in evaluation["evaluation"].keys() & shades.keys():
                     found = evaluation["evaluation"][name]["cost"][place]
@@ -50,9 +56,12 @@ def cost_against_target(rows: list[dict[str, Any]], judged: list[dict[str, Any]]
 
 
 def _episodes(axis: Axes, rows: list[dict[str, Any]], place: int) -> None:
-    """What each cost by this criterion, and what was asked for; its colour is that of all criteria together."""
+    """What each cost by this criterion, and what was asked for; its colour is that of all criteria
+    together."""
     numbers = [row["number"] + 1 for row in rows]
-    axis.plot(numbers, [row["prompt"][place] for row in rows], "_", color=POINTS, ms=4, label="asked for")
+    axis.plot(
+        numbers, [row["prompt"][place] for row in rows], "_", color=POINTS, ms=4, label="asked for"
+    )
     for row, number in zip(rows, numbers, strict=True):
         within = all(cost <= bound for cost, bound in zip(row["cost"], row["limit"], strict=True))
         edge = ACCEPTED if within else REJECTED

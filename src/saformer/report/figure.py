@@ -36,7 +36,8 @@ STYLE: Any = {
 
 
 def learning_curves(rows: list[dict[str, Any]], limit: Sequence[float] = ()) -> str:
-    """The terms of every phase's loss, what is watched beside them, and brief evaluations while training.
+    """The terms of every phase's loss, what is watched beside them, and brief evaluations while
+    training.
 
     `limit`: of an agent that is trained for one; what it expects to cost is held against it.
     """
@@ -44,7 +45,9 @@ def learning_curves(rows: list[dict[str, Any]], limit: Sequence[float] = ()) -> 
     judged = [row for row in rows if "evaluation" in row]
     names = measured[-1] if measured else {}
     terms = terms_of(names)
-    figures = [(phase, each) for phase, own in figures_of(names).items() for each in _of_constraints(own)]
+    figures = [
+        (phase, each) for phase, own in figures_of(names).items() for each in _of_constraints(own)
+    ]
     with matplotlib.rc_context(STYLE):
         num_costs = len(next(iter(judged[0]["evaluation"].values()))["cost"]) if judged else 0
         figure, axes = canvas(len(terms) + len(figures) + (num_costs + 1 if judged else 0))
@@ -52,7 +55,13 @@ def learning_curves(rows: list[dict[str, Any]], limit: Sequence[float] = ()) -> 
         for phase, own in terms.items():
             _phase(next(free), measured, phase, own)
         for phase, (what, own) in figures:
-            _figure(next(free), measured, f"{phase}: {what}", own, limit if what == EXPECTED_COST else ())
+            _figure(
+                next(free),
+                measured,
+                f"{phase}: {what}",
+                own,
+                limit if what == EXPECTED_COST else (),
+            )
         for place in range(num_costs):
             _judged(next(free), judged, f"cost {place + 1}" if num_costs > 1 else "cost", place)
         if judged:
@@ -64,19 +73,30 @@ def learning_curves(rows: list[dict[str, Any]], limit: Sequence[float] = ()) -> 
 
 
 def pair_plot(inspection: dict[str, Any], index: int) -> str:
-    """Return against the cost of one constraint, with the spread of each, the limits and the frontier."""
+    """Return against the cost of one constraint, with the spread of each, the limits and the
+    frontier."""
     constraint, sample = inspection["constraints"][index], inspection["sample"]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.0, 5.2), layout="constrained")
         grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
         axis = figure.add_subplot(grid[1, 0])
-        above, beside = figure.add_subplot(grid[0, 0], sharex=axis), figure.add_subplot(grid[1, 1], sharey=axis)
+        above, beside = (
+            figure.add_subplot(grid[0, 0], sharex=axis),
+            figure.add_subplot(grid[1, 1], sharey=axis),
+        )
         costs = [cost[index] for cost in sample["episode_cost"]]
-        axis.scatter(costs, sample["episode_return"], s=8, c=POINTS, linewidths=0, label="trajectories")
+        axis.scatter(
+            costs, sample["episode_return"], s=8, c=POINTS, linewidths=0, label="trajectories"
+        )
         curve = constraint["frontier"]
         last = max(curve["cost"][-1], constraint["thresholds"]["max"])
         axis.step(
-            [*curve["cost"], last], [*curve["best"], curve["best"][-1]], "k-", where="post", lw=1.2, label="frontier"
+            [*curve["cost"], last],
+            [*curve["best"], curve["best"][-1]],
+            "k-",
+            where="post",
+            lw=1.2,
+            label="frontier",
         )
         axis.set(xlabel=f"episode cost ({constraint['criterion']})", ylabel="episode return")
         _bars(above, constraint["cost"])
@@ -87,7 +107,13 @@ def pair_plot(inspection: dict[str, Any], index: int) -> str:
         above.set_ylabel("number")
         beside.set_xlabel("number")
         corner = figure.add_subplot(grid[0, 1], frame_on=False, xticks=[], yticks=[])
-        corner.legend(*axis.get_legend_handles_labels(), loc="upper left", ncols=2, borderpad=0, columnspacing=1)
+        corner.legend(
+            *axis.get_legend_handles_labels(),
+            loc="upper left",
+            ncols=2,
+            borderpad=0,
+            columnspacing=1,
+        )
         return svg(figure)
 
 
@@ -99,7 +125,12 @@ def cost_distribution(inspection: dict[str, Any], index: int) -> str:
         figure, (number, share) = canvas(2)
         _bars(number, constraint["cost"])
         number.set(title="trajectories of each cost", ylabel="number")
-        share.plot(list(percentiles.values()), [float(name[1:]) / 100 for name in percentiles], "k-", lw=1.2)
+        share.plot(
+            list(percentiles.values()),
+            [float(name[1:]) / 100 for name in percentiles],
+            "k-",
+            lw=1.2,
+        )
         share.yaxis.set_major_formatter(PercentFormatter(1.0))
         share.set(title="trajectories within a limit", ylabel="share", ylim=(0, 1.02))
         _limit_lines((number, share), inspection["limits"], index)
@@ -120,14 +151,27 @@ def _limit_lines(axes: Sequence[Axes], limits: list[dict[str, Any]], index: int)
 
 def calibration(offline: dict[str, Any]) -> str:
     """Forecast against logged cost-to-go, one panel per constraint."""
-    forecasts, logged = np.array(offline["calibration"]["forecast"]), np.array(offline["calibration"]["logged"])
+    forecasts, logged = (
+        np.array(offline["calibration"]["forecast"]),
+        np.array(offline["calibration"]["logged"]),
+    )
     names = offline["criteria"]
     with matplotlib.rc_context(STYLE):
         figure, axes = canvas(len(names))
         for name, axis, expected, found in zip(names, axes, forecasts.T, logged.T, strict=True):
             low = expected < found
-            axis.scatter(found[~low], expected[~low], s=5, c=ACCEPTED, alpha=0.5, linewidths=0, label="too high")
-            axis.scatter(found[low], expected[low], s=5, c=REJECTED, alpha=0.5, linewidths=0, label="too low")
+            axis.scatter(
+                found[~low],
+                expected[~low],
+                s=5,
+                c=ACCEPTED,
+                alpha=0.5,
+                linewidths=0,
+                label="too high",
+            )
+            axis.scatter(
+                found[low], expected[low], s=5, c=REJECTED, alpha=0.5, linewidths=0, label="too low"
+            )
             ends = [min(found.min(), expected.min()), max(found.max(), expected.max())]
             axis.plot(ends, ends, "k--", lw=1, label="exact")
             axis.set(title=name, xlabel="logged cost-to-go", ylabel="forecast cost-to-go")
@@ -146,8 +190,12 @@ def error_by_progress(offline: dict[str, Any]) -> str:
             bias = [stretch["bias"][place] for stretch in stretches]
             axis.axhline(0, color="k", lw=0.8)
             axis.plot(course, absolute, ".-", lw=1, color="k", label="mean absolute error")
-            axis.plot(course, bias, ".-", lw=1, color=REJECTED, label="bias (below 0: forecast too low)")
-            axis.set(title=name, xlabel="percent of the trajectory gone", ylabel="cost", xlim=(0, 100))
+            axis.plot(
+                course, bias, ".-", lw=1, color=REJECTED, label="bias (below 0: forecast too low)"
+            )
+            axis.set(
+                title=name, xlabel="percent of the trajectory gone", ylabel="cost", xlim=(0, 100)
+            )
             axis.legend()
         return svg(figure)
 
@@ -160,12 +208,25 @@ def limits_offline(offline: dict[str, Any]) -> str:
         figure, (supported, wrong) = canvas(2)
         shares = [100 * evidence["support"]["share"] for evidence in offline["limits"]]
         bars = supported.bar(places, shares, width=0.6, color=DATA)
-        supported.bar_label(bars, [evidence["support"]["num_within"] for evidence in offline["limits"]], fontsize=8)
-        supported.set(title="training trajectories within the limit", ylabel="percent (above: how many)")
-        kinds = (("missed_before", REJECTED, "missed overruns"), ("false_alarms", DATA, "false alarms"))
+        supported.bar_label(
+            bars, [evidence["support"]["num_within"] for evidence in offline["limits"]], fontsize=8
+        )
+        supported.set(
+            title="training trajectories within the limit", ylabel="percent (above: how many)"
+        )
+        kinds = (
+            ("missed_before", REJECTED, "missed overruns"),
+            ("false_alarms", DATA, "false alarms"),
+        )
         for offset, (key, colour, label) in zip((-0.2, 0.2), kinds, strict=True):
             found = [evidence["verification"][key] for evidence in offline["limits"]]
-            bars = wrong.bar(places + offset, [100 * (share or 0) for share in found], 0.38, color=colour, label=label)
+            bars = wrong.bar(
+                places + offset,
+                [100 * (share or 0) for share in found],
+                0.38,
+                color=colour,
+                label=label,
+            )
             wrong.bar_label(bars, [percent(share) for share in found], fontsize=8)
         wrong.set(
             title="the critic's word on logged actions",
@@ -201,7 +262,8 @@ def _phase(axis: Axes, rows: list[dict[str, Any]], phase: str, terms: list[str])
 
 
 def _of_constraints(names: list[str]) -> list[tuple[str, list[str]]]:
-    """What figures are called, and the names of each: several where there are several constraints."""
+    """What figures are called, and the names of each: several where there are several
+    constraints."""
     found: dict[str, list[str]] = {}
     for name in names:
         what = re.sub(r"_\d+$", "", name.rpartition("/")[2]).replace("_", " ")
@@ -209,9 +271,17 @@ def _of_constraints(names: list[str]) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-def _figure(axis: Axes, rows: list[dict[str, Any]], title: str, names: list[str], limit: Sequence[float]) -> None:
+def _figure(
+    axis: Axes, rows: list[dict[str, Any]], title: str, names: list[str], limit: Sequence[float]
+) -> None:
     for place, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
-        _curve(axis, rows, name, f"cost {place + 1}" if len(names) > 1 else "while training", color=colour)
+        _curve(
+            axis,
+            rows,
+            name,
+            f"cost {place + 1}" if len(names) > 1 else "while training",
+            color=colour,
+        )
         if limit:
             axis.axhline(limit[place], color=colour, lw=0.8, ls="--", label="limit")
     axis.set_title(title)
@@ -222,11 +292,15 @@ def _curve(axis: Axes, rows: list[dict[str, Any]], key: str, label: str, **style
     axis.plot([row["update"] for row in own], [row[key] for row in own], lw=1, label=label, **style)
 
 
-def _judged(axis: Axes, rows: list[dict[str, Any]], what: str, constraint: int | None = None) -> None:
+def _judged(
+    axis: Axes, rows: list[dict[str, Any]], what: str, constraint: int | None = None
+) -> None:
     names = list(rows[0]["evaluation"])
     for name, colour in zip(names, colours(len(names)), strict=True):
         found = [row["evaluation"][name] for row in rows]
-        values = [seen["return"] if constraint is None else seen["cost"][constraint] for seen in found]
+        values = [
+            seen["return"] if constraint is None else seen["cost"][constraint] for seen in found
+        ]
         axis.plot([row["update"] for row in rows], values, ".-", lw=1, color=colour, label=name)
         if constraint is not None:
             axis.axhline(found[0]["limit"][constraint], color=colour, lw=0.8, ls="--")

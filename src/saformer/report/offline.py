@@ -43,7 +43,9 @@ def offline_summary(offline: dict[str, Any]) -> str:
 
 def offline_table(offline: dict[str, Any]) -> Table:
     """For the terminal."""
-    caption = "\n".join([offline_summary(offline), *(f"warning: {text}" for text in offline["warnings"])])
+    caption = "\n".join(
+        [offline_summary(offline), *(f"warning: {text}" for text in offline["warnings"])]
+    )
     return terminal_table(HEADINGS, _rows(offline), caption=caption, title=offline["label"])
 
 
@@ -108,7 +110,9 @@ def _nats(value: float | None) -> str:
 
 
 def _error_rows(offline: dict[str, Any]) -> list[list[Cell]]:
-    names = [f"critic: cost-to-go ({name})" for name in offline["criteria"]] + ["actor: return-to-go"]
+    names = [f"critic: cost-to-go ({name})" for name in offline["criteria"]] + [
+        "actor: return-to-go"
+    ]
     return [
         [(text, "") for text in (name, *_error_cells(errors))]
         for name, errors in zip(names, [*offline["critic"], offline["return_to_go"]], strict=True)

@@ -14,7 +14,8 @@ from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 
 SHIELDED = (
-    " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says nothing of what was "
+    " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says "
+    "nothing of what was "
     "learnt: judge that without the shield."
 )
 
@@ -29,8 +30,10 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         f'<p class="lead">{html.escape(summary(evaluation))}.</p>',
         verdict_html(evaluation),
         '<p class="note">Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns '
-        "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), at most 1.25. "
-        "Redrawn: steps that took more than one round of proposals. Fallback: steps in which no round held a safe "
+        "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored "
+        "return), at most 1.25. "
+        "Redrawn: steps that took more than one round of proposals. Fallback: steps in which no "
+        "round held a safe "
         "candidate (by reserve: in which the limit was at stake). "
         f"Both are 0 for agents that propose nothing.{_of_the_shield(evaluation)}</p>",
         section("Cost and return against the limit", rollouts.cost_and_return(evaluation)),
@@ -43,7 +46,11 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         *_decisions(trace),
         *exploration(run),
         *learning(run),
-        *how_it_was_made(run, command, {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]}),
+        *how_it_was_made(
+            run,
+            command,
+            {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]},
+        ),
     ]
     return write_page(path, spec.task_name, parts)
 
@@ -59,7 +66,9 @@ def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
         return f"trained for the limit {spec.limit} = {numbers(spec.agent_config['limit'])} alone"
     if spec.finetuning is not None:
         return f"fine-tuned to {', '.join(spec.finetuning['limits'])} from {spec.finetuning['from']['run']}"
-    return f"one policy, asked to keep {len(evaluation['verdicts'])} limits it was not retrained for"
+    return (
+        f"one policy, asked to keep {len(evaluation['verdicts'])} limits it was not retrained for"
+    )
 
 
 def _decisions(trace: dict[str, Any]) -> list[str]:
@@ -67,8 +76,10 @@ def _decisions(trace: dict[str, Any]) -> list[str]:
         return []
     telling = max(trace["decisions"], key=lambda moment: moment["balance"])
     caption = (
-        "Each point is a proposed return and action, at the cost that the critic forecasts for it. Candidates beyond "
-        "the remaining budget are rejected; of the rest, the one that asks for the highest return is executed. "
+        "Each point is a proposed return and action, at the cost that the critic forecasts for "
+        "it. Candidates beyond "
+        "the remaining budget are rejected; of the rest, the one that asks for the highest "
+        "return is executed. "
         "By reserve, the expected one is, until the limit is at stake."
     )
     return [section("One decision", rollouts.decision(telling, trace["data"]["criteria"]), caption)]

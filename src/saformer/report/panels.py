@@ -67,10 +67,17 @@ def line_panels(panels: Sequence[Panel], *, columns: int, log_x: bool = False) -
                 axis.set_xscale("log", base=2)
             axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         found = {
-            label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+            label: handle
+            for axis in axes
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
         }
         if len(found) > 1:
-            figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=min(5, len(found)))
+            figure.legend(
+                list(found.values()),
+                list(found),
+                loc="outside lower center",
+                ncols=min(5, len(found)),
+            )
         return svg(figure)
 
 
@@ -88,7 +95,11 @@ def cloud_panels(clouds: Sequence[Cloud], *, columns: int) -> str:
 
 def _draw(axis: Axes, line: Line, number: int, count: int) -> None:
     colour = colours(count)[number]
-    style: Any = {"color": colour, "ls": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
+    style: Any = {
+        "color": colour,
+        "ls": LINES[number % len(LINES)],
+        "marker": MARKERS[number % len(MARKERS)],
+    }
     axis.plot(line.x, line.y, lw=1.2, ms=3.5, label=line.label, **style)
     if len(line.low):
         axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)

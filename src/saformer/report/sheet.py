@@ -109,10 +109,18 @@ def markdown(document: Document) -> str:
             lines += ["", part.note, ""] if part.note else [""]
         elif isinstance(part, Drawing):
             number += 1
-            lines += [f"![{part.title}]({document.name}-{number}.svg)", "", *([part.note, ""] if part.note else [])]
+            lines += [
+                f"![{part.title}]({document.name}-{number}.svg)",
+                "",
+                *([part.note, ""] if part.note else []),
+            ]
         else:
             lines += [*(f"- {line}" if len(part.lines) > 1 else line for line in part.lines), ""]
-    lines += ["## How this was made", "", *(f"- {name}: {value}" for name, value in _made(document.made))]
+    lines += [
+        "## How this was made",
+        "",
+        *(f"- {name}: {value}" for name, value in _made(document.made)),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -125,18 +133,24 @@ def _html(part: Part) -> str:
     title = f"<h2>{html.escape(part.title)}</h2>" if part.title else ""
     if len(part.lines) == 1:
         return f"{title}<p>{html.escape(part.lines[0])}</p>"
-    return title + "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in part.lines) + "</ul>"
+    return (
+        title + "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in part.lines) + "</ul>"
+    )
 
 
 def _failures(document: Document) -> str:
     if not document.failed:
         return ""
-    said = "".join(f"<li>{html.escape(one['what'])}: {html.escape(one['why'])}</li>" for one in document.failed)
+    said = "".join(
+        f"<li>{html.escape(one['what'])}: {html.escape(one['why'])}</li>" for one in document.failed
+    )
     return f'<div class="caution">What is missing here, because it failed:<ul>{said}</ul></div>'
 
 
 def _described(made: Mapping[str, Any]) -> str:
-    shown = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in _made(made))
+    shown = "".join(
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in _made(made)
+    )
     return f"<dl>{shown}</dl>"
 
 

@@ -10,7 +10,18 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-HEADINGS = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share", "redrawn", "fallback")
+HEADINGS = (
+    "limit",
+    "met",
+    "cost",
+    "worst",
+    "within (95%)",
+    "return",
+    "frontier",
+    "share",
+    "redrawn",
+    "fallback",
+)
 SHIELD = "shield"
 """Named where there was one."""
 SHIELDED_HEADINGS = (*HEADINGS[:8], "shielded")
@@ -30,10 +41,15 @@ def summary(evaluation: dict[str, Any]) -> str:
     verdicts, criteria = evaluation["verdicts"], evaluation["criteria"]
     name = f"{evaluation['name']}: " if evaluation["beside"] else ""
     known = any(correlation is not None for correlation in evaluation["rank_correlations"])
-    obeyed = f"rank correlation of limit and cost {_rounded(evaluation['rank_correlations'])}, " if known else ""
+    obeyed = (
+        f"rank correlation of limit and cost {_rounded(evaluation['rank_correlations'])}, "
+        if known
+        else ""
+    )
     costs = f"; costs: {', '.join(criteria)}" if len(criteria) > 1 else ""
     return (
-        f"{name}{evaluation['limits_met']} of {len(verdicts)} limits met (tolerance {evaluation['tolerance']:g}, "
+        f"{name}{evaluation['limits_met']} of {len(verdicts)} limits met (tolerance "
+        f"{evaluation['tolerance']:g}, "
         f"{verdicts[0]['num_episodes']} episodes each), {obeyed}"
         f"frontier share {_rounded([evaluation['frontier_share']])}, "
         f"{evaluation['decisions_per_second']:.0f} decisions per second{costs}"
@@ -57,7 +73,11 @@ def verdict_html(evaluation: dict[str, Any]) -> str:
 
 
 def terminal_table(
-    headings: Sequence[str], rows: Sequence[Sequence[Cell]], *, caption: str = "", title: str | None = None
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    caption: str = "",
+    title: str | None = None,
 ) -> Table:
     """Rows of cells, the first column to the left."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
@@ -106,13 +126,22 @@ def _columns(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Cel
     """Headings and rows: limit by limit, and under each all that were judged."""
     judged = [evaluation, *evaluation["beside"]]
     if evaluation.get("rate") is not None:
-        return CALIBRATED_HEADINGS, [_calibrated_row(evaluation, place) for place in range(len(evaluation["verdicts"]))]
+        return CALIBRATED_HEADINGS, [
+            _calibrated_row(evaluation, place) for place in range(len(evaluation["verdicts"]))
+        ]
     if len(judged) == 1 and not has_shield(evaluation):
-        return HEADINGS, [_row(verdict, evaluation["name"], headings=HEADINGS) for verdict in evaluation["verdicts"]]
+        return HEADINGS, [
+            _row(verdict, evaluation["name"], headings=HEADINGS)
+            for verdict in evaluation["verdicts"]
+        ]
     headings = SHIELDED_HEADINGS + (("policy",) if len(judged) > 1 else ())
     by_limit = zip(*(one["verdicts"] for one in judged), strict=True)
     names = [one["name"] for one in judged]
-    rows = [_row(*each, headings=headings) for verdicts in by_limit for each in zip(verdicts, names, strict=True)]
+    rows = [
+        _row(*each, headings=headings)
+        for verdicts in by_limit
+        for each in zip(verdicts, names, strict=True)
+    ]
     return headings, rows
 
 

@@ -41,7 +41,9 @@ def is_unfinished(path: Path) -> bool:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint: at any moment the old or the new one is there, whole."""
     tensors = {
-        f"{group}/{name}": t.contiguous() for group, part in checkpoint.groups.items() for name, t in part.items()
+        f"{group}/{name}": t.contiguous()
+        for group, part in checkpoint.groups.items()
+        for name, t in part.items()
     }
     metadata = {"version": str(VERSION), "facts": json.dumps(checkpoint.facts)}
     unfinished = path.with_name(f".{path.name}{UNFINISHED}")
@@ -50,10 +52,14 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     os.replace(unfinished, path)
 
 
-def load_checkpoint(path: Path, *, groups: tuple[str, ...] | None = None, device: str = "cpu") -> Checkpoint:
+def load_checkpoint(
+    path: Path, *, groups: tuple[str, ...] | None = None, device: str = "cpu"
+) -> Checkpoint:
     """Read a checkpoint back, or only some of its groups."""
     if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint at {path}; train first, or check the run's path")
+        raise FileNotFoundError(
+            f"there is no checkpoint at {path}; train first, or check the run's path"
+        )
     found: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, framework="pt", device=device) as file:
@@ -63,14 +69,18 @@ def load_checkpoint(path: Path, *, groups: tuple[str, ...] | None = None, device
                 if groups is None or group in groups:
                     found.setdefault(group, {})[name] = file.get_tensor(key)
     except SafetensorError as error:
-        raise ValueError(f"{path} is truncated or damaged ({error}); restore it from a copy, or train again") from None
+        raise ValueError(
+            f"{path} is truncated or damaged ({error}); restore it from a copy, or train again"
+        ) from None
     return Checkpoint(found, facts)
 
 
 def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     if metadata.get("version") != str(VERSION):
         written = metadata.get("version", "an unknown version")
-        raise ValueError(f"{path} was written in checkpoint version {written}; this version reads {VERSION}")
+        raise ValueError(
+            f"{path} was written in checkpoint version {written}; this version reads {VERSION}"
+        )
     facts: dict[str, Any] = json.loads(metadata["facts"])
     return facts
 

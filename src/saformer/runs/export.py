@@ -1,9 +1,11 @@
-"""Exports: what a run has learnt, without what it learnt from and without what would let it learn on.
+"""Exports: what a run has learnt, without what it learnt from and without what would let it learn
+on.
 
 run.json              what the run is          done.json      how its training ended
-weights.safetensors   the model ("model"), and what each stored trajectory earned and cost ("totals")
-calibration.json      what the run was calibrated for, if that was with these very weights
-export.json           how it was trained, its environment, the precision and the checksum of the weights
+weights.safetensors   the model ("model"), and what each stored trajectory earned and cost
+("totals") calibration.json      what the run was calibrated for, if that was with these very
+weights export.json           how it was trained, its environment, the precision and the checksum of
+the weights
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """What matrices can be kept in."""
 
 
-def narrowed(weights: Mapping[str, Tensor], parameters: Collection[str], dtype: str) -> dict[str, Tensor]:
+def narrowed(
+    weights: Mapping[str, Tensor], parameters: Collection[str], dtype: str
+) -> dict[str, Tensor]:
     """The weights with matrices among `parameters` in this precision.
 
-    Vectors (biases, gains, multipliers) and buffers (statistics, bounds, targets) stay as they are: they are few, and
-    rounding a statistic would move every quantity that it scales.
+    Vectors (biases, gains, multipliers) and buffers (statistics, bounds, targets) stay as they are:
+    they are few, and rounding a statistic would move every quantity that it scales.
     """
     return {
         name: value.to(DTYPES[dtype]) if name in parameters and value.ndim > 1 else value
@@ -40,7 +44,10 @@ def narrowed(weights: Mapping[str, Tensor], parameters: Collection[str], dtype: 
 
 def widened(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights as they are loaded: in float32, whatever they were kept in."""
-    return {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in weights.items()}
+    return {
+        name: value.float() if value.dtype == torch.bfloat16 else value
+        for name, value in weights.items()
+    }
 
 
 def write_export(
@@ -50,7 +57,8 @@ def write_export(
     facts: dict[str, Any],
     findings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """A new folder that holds the run's spec, these groups of tensors, these facts, and findings by their files' names.
+    """A new folder that holds the run's spec, these groups of tensors, these facts, and findings by
+    their files' names.
 
     All of it or nothing.
     """
@@ -60,7 +68,9 @@ def write_export(
     made = Run(unfinished)
     copy_description(run, made)
     save_checkpoint(made.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
-    shutil.copymode(made.spec_path, made.weights_path)  # safetensors would keep others from reading it
+    shutil.copymode(
+        made.spec_path, made.weights_path
+    )  # safetensors would keep others from reading it
     described = {made.export_path.name: {**facts, "sha256": _digest(made.weights_path)}}
     for name, found in {**described, **(findings or {})}.items():
         made.write_json(name, found)
@@ -69,7 +79,8 @@ def write_export(
 
 
 def copy_description(run: Run, to: Run) -> None:
-    """Put what a run is, and how its training ended, into another folder: all that a report reads beside findings."""
+    """Put what a run is, and how its training ended, into another folder: all that a report reads
+    beside findings."""
     to.path.mkdir(parents=True, exist_ok=True)
     for name in (run.spec_path.name, "done.json"):
         if (run.path / name).exists():
@@ -78,16 +89,23 @@ def copy_description(run: Run, to: Run) -> None:
 
 def read_model(run: Run) -> dict[str, Tensor]:
     """The weights of a run or an export, in float32 whatever they were kept in."""
-    return widened(read_groups(run, "model") if run.is_export else run.load(groups=("model",)).groups["model"])
+    return widened(
+        read_groups(run, "model") if run.is_export else run.load(groups=("model",)).groups["model"]
+    )
 
 
 def read_groups(run: Run, group: str, *, optional: bool = False) -> dict[str, Tensor]:
-    """One group of an export's tensors, checked to be what was exported; an optional one may be empty."""
+    """One group of an export's tensors, checked to be what was exported; an optional one may be
+    empty."""
     _check_is_there(run.weights_path)
     found = load_checkpoint(run.weights_path, groups=(group,))
-    if _digest(run.weights_path) != read_facts(run)["sha256"] or found.facts.get("spec") != run.spec.digest:
+    if (
+        _digest(run.weights_path) != read_facts(run)["sha256"]
+        or found.facts.get("spec") != run.spec.digest
+    ):
         raise ValueError(
-            f"{run.weights_path} is not what was exported with {run.export_path.name} and {run.spec_path.name}: "
+            f"{run.weights_path} is not what was exported with {run.export_path.name} and "
+            f"{run.spec_path.name}: "
             "something was damaged or exchanged; copy the whole folder again"
         )
     return found.groups.get(group, {}) if optional else found.groups[group]
@@ -102,13 +120,18 @@ def read_facts(run: Run) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{run.export_path} is damaged ({error}); copy the export again") from None
     if missing:
-        raise ValueError(f"{run.export_path} is damaged: it has no {', '.join(sorted(missing))}; copy the export again")
+        raise ValueError(
+            f"{run.export_path} is damaged: it has no {', '.join(sorted(missing))}; copy the "
+            "export again"
+        )
     return facts
 
 
 def _check_is_there(path: Path) -> None:
     if not path.exists():
-        raise FileNotFoundError(f"{path.parent} is not a whole export: it has no {path.name}; copy it again")
+        raise FileNotFoundError(
+            f"{path.parent} is not a whole export: it has no {path.name}; copy it again"
+        )
 
 
 def _digest(path: Path) -> str:

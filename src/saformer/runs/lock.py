@@ -17,7 +17,8 @@ LOCK = ".lock"
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Refuse to begin while another process is within; however that one ends, the way is free again."""
+    """Refuse to begin while another process is within; however that one ends, the way is free
+    again."""
     with (folder / LOCK).open("a+") as file:
         if fcntl is not None:
             try:
@@ -26,7 +27,8 @@ def alone_in(folder: Path) -> Iterator[None]:
                 file.seek(0)
                 who = file.read().strip() or "another one"
                 raise RuntimeError(
-                    f"{folder} is being written by process {who}; wait until it has finished, or stop it first"
+                    f"{folder} is being written by process {who}; wait until it has finished, or "
+                    "stop it first"
                 ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

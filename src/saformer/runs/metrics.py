@@ -1,7 +1,7 @@
 """How what updates measure is named in rows of metrics.
 
-PHASE/TERM is a term of a phase's loss. PHASE/watched/FIGURE is no part of it: a multiplier, an expected cost.
-PHASE/gradient_norm stands beside both.
+PHASE/TERM is a term of a phase's loss. PHASE/watched/FIGURE is no part of it: a multiplier, an
+expected cost. PHASE/gradient_norm stands beside both.
 """
 
 from __future__ import annotations

@@ -16,7 +16,11 @@ def is_pretrained(path: str | Path) -> bool:
 def pretrained_names() -> list[str]:
     """What there is: pretrained:NAME for each."""
     bundled = _bundled()
-    return sorted(folder.name for folder in bundled.iterdir() if folder.is_dir()) if bundled.is_dir() else []
+    return (
+        sorted(folder.name for folder in bundled.iterdir() if folder.is_dir())
+        if bundled.is_dir()
+        else []
+    )
 
 
 def folder_of(path: str | Path) -> Path:
@@ -28,7 +32,11 @@ def check_is_there(path: str | Path) -> None:
     """Say which there are if this names a pretrained policy that is not."""
     name, names = str(path).removeprefix(PREFIX), pretrained_names()
     if is_pretrained(path) and name not in names:
-        there = f"there are {', '.join(PREFIX + one for one in names)}" if names else "this version comes with none"
+        there = (
+            f"there are {', '.join(PREFIX + one for one in names)}"
+            if names
+            else "this version comes with none"
+        )
         raise ValueError(f"there is no pretrained policy {name!r}; {there}")
 
 

@@ -12,14 +12,19 @@ PACKAGE = Path(__file__).parents[1]
 
 @cache
 def commit() -> str:
-    """Of the checkout that this package lies in; where it lies in none, what $SAFORMER_COMMIT says."""
+    """Of the checkout that this package lies in; where it lies in none, what $SAFORMER_COMMIT
+    says."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(PACKAGE), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # else another project's checkout would be named
-        return git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain", ".") else "")
+        git(
+            "ls-files", "--error-unmatch", "__init__.py"
+        )  # else another project's checkout would be named
+        return git("rev-parse", "--short", "HEAD") + (
+            " with changes" if git("status", "--porcelain", ".") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("SAFORMER_COMMIT", "unknown")

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from saformer.runs import pretrained
-from saformer.runs.checkpoint import Checkpoint, is_unfinished, load_checkpoint, save_checkpoint, write_atomically
+from saformer.runs.checkpoint import (
+    Checkpoint,
+    is_unfinished,
+    load_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
 from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
@@ -16,11 +22,11 @@ from saformer.runs.spec import RunSpec
 class Run:
     """Where a run keeps its spec, its metrics, its checkpoint and its results.
 
-    run.json                 what it is            metrics.jsonl      one row per report, as it trains
-    checkpoint.safetensors   all of its state      done.json          written last, when training has finished
-    evaluation.json, trace.json                    what `evaluate` found
-    calibration.json         what `calibrate` found to be kept back of limits, for each violation rate
-    episodes.jsonl           of a run that was fine-tuned: one row per episode that it explored
+    run.json                 what it is            metrics.jsonl      one row per report, as it
+    trains checkpoint.safetensors   all of its state      done.json          written last, when
+    training has finished evaluation.json, trace.json                    what `evaluate` found
+    calibration.json         what `calibrate` found to be kept back of limits, for each violation
+    rate episodes.jsonl           of a run that was fine-tuned: one row per episode that it explored
     reserve.safetensors      what verification by reserve needs to know, once it was asked for
     export.json, weights.safetensors               of an export, in place of metrics and checkpoint
     """
@@ -30,17 +36,23 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, spec: RunSpec) -> Run:
-        """Begin a run, or return to an unfinished one of the same spec that has no checkpoint yet."""
+        """Begin a run, or return to an unfinished one of the same spec that has no checkpoint
+        yet."""
         run = cls(path)
         if run.is_export:
-            raise FileExistsError(f"{path} holds an export, which cannot be trained; choose another folder with --out")
+            raise FileExistsError(
+                f"{path} holds an export, which cannot be trained; choose another folder with --out"
+            )
         if run.spec_path.exists():
             if run.is_done or run.checkpoint_path.exists():
                 raise FileExistsError(
-                    f"{path} already holds a run; continue it with --resume, or choose another folder with --out"
+                    f"{path} already holds a run; continue it with --resume, or choose another "
+                    "folder with --out"
                 )
         elif run.path.exists() and any(not is_unfinished(path) for path in run.path.iterdir()):
-            raise FileExistsError(f"{path} exists and is not a run; choose another folder with --out")
+            raise FileExistsError(
+                f"{path} exists and is not a run; choose another folder with --out"
+            )
         run.path.mkdir(parents=True, exist_ok=True)
         write_atomically(run.spec_path, json.dumps(spec.plain(), indent=2))
         run.metrics_path.unlink(missing_ok=True)
@@ -84,7 +96,9 @@ class Run:
         try:
             return RunSpec.from_plain(json.loads(self.spec_path.read_text()))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.spec_path} is damaged or of another version: {error!r}") from None
+            raise ValueError(
+                f"{self.spec_path} is damaged or of another version: {error!r}"
+            ) from None
 
     @property
     def is_export(self) -> bool:
@@ -108,14 +122,17 @@ class Run:
         """The latest checkpoint, checked to belong to this run."""
         if self.is_export:
             raise ValueError(
-                f"{self.path} is an export: it holds weights, and no optimiser state to go on with. Take the run that "
-                f"it was made from, or train one: saformer train {self.spec.task_name} --agent {self.spec.agent}"
+                f"{self.path} is an export: it holds weights, and no optimiser state to go on "
+                "with. Take the run that "
+                f"it was made from, or train one: saformer train {self.spec.task_name} --agent "
+                f"{self.spec.agent}"
             )
         checkpoint = load_checkpoint(self.checkpoint_path, groups=groups)
         written_by = checkpoint.facts.get("spec")
         if written_by != self.spec.digest:
             raise ValueError(
-                f"{self.checkpoint_path} belongs to another run ({written_by}), not to this one ({self.spec.digest}): "
+                f"{self.checkpoint_path} belongs to another run ({written_by}), not to this one "
+                f"({self.spec.digest}): "
                 "it was copied here, or run.json was changed"
             )
         return checkpoint
@@ -130,7 +147,8 @@ class Run:
         return self.read_rows(self.metrics_path.name)
 
     def read_rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """The rows of a file that is written line by line; a last line that was cut short is passed over."""
+        """The rows of a file that is written line by line; a last line that was cut short is passed
+        over."""
         path = self.path / name
         if not path.exists():
             return

@@ -51,9 +51,12 @@ class RunSpec:
         return stem_of(self.task, self.agent, self.seed, self.limit) + self.digest
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it; what few runs have only where there is some, so that runs from before it are the same."""
+        """As JSON keeps it; what few runs have only where there is some, so that runs from before
+        it are the same."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {name: value for name, value in plain.items() if name not in RARE or value is not None}
+        return {
+            name: value for name, value in plain.items() if name not in RARE or value is not None
+        }
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> RunSpec:

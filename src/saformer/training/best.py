@@ -11,17 +11,22 @@ from saformer.training.judging import Judged
 
 Merit = tuple[int, int, float, float]
 LOSS = 0.05
-"""A limit that was met at first is not kept by giving up so much of what was earned: anyone can stand still."""
+"""A limit that was met at first is not kept by giving up so much of what was earned: anyone can
+stand still."""
 
 
 def merit(found: Judged, first: Judged) -> Merit:
-    """How good an evaluation was, to be compared: how many limits are met, how many surely hold, by how little the
-    others are overrun, and the mean return. Limits whose return was lost since the first evaluation count as neither.
+    """How good an evaluation was, to be compared: how many limits are met, how many surely hold, by
+    how little the others are overrun, and the mean return. Limits whose return was lost since the
+    first evaluation count as neither.
 
-    Overruns are shares of the limits; evaluations of a run are under the same limits, so the order does not depend on
-    the units of costs or rewards.
+    Overruns are shares of the limits; evaluations of a run are under the same limits, so the order
+    does not depend on the units of costs or rewards.
     """
-    every, kept = found.values(), {name for name, one in found.items() if keeps_return(one, first[name])}
+    every, kept = (
+        found.values(),
+        {name for name, one in found.items() if keeps_return(one, first[name])},
+    )
     return (
         sum(bool(found[name]["met"]) for name in kept),
         sum(bool(found[name]["holds"]) for name in kept),
@@ -32,7 +37,9 @@ def merit(found: Judged, first: Judged) -> Merit:
 
 def keeps_return(found: dict[str, Any], first: dict[str, Any]) -> bool:
     """Whether a limit that was met at first still earns nearly as much."""
-    return not first["met"] or bool(found["return"] >= first["return"] - LOSS * abs(first["return"]))
+    return not first["met"] or bool(
+        found["return"] >= first["return"] - LOSS * abs(first["return"])
+    )
 
 
 def settled(found: Judged, first: Judged) -> set[str]:

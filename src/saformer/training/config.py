@@ -9,7 +9,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Optimisation. The defaults are the paper's Table 6; what it leaves open is noted in docs/deviations.md."""
+    """Optimisation. The defaults are the paper's Table 6; what it leaves open is noted in
+    docs/deviations.md."""
 
     updates: int = 100_000
     """Gradient steps; the paper counts 5,000 to an epoch."""
@@ -24,11 +25,12 @@ class FitConfig:
     gradient_clip: float = 0.25
     """Largest norm of a phase's gradient."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What transformer blocks are computed in while training; auto: bfloat16 on a GPU, and on a CPU that multiplies it
-    if the width is at least 128, else float32."""
+    """What transformer blocks are computed in while training; auto: bfloat16 on a GPU, and on a CPU
+    that multiplies it if the width is at least 128, else float32."""
     compile: Literal["auto", "record", "off"] = "auto"
-    """auto: on a GPU, compile the losses and replay whole updates as a CUDA graph; on a CPU nothing: it is slower.
-    record: only the graph, which begins at once (compiling takes a minute or so). off: neither."""
+    """auto: on a GPU, compile the losses and replay whole updates as a CUDA graph; on a CPU
+    nothing: it is slower. record: only the graph, which begins at once (compiling takes a minute or
+    so). off: neither."""
     report_every: int = 100
     """Updates between rows of metrics."""
     checkpoint_every: int = 1000

@@ -1,4 +1,5 @@
-"""Dropout that is a function: of a run's seed, of the update, of the place in the network and of the element.
+"""Dropout that is a function: of a run's seed, of the update, of the place in the network and of
+the element.
 
 It needs no generator, so a run drops the same whether it is trained alone or packed beside others.
 """
@@ -13,7 +14,8 @@ WORD = 0xFFFFFFFF
 
 
 def mixed(bits: Tensor) -> Tensor:
-    """murmur3's finaliser: every bit of the result depends on every bit that came in (int64 that holds 32 bits)."""
+    """murmur3's finaliser: every bit of the result depends on every bit that came in (int64 that
+    holds 32 bits)."""
     bits = bits ^ (bits >> 16)
     bits = (bits * 0x85EBCA6B) & WORD
     bits = bits ^ (bits >> 13)
@@ -33,7 +35,8 @@ def salts_of(keys: Tensor, first: int, count: int) -> Tensor:
 
 
 def kept(salt: Tensor, index: Tensor, rate: float) -> Tensor:
-    """Whether elements survive, given the salt of their place and their number within their model."""
+    """Whether elements survive, given the salt of their place and their number within their
+    model."""
     return mixed(((index * GOLDEN) & WORD) ^ (salt.long() & WORD)) >= threshold_of(rate)
 
 

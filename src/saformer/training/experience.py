@@ -63,7 +63,9 @@ class ExploredEpisode:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> ExploredEpisode:
         """As JSON kept it."""
-        return cls(**{**plain, **{name: tuple(plain[name]) for name in ("limit", "prompt", "cost")}})
+        return cls(
+            **{**plain, **{name: tuple(plain[name]) for name in ("limit", "prompt", "cost")}}
+        )
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,14 @@ class Target:
 
 
 def targets_for(
-    limits: Sequence[Limit], rows: Sequence[ExploredEpisode], factors: Sequence[float], *, count: int
+    limits: Sequence[Limit],
+    rows: Sequence[ExploredEpisode],
+    factors: Sequence[float],
+    *,
+    count: int,
 ) -> list[Target]:
-    """What to explore next: limits in turn, each attenuated by the factor after the one that it had last."""
+    """What to explore next: limits in turn, each attenuated by the factor after the one that it had
+    last."""
     visits = {limit.name: sum(row.limit_name == limit.name for row in rows) for limit in limits}
     targets = []
     for number in range(len(rows), len(rows) + count):
@@ -94,16 +101,19 @@ def targets_for(
 
 @dataclass(frozen=True)
 class Reference:
-    """What the cheapest tenth of the old data costs and earns, to hold explored episodes against."""
+    """What the cheapest tenth of the old data costs and earns, to hold explored episodes
+    against."""
 
     cost: tuple[float, ...]
     earned: float
     scale: float
-    """what returns are measured in: theirs, or their deviation in all the data where that is more"""
+    """what returns are measured in: theirs, or their deviation in all the data where that is
+    more"""
 
     @classmethod
     def of(cls, data: RelabelledStore) -> Reference:
-        """Medians; with several costs, the cheapest are those whose dearest cost, in units of its median, is least."""
+        """Medians; with several costs, the cheapest are those whose dearest cost, in units of its
+        median, is least."""
         costs, returns = data.episode_cost, data.episode_return
         dearest = (costs / np.maximum(np.median(costs, axis=0), 1e-9)).max(1)
         cheapest = dearest <= np.percentile(dearest, 10)
@@ -112,7 +122,8 @@ class Reference:
         return cls(tuple(np.median(costs[cheapest], axis=0).tolist()), earned, scale)
 
     def fault(self, row: ExploredEpisode) -> float:
-        """By which share an episode overran its target, and what it earned less than the data would for so low a cost.
+        """By which share an episode overran its target, and what it earned less than the data would
+        for so low a cost.
 
         To stand still costs little and teaches nothing else.
         """
@@ -125,19 +136,25 @@ class Reference:
 def next_fallback(
     rows: Sequence[ExploredEpisode], kinds: Sequence[Fallback], reference: Reference, *, lanes: int
 ) -> Fallback:
-    """How to explore the next round: each kind once, then as in the better of their latest rounds; every fourth round
-    tries another again."""
+    """How to explore the next round: each kind once, then as in the better of their latest rounds;
+    every fourth round tries another again."""
     before = rows[: len(rows) // lanes * lanes]  # a round that was interrupted goes on as it began
-    latest = {kind: [row for row in before if row.fallback == kind][-lanes:] for kind in dict.fromkeys(kinds)}
+    latest = {
+        kind: [row for row in before if row.fallback == kind][-lanes:]
+        for kind in dict.fromkeys(kinds)
+    }
     for kind, tried in latest.items():
         if not tried:
             return kind
-    ranked = sorted(latest, key=lambda kind: float(np.mean([reference.fault(row) for row in latest[kind]])))
+    ranked = sorted(
+        latest, key=lambda kind: float(np.mean([reference.fault(row) for row in latest[kind]]))
+    )
     return ranked[-1] if len(before) // lanes % 4 == 3 else ranked[0]
 
 
 def promising(rows: Sequence[ExploredEpisode]) -> list[int]:
-    """A quarter of these episodes: of the half whose cost lies nearest to the lowest target, those that earned most."""
+    """A quarter of these episodes: of the half whose cost lies nearest to the lowest target, those
+    that earned most."""
     lowest = np.min([row.limit for row in rows], axis=0)
     away = [float(np.abs(np.array(row.cost) / np.maximum(lowest, 1e-9) - 1).max()) for row in rows]
     near = sorted(range(len(rows)), key=lambda number: away[number])[: -(-len(rows) // 2)]
@@ -145,9 +162,11 @@ def promising(rows: Sequence[ExploredEpisode]) -> list[int]:
 
 
 def unspent(row: ExploredEpisode, before: Sequence[ExploredEpisode]) -> NDArray[np.float64]:
-    """[C] how much less an episode cost than the tightest limit explored so far that it kept; 0 if it kept none.
+    """[C] how much less an episode cost than the tightest limit explored so far that it kept; 0 if
+    it kept none.
 
-    To be shown what it cost as its limit teaches to spend a limit to the last, which is too much every second time.
+    To be shown what it cost as its limit teaches to spend a limit to the last, which is too much
+    every second time.
     """
     left = [np.subtract(other.limit, row.cost) for other in (*before, row)]
     kept = [one for one in left if (one >= 0).all()]
@@ -157,23 +176,31 @@ def unspent(row: ExploredEpisode, before: Sequence[ExploredEpisode]) -> NDArray[
 class Experience:
     """The episodes of a run, in its store and in the sampler that its updates draw from.
 
-    A row is written before its trajectory: a row without one is forgotten when the run goes on, so both always agree.
+    A row is written before its trajectory: a row without one is forgotten when the run goes on, so
+    both always agree.
     """
 
-    def __init__(self, run: Run, data: RelabelledStore, store: TrajectoryStore, sampler: GrowingSampler) -> None:
+    def __init__(
+        self, run: Run, data: RelabelledStore, store: TrajectoryStore, sampler: GrowingSampler
+    ) -> None:
         self._rows_path, self.data, self.sampler = run.path / EPISODES, data, sampler
         self.reference = Reference.of(data)
         before = store.as_of(run.spec.data_fingerprint)
         if before is None:
-            raise ValueError(f"{store.path} does not begin with the data that {run.path} was begun with")
+            raise ValueError(
+                f"{store.path} does not begin with the data that {run.path} was begun with"
+            )
         rows = [ExploredEpisode.from_plain(row) for row in run.read_rows(EPISODES)]
         if len(rows) < len(store) - len(before):
             raise ValueError(
-                f"{store.path} has {len(store) - len(before)} new trajectories, {self._rows_path} names {len(rows)}: "
+                f"{store.path} has {len(store) - len(before)} new trajectories, "
+                f"{self._rows_path} names {len(rows)}: "
                 "somebody else appended to it"
             )
         self.rows = rows[: len(store) - len(before)]
-        write_atomically(self._rows_path, "".join(f"{json.dumps(row.plain())}\n" for row in self.rows))
+        write_atomically(
+            self._rows_path, "".join(f"{json.dumps(row.plain())}\n" for row in self.rows)
+        )
         self._store = store
         for row in self.rows:
             self._learn_from(row, store[len(before) + row.number])
@@ -182,9 +209,16 @@ class Experience:
         return len(self.rows)
 
     def add(
-        self, episode: Episode, target: Target, *, update: int, fallback: Fallback, broke_ceiling: bool
+        self,
+        episode: Episode,
+        target: Target,
+        *,
+        update: int,
+        fallback: Fallback,
+        broke_ceiling: bool,
     ) -> ExploredEpisode:
-        """Keep an episode. Unfinished ones are stored but not learnt from: what they would have cost is unknown."""
+        """Keep an episode. Unfinished ones are stored but not learnt from: what they would have
+        cost is unknown."""
         cost = discounted(episode.cost, self.data.cost_discount).sum(0)
         trajectory = self._storable(episode)
         row = ExploredEpisode(
@@ -220,13 +254,18 @@ class Experience:
             self.sampler.favour(promising(whole[: self.sampler.num_trajectories]))
 
     def _storable(self, episode: Episode) -> Trajectory:
-        """With the columns that the store has: those that are criteria as they were costed, others unknown."""
+        """With the columns that the store has: those that are criteria as they were costed, others
+        unknown."""
         trajectory, columns = episode.trajectory, {}
-        if len(trajectory) > self._store.environment.horizon:  # the environment did not end it, so nobody knows its end
+        if (
+            len(trajectory) > self._store.environment.horizon
+        ):  # the environment did not end it, so nobody knows its end
             trajectory = replace(trajectory, terminated=False, truncated=False)
         for name in self._store.column_names:
             stored = self._store.steps[name]
-            columns[name] = np.full((len(trajectory), *stored.shape[1:]), np.nan, dtype=stored.dtype)
+            columns[name] = np.full(
+                (len(trajectory), *stored.shape[1:]), np.nan, dtype=stored.dtype
+            )
             for place, criterion in enumerate(self.data.criteria):
                 if criterion.name == name:
                     columns[name][:] = episode.cost[:, place].reshape(-1, *(1,) * (stored.ndim - 1))
@@ -234,12 +273,14 @@ class Experience:
 
 
 def check_criteria(data: RelabelledStore, store: TrajectoryStore) -> None:
-    """New trajectories know states, actions and rewards; of other columns, only those that are costs themselves."""
+    """New trajectories know states, actions and rewards; of other columns, only those that are
+    costs themselves."""
     for criterion in data.criteria:
         read = sorted(set(criterion.reads) & set(store.column_names))
         if read and criterion.name not in store.column_names:
             raise ValueError(
-                f"criterion {criterion.name!r} reads {', '.join(read)}, which is not recorded in new episodes: use a "
+                f"criterion {criterion.name!r} reads {', '.join(read)}, which is not recorded in "
+                "new episodes: use a "
                 "criterion of states and actions, or one that is a column itself"
             )
 

@@ -62,7 +62,8 @@ def explore(
 def shared_workers(workers: Workers, *, num_lanes: Sequence[int], num_steps: int) -> Workers:
     """As many for every rollout of a run, of these numbers of lanes in turn and `num_steps` in all.
 
-    One rollout alone may be too short for workers; but they are kept for the next one, if that wants as many.
+    One rollout alone may be too short for workers; but they are kept for the next one, if that
+    wants as many.
     """
     if workers != "auto":
         return workers
@@ -70,21 +71,24 @@ def shared_workers(workers: Workers, *, num_lanes: Sequence[int], num_steps: int
 
 
 def times_out(data: RelabelledStore) -> bool:
-    """Whether stored episodes were cut off at the horizon; otherwise an environment is expected to end them by then."""
+    """Whether stored episodes were cut off at the horizon; otherwise an environment is expected to
+    end them by then."""
     at_horizon = data.store.lengths >= data.store.environment.horizon
     return bool((at_horizon & np.asarray(data.store.episodes["truncated"])).any())
 
 
 @contextmanager
 def blamed_on_the_environment(doing: str, where: str) -> Iterator[None]:
-    """Whatever goes wrong while environments are stepped is said with what was being done, and where all else is."""
+    """Whatever goes wrong while environments are stepped is said with what was being done, and
+    where all else is."""
     try:
         yield
     except (StoppedExploringError, KeyboardInterrupt):
         raise
     except Exception as error:
         raise EnvironmentFailedError(
-            f"the environment failed while {doing}: {type(error).__name__}: {error}. What came before is saved in "
+            f"the environment failed while {doing}: {type(error).__name__}: {error}. What came "
+            "before is saved in "
             f"{where}; mend the environment and go on with resume (--resume)"
         ) from error
 
@@ -93,7 +97,11 @@ class _Watch:
     """Ends episodes that have spent more than the ceiling, and all of them if asked to stop."""
 
     def __init__(
-        self, num_lanes: int, ceiling: tuple[float, ...] | None, cost_discount: float, interrupt: Interrupt
+        self,
+        num_lanes: int,
+        ceiling: tuple[float, ...] | None,
+        cost_discount: float,
+        interrupt: Interrupt,
     ) -> None:
         self._ceiling, self._discount, self._interrupt = ceiling, cost_discount, interrupt
         self._spent: Any = 0.0

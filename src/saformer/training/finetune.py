@@ -1,4 +1,5 @@
-"""Algorithm 3: explore below a limit, relabel with what really happened, aggregate, train; until the limit holds."""
+"""Algorithm 3: explore below a limit, relabel with what really happened, aggregate, train; until
+the limit holds."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ from saformer.runs.run import Run
 from saformer.training.best import best_of, settled
 from saformer.training.config import FitConfig
 from saformer.training.experience import Experience, Target, next_fallback, targets_for
-from saformer.training.exploration import StoppedExploringError, blamed_on_the_environment, explore, shared_workers
+from saformer.training.exploration import (
+    StoppedExploringError,
+    blamed_on_the_environment,
+    explore,
+    shared_workers,
+)
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.finetune_events import FinetuneObserver, Outcome
 from saformer.training.fit import InterruptedTrainingError, in_mode
@@ -30,7 +36,8 @@ from saformer.training.judging import Judged, judge
 from saformer.training.trainer import Member, NonFiniteLossError, PackTrainer
 
 BEST = "best"
-"""The group of a checkpoint with the weights of the best evaluation, if they are not the model's."""
+"""The group of a checkpoint with the weights of the best evaluation, if they are not the
+model's."""
 
 
 def finetune(
@@ -47,14 +54,16 @@ def finetune(
     observer: FinetuneObserver | None = None,
     workers: Workers = "auto",
 ) -> Outcome:
-    """Explore, relabel, aggregate and train by turns, until every limit surely holds or the allowance is spent.
+    """Explore, relabel, aggregate and train by turns, until every limit surely holds or the
+    allowance is spent.
 
     Implements: Algorithm 3
 
-    `learnt` is the checkpoint that the agent came from; a run that has a checkpoint of its own goes on from there. What
-    the agent and the run end with are the weights of the best evaluation, which need not be the last.
-    Every episode is on disk before the next thing happens; Ctrl-C raises `InterruptedTrainingError` after saving,
-    environments that fail `EnvironmentFailedError`, a loss that is not finite `NonFiniteLossError`.
+    `learnt` is the checkpoint that the agent came from; a run that has a checkpoint of its own goes
+    on from there. What the agent and the run end with are the weights of the best evaluation, which
+    need not be the last. Every episode is on disk before the next thing happens; Ctrl-C raises
+    `InterruptedTrainingError` after saving, environments that fail `EnvironmentFailedError`, a loss
+    that is not finite `NonFiniteLossError`.
     """
     loop = _Loop(
         agent=agent,
@@ -75,18 +84,21 @@ def finetune(
                 loop.go_on(interrupt)
                 if interrupt.requested:
                     raise InterruptedTrainingError(
-                        f"stopped after {len(experience)} of {config.episodes} episodes; saved in {run.path}"
+                        f"stopped after {len(experience)} of {config.episodes} episodes; saved "
+                        f"in {run.path}"
                     )
         except KeyboardInterrupt:  # the second one, which nothing waits for
             raise InterruptedTrainingError(
-                f"stopped at once after {len(experience)} of {config.episodes} episodes; what was in flight is lost, "
+                f"stopped at once after {len(experience)} of {config.episodes} episodes; what "
+                "was in flight is lost, "
                 f"all else saved in {run.path}"
             ) from None
     return loop.finish()
 
 
 class _Loop:
-    """What is due next follows from how many episodes, updates and evaluations there are, so it can stop anywhere."""
+    """What is due next follows from how many episodes, updates and evaluations there are, so it can
+    stop anywhere."""
 
     def __init__(
         self,
@@ -102,7 +114,12 @@ class _Loop:
         observer: FinetuneObserver,
         workers: Workers,
     ) -> None:
-        self._agent, self._experience, self._limits, self._config = agent, experience, tuple(limits), config
+        self._agent, self._experience, self._limits, self._config = (
+            agent,
+            experience,
+            tuple(limits),
+            config,
+        )
         self._seed, self._run, self._observer = seed, run, observer
         self._workers = shared_workers(
             workers,
@@ -115,21 +132,30 @@ class _Loop:
         kinds: tuple[Fallback, ...] = (options.fallback, config.exploration_fallback)
         rounds = min(config.exploration_rounds, options.rounds)
         # Algorithm 3 explores by Algorithm 1: what is kept in reserve is for those who are judged
-        explored = replace(options, verification="paper") if options.verification == "reserve" else options
-        self._exploring = {kind: agent.policy(replace(explored, fallback=kind, rounds=rounds)) for kind in kinds}
+        explored = (
+            replace(options, verification="paper") if options.verification == "reserve" else options
+        )
+        self._exploring = {
+            kind: agent.policy(replace(explored, fallback=kind, rounds=rounds)) for kind in kinds
+        }
         self._evaluations: list[dict[str, Any]] = []  # rows of metrics
         self._kept: dict[str, Tensor] = {}  # weights of the best evaluation
 
     def begin(self, learnt: Checkpoint) -> None:
-        """From the run's own checkpoint, or else from weights and optimisers of the run that was trained before."""
+        """From the run's own checkpoint, or else from weights and optimisers of the run that was
+        trained before."""
         if self._run.checkpoint_path.exists():
             saved = self._run.load()
             weights = put_together(saved.groups["model"], saved.groups["temperature"])
             self._trainer.restore([Checkpoint({**saved.groups, "model": weights}, saved.facts)])
-            self._kept = saved.groups.get(BEST, weights)  # without that group, the model itself is the best
+            self._kept = saved.groups.get(
+                BEST, weights
+            )  # without that group, the model itself is the best
         else:
             fresh = self._trainer.checkpoint({})
-            optimizers = {name: part for name, part in learnt.groups.items() if name.startswith("optimizer.")}
+            optimizers = {
+                name: part for name, part in learnt.groups.items() if name.startswith("optimizer.")
+            }
             self._trainer.restore([Checkpoint({**fresh.groups, **optimizers}, fresh.facts)])
             self._save()
         self._run.rewind_metrics(self._trainer.update)
@@ -139,7 +165,11 @@ class _Loop:
     @property
     def is_over(self) -> bool:
         """Nothing is to be learnt or judged any more, and nothing to be explored."""
-        return not self._updates_due and not self._is_evaluation_due and (self._is_spent or not self._open_limits)
+        return (
+            not self._updates_due
+            and not self._is_evaluation_due
+            and (self._is_spent or not self._open_limits)
+        )
 
     def go_on(self, interrupt: Interrupt) -> None:
         """Do what is due next."""
@@ -155,7 +185,11 @@ class _Loop:
         self._save(finished=True)
         self._agent.model.load_state_dict(self._kept)
         outcome = Outcome.of(self._experience.rows, self._evaluations)
-        facts = {"updates": self._trainer.update, "seconds": round(self._trainer.seconds, 1), **outcome.facts()}
+        facts = {
+            "updates": self._trainer.update,
+            "seconds": round(self._trainer.seconds, 1),
+            **outcome.facts(),
+        }
         self._run.mark_done(facts)
         return outcome
 
@@ -166,7 +200,11 @@ class _Loop:
     @property
     def _num_rounds(self) -> int:
         """Whole ones; the last may be short."""
-        return self._config.num_rounds if self._is_spent else len(self._experience) // self._config.lanes
+        return (
+            self._config.num_rounds
+            if self._is_spent
+            else len(self._experience) // self._config.lanes
+        )
 
     @property
     def _updates_due(self) -> int:
@@ -176,7 +214,9 @@ class _Loop:
 
     @property
     def _is_evaluation_due(self) -> bool:
-        on_time = self._num_rounds % self._config.evaluate_every == 0 and not self._is_within_a_round
+        on_time = (
+            self._num_rounds % self._config.evaluate_every == 0 and not self._is_within_a_round
+        )
         return (on_time or self._is_spent) and not self._is_judged
 
     @property
@@ -205,7 +245,10 @@ class _Loop:
         policy = self._exploring[fallback]
         policy.options = replace(policy.options, seed=1_000_003 * self._seed + first + 1)
         doing = f"exploring episodes {first} to {first + wanted - 1}"
-        with in_mode(self._trainer, training=False), blamed_on_the_environment(doing, str(self._run.path)):
+        with (
+            in_mode(self._trainer, training=False),
+            blamed_on_the_environment(doing, str(self._run.path)),
+        ):
             self._trainer.unpack()
             try:
                 explore(
@@ -222,14 +265,19 @@ class _Loop:
             except StoppedExploringError:
                 return
 
-    def _keep(self, fallback: Fallback, target: Target, episode: Episode, broke_ceiling: bool) -> None:
+    def _keep(
+        self, fallback: Fallback, target: Target, episode: Episode, broke_ceiling: bool
+    ) -> None:
         update = self._trainer.update
-        row = self._experience.add(episode, target, update=update, fallback=fallback, broke_ceiling=broke_ceiling)
+        row = self._experience.add(
+            episode, target, update=update, fallback=fallback, broke_ceiling=broke_ceiling
+        )
         self._observer.episode(row, self._config.episodes)
         if row.end == "overlong":
             horizon = self._experience.data.store.environment.horizon
             raise ValueError(
-                f"episode {row.number} did not end within {horizon} steps, which is the longest that its data knows, "
+                f"episode {row.number} did not end within {horizon} steps, which is the longest "
+                "that its data knows, "
                 "and none of that was cut off there: does the environment never end?"
             )
 
@@ -241,28 +289,43 @@ class _Loop:
             with in_mode(self._trainer, training=True):
                 while (done := self._trainer.update - before) < due and not interrupt.requested:
                     count, (metrics,) = self._trainer.advance(due - done)
-                    sums = {name: sums.get(name, 0.0) + count * value for name, value in metrics.items()}
+                    sums = {
+                        name: sums.get(name, 0.0) + count * value for name, value in metrics.items()
+                    }
                     self._observer.progress(self._trainer.update, total, metrics)
         except NonFiniteLossError as error:
             self._save()
-            raise NonFiniteLossError(f"{error}. The state before it is saved in {self._run.path}") from None
+            raise NonFiniteLossError(
+                f"{error}. The state before it is saved in {self._run.path}"
+            ) from None
         self._trainer.seconds += time.perf_counter() - began
         if done:
             means = {name: value / done for name, value in sums.items()}
-            self._write({"update": self._trainer.update, "seconds": round(self._trainer.seconds, 3), **means})
+            self._write(
+                {
+                    "update": self._trainer.update,
+                    "seconds": round(self._trainer.seconds, 3),
+                    **means,
+                }
+            )
             self._save()
 
     def _evaluate(self) -> None:
         """All limits, as they are: nothing is attenuated, and what is seen is not learnt from.
 
-        Of many evaluations one will look good by chance; so where all limits hold, they must do so once more.
+        Of many evaluations one will look good by chance; so where all limits hold, they must do so
+        once more.
         """
         judged = self._judge(again=False)
         num_episodes = self._config.evaluation_episodes * len(self._limits)
         if all(found["holds"] for found in judged.values()):
             judged = self._judge(again=True)
             num_episodes *= 2
-        row = {"update": self._trainer.update, "episodes": len(self._experience), "evaluation_episodes": num_episodes}
+        row = {
+            "update": self._trainer.update,
+            "episodes": len(self._experience),
+            "evaluation_episodes": num_episodes,
+        }
         self._write({**row, "evaluation": judged})
         self._evaluations.append({**row, "evaluation": judged})
         self._keep_the_best()
@@ -270,7 +333,10 @@ class _Loop:
 
     def _judge(self, *, again: bool) -> Judged:
         doing = f"judging the limits after {len(self._experience)} episodes"
-        with in_mode(self._trainer, training=False), blamed_on_the_environment(doing, str(self._run.path)):
+        with (
+            in_mode(self._trainer, training=False),
+            blamed_on_the_environment(doing, str(self._run.path)),
+        ):
             self._trainer.unpack()
             return judge(
                 self._judging,
@@ -286,18 +352,24 @@ class _Loop:
         self._observer.row(row)
 
     def _keep_the_best(self) -> None:
-        """The weights as they are, if nothing was judged better than they; they are saved when they next change."""
+        """The weights as they are, if nothing was judged better than they; they are saved when they
+        next change."""
         if self._is_judged and best_of(self._evaluations) is self._evaluations[-1]:
             self._trainer.unpack()
             weights = self._agent.model.state_dict()
-            self._kept = {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
+            self._kept = {
+                name: value.detach().to("cpu", copy=True) for name, value in weights.items()
+            }
 
     def _save(self, *, finished: bool = False) -> None:
         """SaFormer's weights as any run has them, so that any reader of runs can read this one.
 
-        While it goes on they are the latest, and the best lie beside them; a finished run has the best alone.
+        While it goes on they are the latest, and the best lie beside them; a finished run has the
+        best alone.
         """
-        whole = self._trainer.checkpoint({"spec": self._run.spec.digest, "episodes": len(self._experience)})
+        whole = self._trainer.checkpoint(
+            {"spec": self._run.spec.digest, "episodes": len(self._experience)}
+        )
         networks, temperature = taken_apart(self._kept if finished else whole.groups["model"])
         best = {} if finished else self._kept
         groups = {**whole.groups, "model": networks, "temperature": temperature, BEST: best}

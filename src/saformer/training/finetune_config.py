@@ -11,18 +11,22 @@ from saformer.training.attenuation import attenuation_factors
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Exploration and what is learnt from it. What the paper leaves open is noted in docs/deviations.md."""
+    """Exploration and what is learnt from it. What the paper leaves open is noted in
+    docs/deviations.md."""
 
     episodes: int = 200
     """Allowance: trajectories to collect at most. Episodes of evaluations are not among them."""
     lanes: int = 10
     """Episodes of a round: explored at once, then learnt from."""
     attenuation: float = 0.95
-    """alpha: what a limit is multiplied with, once more at every exploration, when it is asked for."""
+    """alpha: what a limit is multiplied with, once more at every exploration, when it is asked
+    for."""
     exploration_fallback: Fallback = "least_cost"
-    """What to try where no proposal is safe, beside what the policy does: rounds take the one that was cheaper."""
+    """What to try where no proposal is safe, beside what the policy does: rounds take the one that
+    was cheaper."""
     exploration_rounds: int = 1
-    """Rounds of proposals while exploring, if the policy has more: below the data they are mostly in vain."""
+    """Rounds of proposals while exploring, if the policy has more: below the data they are mostly
+    in vain."""
     floor: float = 0.85
     """The smallest factor; after it, attenuation begins anew."""
     ceiling: tuple[float, ...] | None = None
@@ -47,7 +51,9 @@ class FinetuneConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.evaluation_episodes < 2:
-            raise ValueError(f"evaluation_episodes must be at least 2, got {self.evaluation_episodes}")
+            raise ValueError(
+                f"evaluation_episodes must be at least 2, got {self.evaluation_episodes}"
+            )
         if not 0 < self.new_share < 1:
             raise ValueError(f"new_share must lie between 0 and 1, got {self.new_share}")
         if self.warmup_updates < 0:

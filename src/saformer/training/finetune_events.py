@@ -31,7 +31,8 @@ class Outcome:
     """How fine-tuning ended."""
 
     held: bool
-    """whether every limit holds with confidence, none at the price of its return; else the allowance is spent"""
+    """whether every limit holds with confidence, none at the price of its return; else the
+    allowance is spent"""
     num_episodes: int
     num_evaluation_episodes: int
     broke_ceiling: float
@@ -44,7 +45,9 @@ class Outcome:
     """episodes explored before that evaluation"""
 
     @classmethod
-    def of(cls, explored: Sequence[ExploredEpisode], evaluations: Sequence[dict[str, Any]]) -> Outcome:
+    def of(
+        cls, explored: Sequence[ExploredEpisode], evaluations: Sequence[dict[str, Any]]
+    ) -> Outcome:
         """From what was explored and the rows of evaluations."""
         best, first = best_of(evaluations), evaluations[0]["evaluation"]
         return cls(

@@ -1,4 +1,5 @@
-"""The training loop, shared by all agents: progress, rows of metrics, evaluations, checkpoints, interrupts."""
+"""The training loop, shared by all agents: progress, rows of metrics, evaluations, checkpoints,
+interrupts."""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ def fit(
     observer: Observer | None = None,
     ranks: Ranks | None = None,
 ) -> Agent:
-    """Train until `config.updates`; with a run, keep checkpoints and metrics in it, and go on from there on `resume`.
+    """Train until `config.updates`; with a run, keep checkpoints and metrics in it, and go on from
+    there on `resume`.
 
-    Ctrl-C saves first and raises `InterruptedTrainingError`; a loss that is not finite, `NonFiniteLossError`.
+    Ctrl-C saves first and raises `InterruptedTrainingError`; a loss that is not finite,
+    `NonFiniteLossError`.
     """
     member = Member(agent, sampler, seed, run, observer or Observer())
     failed = fit_together([member], config, resume=resume, ranks=ranks)
@@ -52,11 +55,13 @@ def fit_together(
     interrupt: Interrupt | None = None,
     ranks: Ranks | None = None,
 ) -> dict[int, NonFiniteLossError]:
-    """Train runs of one architecture as one program; each is what it would be alone. Answers which failed, and why.
+    """Train runs of one architecture as one program; each is what it would be alone. Answers which
+    failed, and why.
 
-    A run that diverges is saved as it was before and left behind; the others go on. With `resume`, all go on from their
-    checkpoints, which must be of the same update. An active `interrupt` of the caller's is heeded if given.
-    Several `ranks` share each batch; all of them must call this, and the first alone evaluates and writes.
+    A run that diverges is saved as it was before and left behind; the others go on. With `resume`,
+    all go on from their checkpoints, which must be of the same update. An active `interrupt` of the
+    caller's is heeded if given. Several `ranks` share each batch; all of them must call this, and
+    the first alone evaluates and writes.
     """
     ranks = ranks or Ranks()
     with ExitStack() as held:
@@ -66,7 +71,12 @@ def fit_together(
 
 
 def _fit_alone(
-    members: Sequence[Member], config: FitConfig, ranks: Ranks, *, resume: bool, interrupt: Interrupt | None
+    members: Sequence[Member],
+    config: FitConfig,
+    ranks: Ranks,
+    *,
+    resume: bool,
+    interrupt: Interrupt | None,
 ) -> dict[int, NonFiniteLossError]:
     trainer = PackTrainer(members, config, ranks)
     if resume:
@@ -137,7 +147,9 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
         if stopping:
             paths = [str(member.run.path) for member in trainer.members if member.run is not None]
             where = f"; saved in {', '.join(paths)}" if paths else ""
-            raise InterruptedTrainingError(f"stopped after update {trainer.update} of {config.updates}{where}")
+            raise InterruptedTrainingError(
+                f"stopped after update {trainer.update} of {config.updates}{where}"
+            )
 
 
 def _evaluate(trainer: PackTrainer) -> None:
@@ -152,7 +164,9 @@ def _evaluate(trainer: PackTrainer) -> None:
 def _until_next_event(update: int, config: FitConfig) -> int:
     """Updates until something is to be reported, evaluated or saved, or training ends."""
     periods = (config.report_every, config.checkpoint_every, config.evaluate_every)
-    return min([config.updates - update, *(period - update % period for period in periods if period)])
+    return min(
+        [config.updates - update, *(period - update % period for period in periods if period)]
+    )
 
 
 class _Report:
@@ -184,12 +198,14 @@ def _save(trainer: PackTrainer) -> None:
             checkpoint = trainer.checkpoint({"spec": member.run.spec.digest}, number)
             if trainer.ranks.is_first:
                 member.run.save(checkpoint)
-    trainer.ranks.wait()  # a rank that ends may take the others with it, so none does before all is saved
+    # a rank that ends may take the others with it, so none does before all is saved
+    trainer.ranks.wait()
 
 
 @contextmanager
 def in_mode(trainer: PackTrainer, *, training: bool) -> Iterator[None]:
-    """Dropout on while training and off while evaluating; a caller's random state is not disturbed by evaluating."""
+    """Dropout on while training and off while evaluating; a caller's random state is not disturbed
+    by evaluating."""
     models = [member.agent.model for member in trainer.members]
     before, state = [model.training for model in models], torch.get_rng_state()
     for model in models:

@@ -17,7 +17,8 @@ LARGEST_PACK = 32
 
 
 def grouped(members: Sequence[Member], device: torch.device) -> list[list[Member]]:
-    """Members that can be packed together, in the order in which they came; on a CPU each is alone."""
+    """Members that can be packed together, in the order in which they came; on a CPU each is
+    alone."""
     groups: dict[Hashable, list[list[Member]]] = {}
     for number, member in enumerate(members):
         packs = groups.setdefault(_kind(member) if device.type == "cuda" else number, [[]])
@@ -35,8 +36,13 @@ def _kind(member: Member) -> Hashable:
         return type(agent), config, agent.dimensions, _update(member)
     if not isinstance(member.sampler, WindowSampler):
         return id(member)
-    # padded actions are known to change nothing for SaFormer's losses alone, and CDT's know one horizon
-    sizes = None if isinstance(agent, SaFormerAgent) else (agent.dimensions.action, agent.dimensions.horizon)
+    # padded actions are known to change nothing for SaFormer's losses alone, and CDT's know one
+    # horizon
+    sizes = (
+        None
+        if isinstance(agent, SaFormerAgent)
+        else (agent.dimensions.action, agent.dimensions.horizon)
+    )
     return type(agent), config, agent.dimensions.constraints, sizes, _update(member)
 
 

@@ -8,7 +8,8 @@ from types import FrameType, TracebackType
 
 
 class Interrupt:
-    """While active, the first Ctrl-C (or SIGTERM) only sets `requested`; a second one acts at once."""
+    """While active, the first Ctrl-C (or SIGTERM) only sets `requested`; a second one acts at
+    once."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -21,7 +22,9 @@ class Interrupt:
                 self._former[number] = signal.signal(number, self._request)
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,5 @@
-"""What clips gradients and makes steps: torch's AdamW or, where Triton can be used, kernels of our own."""
+"""What clips gradients and makes steps: torch's AdamW or, where Triton can be used, kernels of our
+own."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Optimizer(Protocol):
         """One, with the learning rate."""
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Keep gradients, one for each parameter, for the next step; what their norms are before clipping: [M]."""
+        """Keep gradients, one for each parameter, for the next step; what their norms are before
+        clipping: [M]."""
 
     def step(self) -> None:
         """Move the parameters by the gradients that were taken."""
@@ -41,11 +43,17 @@ class PlainAdamW:
     """torch's own."""
 
     def __init__(self, phase: Phase, config: FitConfig, *, num_models: int, on_gpu: bool) -> None:
-        self._parameters, self._num_models, self._bound = phase.parameters, num_models, config.gradient_clip
+        self._parameters, self._num_models, self._bound = (
+            phase.parameters,
+            num_models,
+            config.gradient_clip,
+        )
         device, rate = phase.parameters[0].device, phase.learning_rate or config.learning_rate
         self._adamw = torch.optim.AdamW(
             phase.parameters,
-            lr=torch.tensor(rate, device=device) if on_gpu else rate,  # a recorded update can read it
+            lr=torch.tensor(rate, device=device)
+            if on_gpu
+            else rate,  # a recorded update can read it
             weight_decay=_decay(phase, config),
             betas=(0.9, 0.999),
             fused=on_gpu,
@@ -86,10 +94,14 @@ class PlainAdamW:
         """There is nothing to do."""
 
 
-def optimizer_of(phase: Phase, config: FitConfig, device: torch.device, *, num_models: int = 1) -> Optimizer:
+def optimizer_of(
+    phase: Phase, config: FitConfig, device: torch.device, *, num_models: int = 1
+) -> Optimizer:
     """AdamW as fast as this device has it."""
     on_gpu = device.type == "cuda"
-    if not (on_gpu and have_triton(device) and all(p.dtype == torch.float32 for p in phase.parameters)):
+    if not (
+        on_gpu and have_triton(device) and all(p.dtype == torch.float32 for p in phase.parameters)
+    ):
         return PlainAdamW(phase, config, num_models=num_models, on_gpu=on_gpu)
     from saformer.training.fused.adamw import FusedAdamW  # Triton comes with PyTorch for GPUs
 
@@ -108,11 +120,18 @@ def have_triton(device: torch.device) -> bool:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_models: int) -> Tensor:
-    """Scale each model's gradient down to a norm of `bound`, and answer what the norms were: [M]."""
+    """Scale each model's gradient down to a norm of `bound`, and answer what the norms were:
+    [M]."""
     if num_models == 1:
         return torch.nn.utils.clip_grad_norm_(parameters, bound)[None]
-    rows = [parameter.grad.reshape(num_models, -1) for parameter in parameters if parameter.grad is not None]
-    together = torch.cat(rows, 1)  # there and back is four kernels, where a norm and a product for each are hundreds
+    rows = [
+        parameter.grad.reshape(num_models, -1)
+        for parameter in parameters
+        if parameter.grad is not None
+    ]
+    together = torch.cat(
+        rows, 1
+    )  # there and back is four kernels, where a norm and a product for each are hundreds
     norm = together.norm(dim=1)
     together *= (bound / (norm + 1e-6)).clamp(max=1.0)[:, None]  # as clip_grad_norm_ does it
     torch.split_with_sizes_copy(together, [row.shape[1] for row in rows], 1, out=rows)

@@ -1,9 +1,9 @@
 """Many runs of one architecture as one program.
 
-Windows of all models lie in one batch, each model's behind its neighbour's; only the layers that hold weights know
-where one model ends and the next begins. Models are built by themselves and then stacked; states and actions of fewer
-columns are padded with zeros, and what is padded neither learns nor counts. So the code of a single model serves a pack
-as it is.
+Windows of all models lie in one batch, each model's behind its neighbour's; only the layers that
+hold weights know where one model ends and the next begins. Models are built by themselves and then
+stacked; states and actions of fewer columns are padded with zeros, and what is padded neither
+learns nor counts. So the code of a single model serves a pack as it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Slot:
     parameter: nn.Parameter
     """the pack's: [M, ...]"""
     part: Callable[[Tensor], Tensor]
-    """of a tensor of that shape (the parameter, an optimiser's averages), a view of what belongs to the model"""
+    """of a tensor of that shape (the parameter, an optimiser's averages), a view of what belongs to
+    the model"""
 
     def read(self, stacked: Tensor, shape: torch.Size) -> Tensor:
         """The model's own part."""
@@ -47,12 +48,16 @@ class Slot:
 
 
 class PackedAgent:
-    """Agents of one kind and one architecture, trained as one. Their own weights are set by `unpack`.
+    """Agents of one kind and one architecture, trained as one. Their own weights are set by
+    `unpack`.
 
-    With `fused`, transformer blocks are computed by the kernels of `training.fused`: bfloat16, on a GPU.
+    With `fused`, transformer blocks are computed by the kernels of `training.fused`: bfloat16, on a
+    GPU.
     """
 
-    def __init__(self, agents: Sequence[Agent], *, seeds: Sequence[int] | None = None, fused: bool = False) -> None:
+    def __init__(
+        self, agents: Sequence[Agent], *, seeds: Sequence[int] | None = None, fused: bool = False
+    ) -> None:
         configs = {repr(but_for_the_limit(agent.config)) for agent in agents}
         if len({type(agent) for agent in agents}) != 1 or len(configs) != 1:
             raise ValueError("only agents of one kind and one configuration can be packed")
@@ -83,18 +88,26 @@ class PackedAgent:
         if self._moved:
             from saformer.training.fused.block import draw_salts
 
-            draw_salts(self._seeds, self.model.get_buffer("updates"), self.model.get_buffer("salts"))
+            draw_salts(
+                self._seeds, self.model.get_buffer("updates"), self.model.get_buffer("salts")
+            )
 
     def slot(self, number: int, name: str) -> Slot:
         """Where the parameter of this name of an agent's model is kept."""
         shape = self.agents[number].model.get_parameter(name).shape
         if name in self._moved:
             owner, part = self._moved[name]
-            return Slot(self.model.get_parameter(owner), lambda stacked: stacked[number][part].view(shape))
+            return Slot(
+                self.model.get_parameter(owner), lambda stacked: stacked[number][part].view(shape)
+            )
         parameter = self.model.get_parameter(name)
         if name.rpartition(".")[0] in gaussians(self.agents[number].model):
-            return Slot(parameter, lambda stacked: stacked[number].unflatten(0, (2, -1))[:, : shape[0] // 2])
-        return Slot(parameter, lambda stacked: stacked[number][tuple(slice(size) for size in shape)])
+            return Slot(
+                parameter, lambda stacked: stacked[number].unflatten(0, (2, -1))[:, : shape[0] // 2]
+            )
+        return Slot(
+            parameter, lambda stacked: stacked[number][tuple(slice(size) for size in shape)]
+        )
 
     @torch.no_grad()
     def unpack(self, *numbers: int) -> None:
@@ -106,17 +119,24 @@ class PackedAgent:
 
 
 def but_for_the_limit(config: Any) -> Any:
-    """A config without the one limit that an agent is trained for: it lies in the data or in a buffer, so that runs for
-    different limits can be trained together."""
+    """A config without the one limit that an agent is trained for: it lies in the data or in a
+    buffer, so that runs for different limits can be trained together."""
     return replace(config, limit=()) if getattr(config, "limit", ()) else config
 
 
 def can_be_fused(agent: Agent) -> bool:
     """Whether all of an agent's transformers suit the fused kernels."""
-    networks: list[Any] = [part for part in agent.model.modules() if isinstance(getattr(part, "trunk", None), Trunk)]
-    sizes = [(len(network.embedding.layout) * agent.config.window, network.trunk.config) for network in networks]
+    networks: list[Any] = [
+        part for part in agent.model.modules() if isinstance(getattr(part, "trunk", None), Trunk)
+    ]
+    sizes = [
+        (len(network.embedding.layout) * agent.config.window, network.trunk.config)
+        for network in networks
+    ]
     return bool(networks) and all(
-        tokens <= LONGEST_FUSED_WINDOW and config.width in FUSED_WIDTHS and config.width // config.heads >= 16
+        tokens <= LONGEST_FUSED_WINDOW
+        and config.width in FUSED_WIDTHS
+        and config.width // config.heads >= 16
         for tokens, config in sizes
     )
 
@@ -124,9 +144,14 @@ def can_be_fused(agent: Agent) -> bool:
 def largest(parts: Sequence[Dimensions]) -> Dimensions:
     """Sizes that hold all of these; costs must agree in number."""
     if len({part.constraints for part in parts}) != 1:
-        raise ValueError(f"packed runs must have as many constraints, got {[part.constraints for part in parts]}")
+        raise ValueError(
+            f"packed runs must have as many constraints, got {[part.constraints for part in parts]}"
+        )
     return Dimensions(
-        *(max(getattr(part, name) for part in parts) for name in ("state", "action", "constraints", "horizon"))
+        *(
+            max(getattr(part, name) for part in parts)
+            for name in ("state", "action", "constraints", "horizon")
+        )
     )
 
 
@@ -136,25 +161,35 @@ def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
         if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding | Normalizer):
             owner, _, own_name = name.rpartition(".")
             parts: list[Any] = [model.get_submodule(name) for model in models]
-            packed.get_submodule(owner).add_module(own_name, packed_layer(parts, dimensions, is_gaussian=name in heads))
+            packed.get_submodule(owner).add_module(
+                own_name, packed_layer(parts, dimensions, is_gaussian=name in heads)
+            )
     return packed
 
 
 def _fuse(model: nn.Module) -> dict[str, tuple[str, slice]]:
     """Fuse the blocks of every transformer, and say where their parameters went."""
-    from saformer.training.fused.trunk import FusedEmbedding, FusedTrunk  # Triton comes with PyTorch for GPUs
+    from saformer.training.fused.trunk import (
+        FusedEmbedding,
+        FusedTrunk,
+    )  # Triton comes with PyTorch for GPUs
 
     moved: dict[str, tuple[str, slice]] = {}
     trunks: list[FusedTrunk] = []
     embeddings: list[FusedEmbedding] = []
-    for name, trunk in [(name, part) for name, part in model.named_modules() if isinstance(part, Trunk)]:
+    for name, trunk in [
+        (name, part) for name, part in model.named_modules() if isinstance(part, Trunk)
+    ]:
         owner, _, own_name = name.rpartition(".")
         network: Any = model.get_submodule(owner)
         trunks.append(FusedTrunk(trunk).train(trunk.training))
         network.add_module(own_name, trunks[-1])
         embeddings.append(FusedEmbedding(network.embedding, trunk.drop.p).train(trunk.training))
         network.add_module("embedding", embeddings[-1])
-        moved |= {f"{name}.{part}": (f"{name}.{tensor}", place) for part, tensor, place in trunks[-1].places()}
+        moved |= {
+            f"{name}.{part}": (f"{name}.{tensor}", place)
+            for part, tensor, place in trunks[-1].places()
+        }
     # the salts of all trunks are drawn at once, so they lie in one tensor
     salts = torch.cat([trunk.get_buffer("salts") for trunk in trunks])
     model.register_buffer("salts", salts)

@@ -1,4 +1,5 @@
-"""Layers that hold the weights of M models: row block m of what comes in meets the weights of model m."""
+"""Layers that hold the weights of M models: row block m of what comes in meets the weights of model
+m."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from saformer.core.gaussian import GaussianHead
 from saformer.core.normalizer import KINDS, Normalizer
 
 LOG_DEVIATION_OF_NOTHING = -0.5 * math.log(2 * math.pi)
-"""A Gaussian of this log-deviation has log-likelihood 0 at its mean: padded actions add nothing to a likelihood."""
+"""A Gaussian of this log-deviation has log-likelihood 0 at its mean: padded actions add nothing to
+a likelihood."""
 
 
 class PackedLinear(nn.Module):
-    """M linear maps, one for each M-th of the rows. Outputs that a model lacks are `fill`, and learn nothing."""
+    """M linear maps, one for each M-th of the rows. Outputs that a model lacks are `fill`, and
+    learn nothing."""
 
     def __init__(self, weight: Tensor, bias: Tensor, used: Tensor, fill: Tensor) -> None:
         super().__init__()
@@ -30,7 +33,9 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[M * B, ..., in] -> [M * B, ..., out]"""
         rows = x.reshape(len(self.weight), -1, x.shape[-1])
-        mapped = torch.bmm(rows, self.weight.transpose(1, 2)) + self.bias[:, None]  # baddbmm would copy the bias first
+        mapped = (
+            torch.bmm(rows, self.weight.transpose(1, 2)) + self.bias[:, None]
+        )  # baddbmm would copy the bias first
         return self.filled(mapped.reshape(*x.shape[:-1], -1))
 
     def filled(self, mapped: Tensor) -> Tensor:
@@ -38,7 +43,9 @@ class PackedLinear(nn.Module):
         if not self._is_padded:
             return mapped
         rows = mapped.reshape(len(self.weight), -1, mapped.shape[-1])
-        return torch.where(self.get_buffer("used"), rows, self.get_buffer("fill")).reshape(mapped.shape)
+        return torch.where(self.get_buffer("used"), rows, self.get_buffer("fill")).reshape(
+            mapped.shape
+        )
 
 
 class PackedLayerNorm(nn.Module):
@@ -71,7 +78,9 @@ class PackedEmbedding(nn.Module):
         models, size, width = self.weight.shape
         first = size * torch.arange(models, device=index.device)
         rows = index.reshape(models, -1) + first[:, None]
-        return nn.functional.embedding(rows, self.weight.reshape(models * size, width)).reshape(*index.shape, width)
+        return nn.functional.embedding(rows, self.weight.reshape(models * size, width)).reshape(
+            *index.shape, width
+        )
 
 
 class PackedNormalizer(Normalizer):
@@ -81,7 +90,10 @@ class PackedNormalizer(Normalizer):
         super().__init__(dimensions)
         for kind in KINDS:
             for name, of_nothing in (("centre", 0.0), ("scale", 1.0)):
-                rows = [_padded(getattr(part, name)(kind), (dimensions.of(kind),), of_nothing) for part in parts]
+                rows = [
+                    _padded(getattr(part, name)(kind), (dimensions.of(kind),), of_nothing)
+                    for part in parts
+                ]
                 self.register_buffer(f"{kind}_{name}", torch.stack(rows))
 
     def normalize(self, kind: str, raw: Tensor) -> Tensor:
@@ -92,7 +104,11 @@ class PackedNormalizer(Normalizer):
 
 def gaussians(model: nn.Module) -> set[str]:
     """Names of the linear maps whose outputs are means first, then log-deviations."""
-    return {f"{name}.linear" for name, module in model.named_modules() if isinstance(module, GaussianHead)}
+    return {
+        f"{name}.linear"
+        for name, module in model.named_modules()
+        if isinstance(module, GaussianHead)
+    }
 
 
 def packed_layer(parts: list[Any], dimensions: Dimensions, *, is_gaussian: bool) -> nn.Module:
@@ -107,7 +123,10 @@ def packed_layer(parts: list[Any], dimensions: Dimensions, *, is_gaussian: bool)
 
 
 def _packed_linear(parts: Sequence[nn.Linear], *, is_gaussian: bool) -> PackedLinear:
-    inputs, outputs = max(part.in_features for part in parts), max(part.out_features for part in parts)
+    inputs, outputs = (
+        max(part.in_features for part in parts),
+        max(part.out_features for part in parts),
+    )
     weight = parts[0].weight.new_zeros(len(parts), outputs, inputs)
     bias = weight.new_zeros(len(parts), outputs)
     used = torch.zeros_like(bias, dtype=torch.bool)

@@ -1,4 +1,5 @@
-"""What transformer blocks are computed in while training, and how a CPU computes them quickly in bfloat16."""
+"""What transformer blocks are computed in while training, and how a CPU computes them quickly in
+bfloat16."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 from saformer.core.transformer import Attention, Trunk
 
 SMALLEST_WIDTH = 128
-"""Narrower trunks are quick enough on a CPU in float32, and what they learn stays the same to the bit."""
+"""Narrower trunks are quick enough on a CPU in float32, and what they learn stays the same to the
+bit."""
 
 
 def training_dtype(model: nn.Module, precision: str, device: torch.device) -> torch.dtype:
-    """What transformer blocks are computed in while training; auto: in what is fastest on this device."""
+    """What transformer blocks are computed in while training; auto: in what is fastest on this
+    device."""
     if precision != "auto":
         given: torch.dtype = getattr(torch, precision)
         return given
@@ -26,7 +29,8 @@ def training_dtype(model: nn.Module, precision: str, device: torch.device) -> to
 
 
 def set_training_dtype(model: nn.Module, dtype: torch.dtype) -> None:
-    """Have every transformer's blocks computed in this, on a CPU with parts that are quick there."""
+    """Have every transformer's blocks computed in this, on a CPU with parts that are quick
+    there."""
     for trunk in _trunks(model):
         trunk.training_dtype = dtype
         on_cpu = trunk.norm.weight.device.type == "cpu"
@@ -55,7 +59,8 @@ def _use_quick_parts(trunk: Trunk, *, quick: bool) -> None:
 
 
 class QuickDropout(nn.Dropout):
-    """Dropout that draws four decisions from one random number; torch's own takes one for each on some CPUs."""
+    """Dropout that draws four decisions from one random number; torch's own takes one for each on
+    some CPUs."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[...] -> [...]"""
@@ -63,10 +68,11 @@ class QuickDropout(nn.Dropout):
 
 
 def kept(shape: torch.Size, share: float) -> Tensor:
-    """0 where something is dropped and 1 / (1 - share) elsewhere, in bfloat16, drawn from torch's own stream.
+    """0 where something is dropped and 1 / (1 - share) elsewhere, in bfloat16, drawn from torch's
+    own stream.
 
-    bfloat16 rounds that factor. So that dropping changes no mean, its inverse is taken as the share that is kept: for
-    0.1 it is 0.9014, the factor 1.1094.
+    bfloat16 rounds that factor. So that dropping changes no mean, its inverse is taken as the share
+    that is kept: for 0.1 it is 0.9014, the factor 1.1094.
     """
     factor = torch.tensor(1 / (1 - share), dtype=torch.bfloat16)
     first_kept = round(2**16 * (1 - 1 / factor.item())) - 2**15
@@ -87,7 +93,8 @@ def attend_quickly(
     is_causal: bool,
     dropout_p: float,
 ) -> Tensor:
-    """`scaled_dot_product_attention` written out for windows in bfloat16, for which a CPU takes long in torch's own."""
+    """`scaled_dot_product_attention` written out for windows in bfloat16, for which a CPU takes
+    long in torch's own."""
     if query.dtype != torch.bfloat16 or not is_causal:
         return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal)
     query, key, value = (

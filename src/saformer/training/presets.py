@@ -50,7 +50,9 @@ def small(agent: str = "saformer") -> Preset:
 
 SMALL_TRUNK = TrunkConfig(layers=2, width=64, dropout=0.0)
 SMALL = {
-    "saformer": SaFormerConfig(window=5, candidates=32, temperature=0.5, past_return="highest", trunk=SMALL_TRUNK),
+    "saformer": SaFormerConfig(
+        window=5, candidates=32, temperature=0.5, past_return="highest", trunk=SMALL_TRUNK
+    ),
     "dt": DTConfig(window=5, trunk=SMALL_TRUNK),
     "cdt": CDTConfig(window=5, trunk=SMALL_TRUNK),
     "bc_safe": BCSafeConfig(trunk=SMALL_TRUNK),

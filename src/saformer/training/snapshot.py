@@ -43,4 +43,7 @@ class Snapshot:
 
 def _copied(optimizer: Optimizer) -> dict[Any, dict[str, Tensor]]:
     states = optimizer.state.items()
-    return {parameter: {key: value.clone() for key, value in state.items()} for parameter, state in states}
+    return {
+        parameter: {key: value.clone() for key, value in state.items()}
+        for parameter, state in states
+    }

@@ -1,8 +1,8 @@
 """Many runs of one agent of single steps as one program, by vmap over their stacked weights.
 
-Such agents take quantiles, weights and signs over their batch, and keep limits and multipliers beside their layers, so
-that rows of several models cannot lie behind each other as windows do (`training.pack`). Nor do they attend to
-anything, for which vmap has no fast kernels.
+Such agents take quantiles, weights and signs over their batch, and keep limits and multipliers
+beside their layers, so that rows of several models cannot lie behind each other as windows do
+(`training.pack`). Nor do they attend to anything, for which vmap has no fast kernels.
 """
 
 from __future__ import annotations
@@ -23,21 +23,28 @@ Terms = Callable[[Any], dict[str, PerSample]]
 
 
 class StackedAgent:
-    """Agents of one kind, one configuration and one size, each with a limit of its own, trained as one.
+    """Agents of one kind, one configuration and one size, each with a limit of its own, trained as
+    one.
 
-    Their own weights are set by `unpack`. What a loss draws (dropout, noise) differs from model to model and from what
-    it would be alone.
+    Their own weights are set by `unpack`. What a loss draws (dropout, noise) differs from model to
+    model and from what it would be alone.
     """
 
     def __init__(self, agents: Sequence[Agent]) -> None:
-        kinds = {(type(agent), repr(but_for_the_limit(agent.config)), agent.dimensions) for agent in agents}
+        kinds = {
+            (type(agent), repr(but_for_the_limit(agent.config)), agent.dimensions)
+            for agent in agents
+        }
         if len(kinds) != 1:
-            raise ValueError("only agents of one kind, one configuration and one size can be stacked")
+            raise ValueError(
+                "only agents of one kind, one configuration and one size can be stacked"
+            )
         self.agents = tuple(agents)
         self.num_models = len(agents)
         self.dimensions = agents[0].dimensions
         self.model = _stacked([agent.model for agent in agents])
-        # an agent's losses read its model: while they are called, this one holds the weights of each in turn
+        # an agent's losses read its model: while they are called, this one holds the weights of
+        # each in turn
         self._as_one = copy.copy(agents[0])
         vars(self._as_one)["model"] = self.model
 
@@ -45,7 +52,10 @@ class StackedAgent:
     def phases(self) -> tuple[Phase, ...]:
         """The agents' own, of all models at once."""
         own = self._as_one.phases
-        return tuple(Phase(p.name, p.parameters, self._of_all(p.terms), p.learning_rate, p.weight_decay) for p in own)
+        return tuple(
+            Phase(p.name, p.parameters, self._of_all(p.terms), p.learning_rate, p.weight_decay)
+            for p in own
+        )
 
     @property
     def averages(self) -> tuple[MovingAverage, ...]:
@@ -64,16 +74,21 @@ class StackedAgent:
                 parameter.copy_(self.model.get_parameter(name)[number])
 
     def _of_all(self, terms: Terms) -> Terms:
-        """The same terms of a batch [M * B, ...] that holds each model's samples behind its neighbour's."""
+        """The same terms of a batch [M * B, ...] that holds each model's samples behind its
+        neighbour's."""
         one, num_models = _Calling(self.model, terms), self.num_models
 
         def of_one(tensors: dict[str, Tensor], kind: type, columns: dict[str, Tensor]) -> Any:
             return functional_call(one, tensors, (kind(**columns),))
 
         def of_all(batch: Any) -> dict[str, PerSample]:
-            columns = {name: value.unflatten(0, (num_models, -1)) for name, value in vars(batch).items()}
+            columns = {
+                name: value.unflatten(0, (num_models, -1)) for name, value in vars(batch).items()
+            }
             tensors = {**dict(one.named_parameters()), **dict(one.named_buffers())}
-            found = vmap(of_one, in_dims=(0, None, 0), randomness="different")(tensors, type(batch), columns)
+            found = vmap(of_one, in_dims=(0, None, 0), randomness="different")(
+                tensors, type(batch), columns
+            )
             return {
                 name: PerSample(means, 1, watched=watched)
                 for watched, parts in zip((False, True), found, strict=True)
@@ -84,7 +99,8 @@ class StackedAgent:
 
 
 class _Calling(nn.Module):
-    """Terms that read a model, as a module that holds it: what vmap can map has no objects in it, only tensors."""
+    """Terms that read a model, as a module that holds it: what vmap can map has no objects in it,
+    only tensors."""
 
     def __init__(self, model: nn.Module, terms: Terms) -> None:
         super().__init__()
@@ -95,7 +111,8 @@ class _Calling(nn.Module):
         """Means by name: of what is minimised, and of what is only watched."""
         terms = self._terms(batch)
         return tuple(
-            {name: term.mean() for name, term in terms.items() if term.watched is watched} for watched in (False, True)
+            {name: term.mean() for name, term in terms.items() if term.watched is watched}
+            for watched in (False, True)
         )
 
 
@@ -107,7 +124,9 @@ def _stacked(models: Sequence[nn.Module]) -> nn.Module:
         parts = [model.get_submodule(name) for model in models]
         for own, parameter in module.named_parameters(recurse=False):
             stacked = torch.stack([part.get_parameter(own) for part in parts])
-            module.register_parameter(own, nn.Parameter(stacked, requires_grad=parameter.requires_grad))
+            module.register_parameter(
+                own, nn.Parameter(stacked, requires_grad=parameter.requires_grad)
+            )
         for own, _ in module.named_buffers(recurse=False):
             module.register_buffer(own, torch.stack([part.get_buffer(own) for part in parts]))
     return whole

@@ -61,14 +61,18 @@ class Member:
 
 
 class PackTrainer:
-    """All that changes while runs are trained together: weights, optimisers, random states, and how far they have come.
+    """All that changes while runs are trained together: weights, optimisers, random states, and how
+    far they have come.
 
     Implements: Algorithm 2
 
-    Several ranks draw the same windows and learn from a share each; their weights stay the same to the last bit.
+    Several ranks draw the same windows and learn from a share each; their weights stay the same to
+    the last bit.
     """
 
-    def __init__(self, members: Sequence[Member], config: FitConfig, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, members: Sequence[Member], config: FitConfig, ranks: Ranks | None = None
+    ) -> None:
         self.ranks = ranks or Ranks()
         self.members, self.config = tuple(members), config
         if self.ranks.are_several:
@@ -76,7 +80,9 @@ class PackTrainer:
         self.update = 0
         self.seconds = 0.0
         self.device = next(members[0].agent.model.parameters()).device
-        self.generators = [torch.Generator(self.device).manual_seed(member.seed) for member in members]
+        self.generators = [
+            torch.Generator(self.device).manual_seed(member.seed) for member in members
+        ]
         # Two streams from one seed: windows have a generator of their own, dropout uses torch's.
         torch.manual_seed(self.ranks.seed(members[0].seed))
         for member in members:
@@ -85,7 +91,8 @@ class PackTrainer:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Build what trains from the agents as they are; on a GPU, updates are recorded when the first one is due."""
+        """Build what trains from the agents as they are; on a GPU, updates are recorded when the
+        first one is due."""
         self.learner = _learner_of(self.members, self.config, self.device, self.ranks)
         num_models = self.learner.num_models
         self.optimizers = {
@@ -123,25 +130,36 @@ class PackTrainer:
             learner.begin_update()
             return windows.gathered(*drawn) if drawn else windows.sample(size, self.generators)
 
-        return Batches(gather, lambda: (windows.drawn(size, self.generators),) if windows.draws_apart else ())
+        return Batches(
+            gather, lambda: (windows.drawn(size, self.generators),) if windows.draws_apart else ()
+        )
 
     def advance(self, most: int) -> tuple[int, list[Metrics]]:
-        """Some updates, at most `most`: how many there were, and for each member the means of what they measured.
+        """Some updates, at most `most`: how many there were, and for each member the means of what
+        they measured.
 
-        A GPU is given several at once, so that it never waits. Raises NonFiniteLossError; the state is then what it
-        was before the bad update.
+        A GPU is given several at once, so that it never waits. Raises NonFiniteLossError; the state
+        is then what it was before the bad update.
         """
-        rates = [self.config.learning_rate_at(self.update + ahead) for ahead in range(min(most, self._ahead))]
+        rates = [
+            self.config.learning_rate_at(self.update + ahead)
+            for ahead in range(min(most, self._ahead))
+        ]
         before = [generator.get_state() for generator in self.generators]
         found = self._updates.run(rates)
         self.update += found.num_updates
         if found.bad:
             self._draw_again(before, found.num_updates)
             what = ", ".join(sorted({name for names in found.bad.values() for name in names}))
-            raise NonFiniteLossError(f"training is not finite at update {self.update}: {what}", tuple(found.bad))
+            raise NonFiniteLossError(
+                f"training is not finite at update {self.update}: {what}", tuple(found.bad)
+            )
         rate = sum(rates) / len(rates)
         return found.num_updates, [
-            {"learning_rate": rate, **{name: values[number] for name, values in found.means.items()}}
+            {
+                "learning_rate": rate,
+                **{name: values[number] for name, values in found.means.items()},
+            }
             for number in range(len(self.members))
         ]
 
@@ -158,7 +176,8 @@ class PackTrainer:
             self.learner.unpack(*numbers)
 
     def checkpoint(self, facts: dict[str, Any], number: int = 0) -> Checkpoint:
-        """Everything that a member needs to go on as if nothing had happened, alone, in another pack or on more ranks.
+        """Everything that a member needs to go on as if nothing had happened, alone, in another
+        pack or on more ranks.
 
         All ranks must ask for it: each has random states of its own.
         """
@@ -176,22 +195,30 @@ class PackTrainer:
         """Go on from checkpoints of the same update, one for each member."""
         updates = {checkpoint.facts["update"] for checkpoint in checkpoints}
         if len(updates) != 1:
-            raise ValueError(f"runs can go on together only from the same update, got {sorted(updates)}")
-        for member, generator, checkpoint in zip(self.members, self.generators, checkpoints, strict=True):
+            raise ValueError(
+                f"runs can go on together only from the same update, got {sorted(updates)}"
+            )
+        for member, generator, checkpoint in zip(
+            self.members, self.generators, checkpoints, strict=True
+        ):
             member.agent.model.load_state_dict(checkpoint.groups["model"])
             generator.set_state(checkpoint.groups["random"]["windows"])
         self._prepare()
         for name in self.optimizers:
             for number, checkpoint in enumerate(checkpoints):
                 # before the first update there is no state, and so no group of that name
-                self._restore_optimizer(name, number, checkpoint.groups.get(f"optimizer.{name}", {}))
+                self._restore_optimizer(
+                    name, number, checkpoint.groups.get(f"optimizer.{name}", {})
+                )
         self._restore_noise(checkpoints[0].groups["random"])
         self.update, self.seconds = checkpoints[0].facts["update"], checkpoints[0].facts["seconds"]
 
     def _noise(self) -> dict[str, Tensor]:
         """This rank's random states, of dropout and the like."""
         states = {"torch": torch.get_rng_state()}
-        return states | ({"cuda": torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {})
+        return states | (
+            {"cuda": torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {}
+        )
 
     def _restore_noise(self, states: dict[str, Tensor]) -> None:
         """A rank that was not there when they were saved has a stream of its own already."""
@@ -227,7 +254,9 @@ class PackTrainer:
         """Where a member's parameters of a phase are kept, in the order of its own phase."""
         agent = self.members[number].agent
         names = {id(parameter): name for name, parameter in agent.model.named_parameters()}
-        for index, parameter in enumerate(next(p for p in agent.phases if p.name == phase).parameters):
+        for index, parameter in enumerate(
+            next(p for p in agent.phases if p.name == phase).parameters
+        ):
             if isinstance(self.learner, PackedAgent | StackedAgent):
                 yield index, self.learner.slot(number, names[id(parameter)]), parameter.shape
             else:
@@ -246,18 +275,30 @@ class Trainer(PackTrainer):
         return self.advance(1)[1][0]
 
 
-def _shared(members: Sequence[Member], config: FitConfig, ranks: Ranks) -> tuple[tuple[Member, ...], FitConfig]:
-    """Members that gather this rank's share of their batches; nothing is recorded, since ranks meet in between."""
+def _shared(
+    members: Sequence[Member], config: FitConfig, ranks: Ranks
+) -> tuple[tuple[Member, ...], FitConfig]:
+    """Members that gather this rank's share of their batches; nothing is recorded, since ranks meet
+    in between."""
     if config.batch_size < ranks.size:
-        raise ValueError(f"{ranks.size} ranks cannot share a batch of {config.batch_size}: use a larger --batch-size")
+        raise ValueError(
+            f"{ranks.size} ranks cannot share a batch of {config.batch_size}: use a larger "
+            "--batch-size"
+        )
     for member in members:
         if not isinstance(member.sampler, WindowSampler):
             raise ValueError(
-                f"{member.agent.name} learns from statistics of its whole batch, which ranks cannot share: "
+                f"{member.agent.name} learns from statistics of its whole batch, which ranks "
+                "cannot share: "
                 "train it on one processor, without torchrun"
             )
-    parts = {member.sampler: cast(WindowSampler, member.sampler).sharing(ranks.share) for member in members}
-    return tuple(replace(member, sampler=parts[member.sampler]) for member in members), replace(config, compile="off")
+    parts = {
+        member.sampler: cast(WindowSampler, member.sampler).sharing(ranks.share)
+        for member in members
+    }
+    return tuple(replace(member, sampler=parts[member.sampler]) for member in members), replace(
+        config, compile="off"
+    )
 
 
 def _batches_of(sampler: Sampler, size: int, generator: torch.Generator) -> Batches:
@@ -274,8 +315,11 @@ def _of_rank(name: str, rank: int) -> str:
     return name if rank == 0 else f"{name}.{rank}"
 
 
-def _learner_of(members: Sequence[Member], config: FitConfig, device: torch.device, ranks: Ranks) -> Learner:
-    """What is trained: the agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
+def _learner_of(
+    members: Sequence[Member], config: FitConfig, device: torch.device, ranks: Ranks
+) -> Learner:
+    """What is trained: the agent itself, or a pack; transformers on a GPU are packed even if alone,
+    to be fused."""
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
     fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))

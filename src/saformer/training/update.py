@@ -42,7 +42,8 @@ class Learner(Protocol):
 
     @property
     def num_models(self) -> int:
-        """M: windows of all models lie in one batch, parameters of several have a leading axis M."""
+        """M: windows of all models lie in one batch, parameters of several have a leading axis
+        M."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Batches:
     gather: Callable[..., Any]
     """the batch of what was drawn"""
     draw: Callable[[], tuple[Tensor, ...]] = tuple
-    """which samples: on a GPU beside the update before, and no part of what is recorded; nothing if `gather` draws"""
+    """which samples: on a GPU beside the update before, and no part of what is recorded; nothing if
+    `gather` draws"""
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,13 @@ class Findings:
 
 
 class Update:
-    """Losses, gradients, clipping and the optimisers' steps; what was measured is added up where it was computed.
+    """Losses, gradients, clipping and the optimisers' steps; what was measured is added up where it
+    was computed.
 
-    From the first loss or gradient that is not finite on, no update changes anything. On a GPU whole updates are
-    replayed, phases run beside each other, and the host waits for nothing but `run`'s answer. Several ranks each have a
-    share of the batch, and find the losses and gradients of all of it.
+    From the first loss or gradient that is not finite on, no update changes anything. On a GPU
+    whole updates are replayed, phases run beside each other, and the host waits for nothing but
+    `run`'s answer. Several ranks each have a share of the batch, and find the losses and gradients
+    of all of it.
     """
 
     def __init__(
@@ -90,21 +94,28 @@ class Update:
         self._batches, self._generators = batches, tuple(generators)
         self._device = self._generators[0].device
         self._on_gpu, self._has_kernels = self._device.type == "cuda", have_triton(self._device)
-        self._streams = [torch.cuda.Stream(self._device) for _ in self._phases[1:]] if self._on_gpu else []
+        self._streams = (
+            [torch.cuda.Stream(self._device) for _ in self._phases[1:]] if self._on_gpu else []
+        )
         self._losses = {
-            phase.name: losses_of(phase, learner.num_models, counted=self._ranks.are_several) for phase in self._phases
+            phase.name: losses_of(phase, learner.num_models, counted=self._ranks.are_several)
+            for phase in self._phases
         }
         self._held: tuple[Tensor, ...] = ()  # where a recorded update looks for what was drawn
         self._rates: dict[str, float] = {}
         self._names: list[str] = []
-        self._sums, self._odd = torch.zeros(0, device=self._device), torch.zeros(0, device=self._device)
+        self._sums, self._odd = (
+            torch.zeros(0, device=self._device),
+            torch.zeros(0, device=self._device),
+        )
         self._num_good, self._bad = (torch.zeros((), device=self._device) for _ in range(2))
         self._replay: Callable[[], None] = self._once
         if self._on_gpu:
             for optimizer in optimizers.values():
                 optimizer.found_inf = self._bad
             if compile != "off":
-                # every phase of every agent is the same function to the compiler, which would give up at the ninth
+                # every phase of every agent is the same function to the compiler, which would give
+                # up at the ninth
                 with torch._dynamo.config.patch(recompile_limit=MOST_PHASES):
                     self._replay = self._captured(compiled=compile == "auto")
 
@@ -114,10 +125,13 @@ class Update:
             for phase in self._phases:
                 self._set_learning_rate(phase.name, phase.learning_rate or rate)
             self._replay()
-        found = torch.stack([self._sums, self._odd]).tolist()  # the only time that the host waits for a GPU
+        found = torch.stack(
+            [self._sums, self._odd]
+        ).tolist()  # the only time that the host waits for a GPU
         count, bad = round(self._num_good.item()), self._bad.item() > 0
         means = {
-            name: [total / max(1, count) for total in row] for name, row in zip(self._names, found[0], strict=True)
+            name: [total / max(1, count) for total in row]
+            for name, row in zip(self._names, found[0], strict=True)
         }
         self._forget()
         return Findings(count, means, _not_finite(self._names, found[1]) if bad else {})
@@ -137,7 +151,10 @@ class Update:
         metrics: dict[str, Tensor] = {}
         for phase, stream in self._side_by_side():
             with stream:
-                metrics |= {f"{phase.name}/{name}": value for name, value in self._differentiate(phase, batch).items()}
+                metrics |= {
+                    f"{phase.name}/{name}": value
+                    for name, value in self._differentiate(phase, batch).items()
+                }
         self._book(metrics)
         if self._on_gpu or not self._bad:
             for phase, stream in self._side_by_side():
@@ -147,7 +164,8 @@ class Update:
                 _follow(*averages, rate * (1 - self._bad) if self._on_gpu else rate)
 
     def _side_by_side(self) -> Iterator[tuple[Phase, AbstractContextManager[Any]]]:
-        """Phases and where to run them: on a GPU each but the first has a stream of its own, and all begin together."""
+        """Phases and where to run them: on a GPU each but the first has a stream of its own, and
+        all begin together."""
         if self._on_gpu:
             for stream in self._streams:  # before anything of the first phase is queued
                 stream.wait_stream(torch.cuda.current_stream())
@@ -158,11 +176,15 @@ class Update:
             torch.cuda.current_stream().wait_stream(stream)
 
     def _differentiate(self, phase: Phase, batch: Any) -> dict[str, Tensor]:
-        """Give the phase's optimiser its gradients; losses and the norm before clipping, each [M]."""
+        """Give the phase's optimiser its gradients; losses and the norm before clipping, each
+        [M]."""
         losses, watched, counts = self._losses[phase.name](type(batch), dict(vars(batch)))
         if self._ranks.are_several:
             shares = shares_of(counts, self._ranks)
-            losses, watched = ({k: v * shares[k].to(v.dtype) for k, v in part.items()} for part in (losses, watched))
+            losses, watched = (
+                {k: v * shares[k].to(v.dtype) for k, v in part.items()}
+                for part in (losses, watched)
+            )
         gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), phase.parameters)
         if self._ranks.are_several:
             losses, watched, gradients = over_ranks(losses, watched, gradients, self._ranks)
@@ -175,9 +197,15 @@ class Update:
     def _book(self, metrics: dict[str, Tensor]) -> None:
         values = torch.stack(list(metrics.values()))  # [metrics, M]
         if not self._names:
-            self._names, self._sums, self._odd = list(metrics), torch.zeros_like(values), torch.zeros_like(values)
+            self._names, self._sums, self._odd = (
+                list(metrics),
+                torch.zeros_like(values),
+                torch.zeros_like(values),
+            )
         if self._has_kernels:
-            from saformer.training.fused.books import book  # one launch where there are seventeen below
+            from saformer.training.fused.books import (
+                book,
+            )  # one launch where there are seventeen below
 
             book(values, self._sums, self._odd, self._num_good, self._bad)
             return
@@ -192,17 +220,21 @@ class Update:
             kept.zero_()
 
     def _captured(self, *, compiled: bool) -> Callable[[], None]:
-        """Compile the losses, if asked to, and record the whole update; training goes on from where it was."""
+        """Compile the losses, if asked to, and record the whole update; training goes on from where
+        it was."""
         before = Snapshot(self._learner.model, self._optimizers, self._generators)
         self._held = tuple(part.clone() for part in self._batches.draw())
         if compiled:
             self._compile(self._batches.gather(*self._held))
         self._warm_up()
         graph = torch.cuda.CUDAGraph()
-        if not self._held:  # a generator that is used within is set before every replay, one launch after the other
+        if (
+            not self._held
+        ):  # a generator that is used within is set before every replay, one launch after the other
             for generator in self._generators:
                 graph.register_generator_state(generator)
-        gc.collect()  # older recordings among garbage: to give them back while one is made would spoil it
+        # older recordings among garbage: to give them back while one is made would spoil it
+        gc.collect()
         with torch.cuda.graph(graph):
             self._once()
         for optimizer in self._optimizers.values():
@@ -218,7 +250,8 @@ class Update:
         return replay
 
     def _deal(self, aside: torch.cuda.Stream) -> None:
-        """Draw for the next update while the one before it is computed, and put it where a recorded one looks."""
+        """Draw for the next update while the one before it is computed, and put it where a recorded
+        one looks."""
         with torch.cuda.stream(aside):
             drawn = self._batches.draw()
         now = torch.cuda.current_stream()
@@ -228,12 +261,15 @@ class Update:
             part.record_stream(now)
 
     def _compile(self, batch: Any) -> None:
-        """Compile the losses of every phase that can be: some versions of the compiler fail on some of them."""
+        """Compile the losses of every phase that can be: some versions of the compiler fail on some
+        of them."""
         for phase in self._phases:
             plain = self._losses[phase.name]
             self._losses[phase.name] = torch.compile(plain, dynamic=False)
             try:
-                with warnings.catch_warnings():  # tokens, heads and likelihoods are float32 on purpose
+                with (
+                    warnings.catch_warnings()
+                ):  # tokens, heads and likelihoods are float32 on purpose
                     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
                     self._differentiate(phase, batch)
             except Exception as error:  # whatever a compiler raises, training can do without it
@@ -261,9 +297,12 @@ def _not_finite(names: Sequence[str], rows: list[list[float]]) -> dict[int, tupl
 
 
 def _reason(error: Exception) -> str:
-    """The line of a compiler's report that says most: the last one that names an error, or else the first."""
+    """The line of a compiler's report that says most: the last one that names an error, or else the
+    first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "Error" in line), next(iter(lines), "no reason given"))
+    return next(
+        (line for line in reversed(lines) if "Error" in line), next(iter(lines), "no reason given")
+    )
 
 
 def _by_rate(averages: Sequence[MovingAverage]) -> dict[float, tuple[list[Tensor], list[Tensor]]]:

@@ -12,7 +12,8 @@ from saformer.data.logs.mapping import LogMapping
 
 
 class Segmenter:
-    """Follows a log block by block and numbers its episodes. Survey and import each follow it anew, alike."""
+    """Follows a log block by block and numbers its episodes. Survey and import each follow it anew,
+    alike."""
 
     def __init__(self, mapping: LogMapping) -> None:
         self._mapping = mapping

@@ -46,16 +46,26 @@ class LogBlock:
 
 
 def find_files(patterns: Sequence[str | Path]) -> list[Path]:
-    """Log files by name, by pattern ("logs/*.csv") or by folder, each once, in the order given and sorted within."""
+    """Log files by name, by pattern ("logs/*.csv") or by folder, each once, in the order given and
+    sorted within."""
     found: list[Path] = []
     for pattern in map(str, patterns):
         path = Path(pattern)
         if path.is_dir():
-            matches = sorted((file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES), key=_by_number)
+            matches = sorted(
+                (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES),
+                key=_by_number,
+            )
         else:
-            matches = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)), key=_by_number)
+            matches = (
+                [path]
+                if path.exists()
+                else sorted(map(Path, glob.glob(pattern, recursive=True)), key=_by_number)
+            )
         if not matches:
-            raise FileNotFoundError(f"there is no log {pattern} (expected files ending in {', '.join(SUFFIXES)})")
+            raise FileNotFoundError(
+                f"there is no log {pattern} (expected files ending in {', '.join(SUFFIXES)})"
+            )
         found += matches
     for file in found:
         if file.suffix.lower() not in SUFFIXES:
@@ -65,7 +75,9 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
     """Sorts log-9 before log-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))
+    ]
 
 
 def header_of(file: Path, mapping: LogMapping) -> list[str]:
@@ -108,7 +120,9 @@ def _arrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise ValueError("CSV and Parquet logs need pyarrow: pip install 'saformer[logs]'") from None
+        raise ValueError(
+            "CSV and Parquet logs need pyarrow: pip install 'saformer[logs]'"
+        ) from None
     return pyarrow
 
 
@@ -124,7 +138,9 @@ def _csv_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
         types.setdefault(mapping.time, _time_type(file, mapping))
     reader = arrow_csv.open_csv(
         file,
-        read_options=arrow_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),  # errors then name the row
+        read_options=arrow_csv.ReadOptions(
+            block_size=CSV_BLOCK_BYTES, use_threads=False
+        ),  # errors then name the row
         parse_options=arrow_csv.ParseOptions(delimiter=delimiter_of(file, mapping)),
         convert_options=arrow_csv.ConvertOptions(
             column_types=types, include_columns=list(mapping.read), strings_can_be_null=True
@@ -135,7 +151,9 @@ def _csv_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
 
 
 def _parquet_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
-    yield from _parquet(file).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=list(mapping.read))
+    yield from _parquet(file).iter_batches(
+        batch_size=PARQUET_BATCH_ROWS, columns=list(mapping.read)
+    )
 
 
 def _parquet(file: Path) -> Any:
@@ -143,9 +161,13 @@ def _parquet(file: Path) -> Any:
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(file, pre_buffer=False)  # else it keeps what was read until it is closed
+        return parquet.ParquetFile(
+            file, pre_buffer=False
+        )  # else it keeps what was read until it is closed
     except (pyarrow.lib.ArrowException, OSError) as error:
-        raise ValueError(f"{file} is not a Parquet file, or it is truncated or damaged: {error}") from None
+        raise ValueError(
+            f"{file} is not a Parquet file, or it is truncated or damaged: {error}"
+        ) from None
 
 
 def _first_rows(file: Path, mapping: LogMapping) -> list[list[str]]:
@@ -163,18 +185,29 @@ def _first_rows(file: Path, mapping: LogMapping) -> list[list[str]]:
 def _time_type(file: Path, mapping: LogMapping) -> Any:
     """Seconds or dates, as the first row has them."""
     header, *rows = _first_rows(file, mapping)
-    text = rows[0][header.index(str(mapping.time))].strip() if rows and len(rows[0]) == len(header) else ""
+    text = (
+        rows[0][header.index(str(mapping.time))].strip()
+        if rows and len(rows[0]) == len(header)
+        else ""
+    )
     try:
         float(text or 0)
     except ValueError:
-        unit, zone = "ns" if NANOSECONDS.search(text) else "us", "UTC" if ZONE.search(text) else None
+        unit, zone = (
+            "ns" if NANOSECONDS.search(text) else "us",
+            "UTC" if ZONE.search(text) else None,
+        )
         return _arrow().timestamp(unit, zone)
     return _arrow().float64()
 
 
 def _block(file: Path, row: int, batch: Any, mapping: LogMapping) -> LogBlock:
     def flag(name: str | None) -> NDArray[np.bool_]:
-        return np.zeros(batch.num_rows, dtype=bool) if name is None else _flags(file, name, batch.column(name))
+        return (
+            np.zeros(batch.num_rows, dtype=bool)
+            if name is None
+            else _flags(file, name, batch.column(name))
+        )
 
     return LogBlock(
         file,
@@ -193,7 +226,9 @@ def _numbers(file: Path, name: str, column: Any) -> NDArray[np.float64]:
     tests = ("is_floating", "is_integer", "is_boolean", "is_decimal")
     if not any(getattr(pyarrow.types, test)(kind) for test in tests):
         raise ValueError(f"{file}: column {name!r} holds {kind}, expected numbers")
-    numbers: NDArray[np.float64] = column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)  # missing: NaN
+    numbers: NDArray[np.float64] = column.cast(pyarrow.float64()).to_numpy(
+        zero_copy_only=False
+    )  # missing: NaN
     return numbers
 
 
@@ -202,16 +237,22 @@ def _flags(file: Path, name: str, column: Any) -> NDArray[np.bool_]:
     meanings = []
     for text in encoded.dictionary.to_pylist():
         if text.strip().lower() not in TRUE | FALSE:
-            raise ValueError(f"{file}: column {name!r} holds {text!r}, expected 0 or 1, true or false")
+            raise ValueError(
+                f"{file}: column {name!r} holds {text!r}, expected 0 or 1, true or false"
+            )
         meanings.append(text.strip().lower() in TRUE)
-    flags: NDArray[np.bool_] = np.array(meanings, dtype=bool)[encoded.indices.to_numpy(zero_copy_only=False)]
+    flags: NDArray[np.bool_] = np.array(meanings, dtype=bool)[
+        encoded.indices.to_numpy(zero_copy_only=False)
+    ]
     return flags
 
 
 def _texts(column: Any) -> NDArray[np.object_]:
     encoded = column.cast(_arrow().string()).dictionary_encode()
     known = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-    texts: NDArray[np.object_] = known[encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)]
+    texts: NDArray[np.object_] = known[
+        encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
+    ]
     return texts
 
 
@@ -219,6 +260,10 @@ def _seconds(file: Path, name: str, column: Any) -> NDArray[np.float64]:
     pyarrow = _arrow()
     if not pyarrow.types.is_temporal(column.type):
         return _numbers(file, name, column)
-    stamps = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())  # what is finer is let go
-    seconds: NDArray[np.float64] = stamps.cast(pyarrow.float64()).to_numpy(zero_copy_only=False) / 1e6
+    stamps = column.cast(pyarrow.timestamp("us"), safe=False).cast(
+        pyarrow.int64()
+    )  # what is finer is let go
+    seconds: NDArray[np.float64] = (
+        stamps.cast(pyarrow.float64()).to_numpy(zero_copy_only=False) / 1e6
+    )
     return seconds

@@ -29,12 +29,15 @@ class Logs:
     survey: LogSurvey
 
     def source(self, *, drop_faulty: bool = False) -> Source:
-        """The trajectories. A log with problems is refused, unless the episodes they lie in may be dropped."""
+        """The trajectories. A log with problems is refused, unless the episodes they lie in may be
+        dropped."""
         problems = self.survey.problems
         if problems and not drop_faulty:
             raise ValueError(
-                f"the log has {len(problems)} problems: {'; '.join(problems)}. Mend it, or leave the "
-                f"{len(self.survey.faulty)} faulty episodes of {len(self.survey.lengths)} out with --drop-faulty"
+                f"the log has {len(problems)} problems: {'; '.join(problems)}. Mend it, or leave "
+                "the "
+                f"{len(self.survey.faulty)} faulty episodes of {len(self.survey.lengths)} out "
+                "with --drop-faulty"
             )
         faulty = self.survey.faulty
         dropped = sum(self.survey.lengths[number] for number in faulty)
@@ -80,7 +83,10 @@ def is_log(text: str) -> bool:
 
 
 def open_logs(
-    patterns: Sequence[str | Path], mapping: LogMapping | None = None, *, progress: Progress | None = None
+    patterns: Sequence[str | Path],
+    mapping: LogMapping | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> Logs:
     """Find log files, say which columns are what, and survey them. Nothing is written."""
     files = find_files(patterns)
@@ -89,7 +95,9 @@ def open_logs(
     for file in files[1:]:
         missing = set(resolved.read) - set(header_of(file, asked))
         if missing:
-            raise ValueError(f"{file} has no column {', '.join(sorted(missing))}, which {files[0]} has")
+            raise ValueError(
+                f"{file} has no column {', '.join(sorted(missing))}, which {files[0]} has"
+            )
     return Logs(tuple(files), resolved, survey(files, resolved, progress=progress))
 
 

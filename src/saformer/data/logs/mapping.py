@@ -57,7 +57,9 @@ class LogMapping:
 
     def __post_init__(self) -> None:
         if self.gap is not None and self.time is None:
-            raise ValueError("episodes can only be told apart by gaps in time if a time column is named")
+            raise ValueError(
+                "episodes can only be told apart by gaps in time if a time column is named"
+            )
         if self.gap is not None and not self.gap > 0:
             raise ValueError(f"the gap between episodes must be above 0 seconds, got {self.gap}")
         if len(self.delimiter) != 1:
@@ -80,42 +82,61 @@ class LogMapping:
         for name in values:
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}"
+                hint = (
+                    f"did you mean {nearest[0]}?"
+                    if nearest
+                    else f"known are {', '.join(sorted(known))}"
+                )
                 raise ValueError(f"{path}: unknown entry {name!r}; {hint}")
         return cls(**{name: _typed(str(path), name, value) for name, value in values.items()})
 
     def resolve(self, header: Sequence[str]) -> LogMapping:
-        """The same mapping with names that are in the header: patterns replaced, usual names found."""
-        found: dict[str, Any] = {name: _expand(name, getattr(self, name), header) for name in SEVERAL}
+        """The same mapping with names that are in the header: patterns replaced, usual names
+        found."""
+        found: dict[str, Any] = {
+            name: _expand(name, getattr(self, name), header) for name in SEVERAL
+        }
         if self.state == LogMapping.state:  # either of the usual patterns will do
             found["state"] = tuple(name for name in header if name.startswith(("state", "obs")))
         for name in ("state", "action"):
             if not found[name]:
                 raise ValueError(
-                    f"no column is named as {name}: the header is {', '.join(header)}; say which with --{name} or in a "
+                    f"no column is named as {name}: the header is {', '.join(header)}; say which "
+                    f"with --{name} or in a "
                     "mapping file"
                 )
         for name in ONE:
             asked = getattr(self, name)
             if asked is not None and asked not in header:
-                raise ValueError(f"there is no column {asked!r} for {name}; {_nearest(asked, header)}")
+                raise ValueError(
+                    f"there is no column {asked!r} for {name}; {_nearest(asked, header)}"
+                )
             if asked is None and USUAL.get(name) in header:
                 found[name] = USUAL[name]
         if found["next_state"] and len(found["next_state"]) != len(found["state"]):
-            raise ValueError(f"{len(found['next_state'])} next_state columns for {len(found['state'])} state columns")
+            raise ValueError(
+                f"{len(found['next_state'])} next_state columns for {len(found['state'])} state "
+                "columns"
+            )
         return replace(self, **found)
 
     @property
     def numeric(self) -> tuple[str, ...]:
         """Columns that must hold numbers, each once (a resolved mapping's)."""
         cost = (self.cost,) if self.cost else ()
-        return tuple(dict.fromkeys((*self.state, *self.action, self.reward, *self.next_state, *cost, *self.columns)))
+        return tuple(
+            dict.fromkeys(
+                (*self.state, *self.action, self.reward, *self.next_state, *cost, *self.columns)
+            )
+        )
 
     @property
     def needed(self) -> tuple[str, ...]:
         """Numeric columns without which a step cannot be used; in others a value may be missing."""
         cost = (self.cost,) if self.cost else ()
-        return tuple(dict.fromkeys((*self.state, *self.action, self.reward, *self.next_state, *cost)))
+        return tuple(
+            dict.fromkeys((*self.state, *self.action, self.reward, *self.next_state, *cost))
+        )
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -147,7 +168,9 @@ def _typed(path: str, name: str, value: Any) -> Any:
         expected, right = (
             "a list of numbers",
             isinstance(value, list | tuple)
-            and all(isinstance(entry, int | float) and not isinstance(entry, bool) for entry in value),
+            and all(
+                isinstance(entry, int | float) and not isinstance(entry, bool) for entry in value
+            ),
         )
     elif name in ("gap", "horizon"):
         expected, right = "a number", isinstance(value, int | float) and not isinstance(value, bool)
@@ -169,7 +192,9 @@ def _expand(part: str, names: Sequence[str], header: Sequence[str]) -> tuple[str
         if "*" not in name and name not in header:
             raise ValueError(f"there is no column {name!r} for {part}; {_nearest(name, header)}")
         if "*" in name and not matches and not usual:
-            raise ValueError(f"no column matches {name!r} for {part}; the header is {', '.join(header)}")
+            raise ValueError(
+                f"no column matches {name!r} for {part}; the header is {', '.join(header)}"
+            )
         found += matches if "*" in name else [name]
     return tuple(dict.fromkeys(found))
 

@@ -67,34 +67,47 @@ class LogSurvey:
     def problems(self) -> list[str]:
         """Why the log cannot be imported as it is."""
         found = [
-            f"column {name!r} has {column.num_missing} {UNUSABLE}, the first in {column.first_missing}"
+            f"column {name!r} has {column.num_missing} {UNUSABLE}, the first in "
+            f"{column.first_missing}"
             for name, column in self.columns.items()
             if column.num_missing and name in self.mapping.needed
         ]
         if self.time.num_missing:
             found.append(
-                f"time column {self.mapping.time!r} lacks {self.time.num_missing} values, the first in "
+                f"time column {self.mapping.time!r} lacks {self.time.num_missing} values, the "
+                "first in "
                 f"{self.time.first_missing}"
             )
         if self.num_duplicates and self.mapping.time is not None:
-            found.append(f"{self.num_duplicates} steps are recorded twice: at the same time as the step before")
+            found.append(
+                f"{self.num_duplicates} steps are recorded twice: at the same time as the step "
+                "before"
+            )
         elif self.num_duplicates:
             found.append(
-                f"{self.num_duplicates} steps are recorded twice: every column that is read repeats the step before; "
+                f"{self.num_duplicates} steps are recorded twice: every column that is read "
+                "repeats the step before; "
                 "where a machine at rest looks so, name a column that tells steps apart with --time"
             )
         if self.num_backward:
             found.append(f"time runs backwards at {self.num_backward} steps within an episode")
         if self.repeated:
             found.append(
-                f"rows of {len(self.repeated)} episodes lie apart, those of {self.repeated[0]!r} for example: sort the "
-                "log by episode and time, or say --episodes-per-file if numbers begin anew in each file"
+                f"rows of {len(self.repeated)} episodes lie apart, those of {self.repeated[0]!r} "
+                "for example: sort the "
+                "log by episode and time, or say --episodes-per-file if numbers begin anew in "
+                "each file"
             )
         if self.num_unnamed:
-            found.append(f"the episode column {self.mapping.episode!r} is empty in {self.num_unnamed} places")
+            found.append(
+                f"the episode column {self.mapping.episode!r} is empty in {self.num_unnamed} places"
+            )
         ended = [why for why in self.faulty.values() if "after its end" in why]
         if ended:
-            found.append(f"{len(ended)} episodes go on after they are marked as ended, {ended[0]} for example")
+            found.append(
+                f"{len(ended)} episodes go on after they are marked as ended, {ended[0]} for "
+                "example"
+            )
         return found
 
     @property
@@ -105,26 +118,38 @@ class LogSurvey:
         if constant:
             found.append(f"columns that never change teach nothing: {', '.join(constant)}")
         found += [
-            f"column {name!r} has {column.num_missing} {UNUSABLE}, the first in {column.first_missing}"
+            f"column {name!r} has {column.num_missing} {UNUSABLE}, the first in "
+            f"{column.first_missing}"
             for name, column in self.columns.items()
             if column.num_missing and name not in self.mapping.needed
         ]
         if self.num_pauses:
             found.append(
-                f"{self.num_pauses} steps took more than {LONG_PAUSE:g} times the usual {self.usual_step:.4g} s: rows "
+                f"{self.num_pauses} steps took more than {LONG_PAUSE:g} times the usual "
+                f"{self.usual_step:.4g} s: rows "
                 "may be missing there"
             )
         if self.num_restarts:
-            found.append(f"time runs backwards {self.num_restarts} times: each time another episode is taken to begin")
+            found.append(
+                f"time runs backwards {self.num_restarts} times: each time another episode is "
+                "taken to begin"
+            )
         short = sum(length == 1 for length in self.lengths)
         if short:
             found.append(f"{short} of {len(self.lengths)} episodes have a single step")
         if not self.mapping.marks_ends:
-            found.append("nothing marks the end of an episode: each is taken as recorded whole (truncated)")
+            found.append(
+                "nothing marks the end of an episode: each is taken as recorded whole (truncated)"
+            )
         elif self.num_unmarked:
-            found.append(f"{self.num_unmarked} episodes have no mark at their end: they count as unfinished")
+            found.append(
+                f"{self.num_unmarked} episodes have no mark at their end: they count as unfinished"
+            )
         if not self.mapping.next_state:
-            found.append("the state after the last step of an episode is not recorded: the state before it stands in")
+            found.append(
+                "the state after the last step of an episode is not recorded: the state before "
+                "it stands in"
+            )
         return found
 
     def plain(self) -> dict[str, Any]:
@@ -155,10 +180,15 @@ class LogSurvey:
 
 
 def survey(
-    files: Sequence[Path], mapping: LogMapping, *, progress: Callable[[int, int], None] | None = None
+    files: Sequence[Path],
+    mapping: LogMapping,
+    *,
+    progress: Callable[[int, int], None] | None = None,
 ) -> LogSurvey:
     """Read every file once; `mapping` is resolved. `progress` is told of files."""
-    surveyor = _Surveyor(LogSurvey(mapping, tuple(files), columns={name: ColumnSurvey() for name in mapping.numeric}))
+    surveyor = _Surveyor(
+        LogSurvey(mapping, tuple(files), columns={name: ColumnSurvey() for name in mapping.numeric})
+    )
     for number, file in enumerate(files):
         for block in read_blocks(file, mapping):
             surveyor.see(block)
@@ -178,7 +208,9 @@ class _Surveyor:
 
     def see(self, block: LogBlock) -> None:
         begins = self._segmenter.begins(block)
-        number = self._segmenter.num_episodes - int(begins.sum()) - 1 + np.cumsum(begins)  # [n] of each row's episode
+        number = (
+            self._segmenter.num_episodes - int(begins.sum()) - 1 + np.cumsum(begins)
+        )  # [n] of each row's episode
         self._count(begins, number)
         self._find_missing(block, number)
         self._find_missing_time(block, number)
@@ -209,7 +241,9 @@ class _Surveyor:
             if not there.all():
                 places = np.flatnonzero(~there)
                 column.num_missing += len(places)
-                column.first_missing = column.first_missing or f"{block.file}, row {block.first_row + places[0]}"
+                column.first_missing = (
+                    column.first_missing or f"{block.file}, row {block.first_row + places[0]}"
+                )
                 if name in needed:
                     self._blame(number[places], f"{name} is missing")
 
@@ -224,7 +258,9 @@ class _Surveyor:
             self.found.time.first_missing = self.found.time.first_missing or first
             self._blame(number[places], "its time is missing")
 
-    def _find_duplicates(self, block: LogBlock, begins: NDArray[np.bool_], number: NDArray[np.int64]) -> None:
+    def _find_duplicates(
+        self, block: LogBlock, begins: NDArray[np.bool_], number: NDArray[np.int64]
+    ) -> None:
         """By the clock where there is one, else rows that repeat the row before in every column."""
         within = ~begins
         if block.time is not None:
@@ -253,21 +289,31 @@ class _Surveyor:
         if self.found.usual_step is not None:
             self.found.num_pauses += int((taken > LONG_PAUSE * self.found.usual_step).sum())
 
-    def _find_bad_ends(self, block: LogBlock, begins: NDArray[np.bool_], number: NDArray[np.int64]) -> None:
+    def _find_bad_ends(
+        self, block: LogBlock, begins: NDArray[np.bool_], number: NDArray[np.int64]
+    ) -> None:
         ended = block.terminated | block.truncated
-        was_ended = False if self._last is None else bool(self._last.terminated[-1] or self._last.truncated[-1])
+        was_ended = (
+            False
+            if self._last is None
+            else bool(self._last.terminated[-1] or self._last.truncated[-1])
+        )
         before = np.concatenate([[was_ended], ended[:-1]])
         self._blame(number[before & ~begins], "it goes on after its end")
         if self._last is not None and begins[0]:
             self._note_unmarked(self._last)
-        self.found.num_unmarked += int((begins[1:] & ~ended[:-1]).sum()) if self.found.mapping.marks_ends else 0
+        self.found.num_unmarked += (
+            int((begins[1:] & ~ended[:-1]).sum()) if self.found.mapping.marks_ends else 0
+        )
 
     def _note_unmarked(self, block: LogBlock | None) -> None:
         """An episode ended with this block."""
         if block is not None and self.found.mapping.marks_ends:
             self.found.num_unmarked += not (block.terminated[-1] or block.truncated[-1])
 
-    def _find_repeated(self, block: LogBlock, begins: NDArray[np.bool_], number: NDArray[np.int64]) -> None:
+    def _find_repeated(
+        self, block: LogBlock, begins: NDArray[np.bool_], number: NDArray[np.int64]
+    ) -> None:
         if block.episode is None:
             return
         per_file = self.found.mapping.episodes_per_file
@@ -288,6 +334,10 @@ class _Surveyor:
 
 
 def _role(mapping: LogMapping, name: str) -> str:
-    roles = [part for part in ("state", "action", "next_state", "columns") if name in getattr(mapping, part)]
+    roles = [
+        part
+        for part in ("state", "action", "next_state", "columns")
+        if name in getattr(mapping, part)
+    ]
     roles += [part for part in ("reward", "cost") if name == getattr(mapping, part)]
     return ", ".join(roles)

@@ -20,7 +20,9 @@ METADATA = "metadata.json"
 HOSTED_MIXTURES = "Minari hosts simple, medium and expert for MuJoCo"
 
 
-def read_minari(name: str | Path, known: EnvironmentHints | None = None, *, download: bool = False) -> Source:
+def read_minari(
+    name: str | Path, known: EnvironmentHints | None = None, *, download: bool = False
+) -> Source:
     """A dataset by its id, if it is on this machine (or may be downloaded), or by its folder."""
     datasets = _open(str(name), download=download)
     hints = (known or EnvironmentHints()).or_else(_hints(datasets[0]))
@@ -34,14 +36,21 @@ def read_minari(name: str | Path, known: EnvironmentHints | None = None, *, down
     def notes() -> list[str]:
         if not left_out:
             return []
-        return [f"infos that are no numbers with a row per step were left out: {', '.join(sorted(left_out))}"]
+        return [
+            "infos that are no numbers with a row per step were left out: "
+            f"{', '.join(sorted(left_out))}"
+        ]
 
     identifiers = [dataset.spec.dataset_id for dataset in datasets]
     return Source(
         trajectories,
         sum(int(dataset.total_steps) for dataset in datasets),
         hints,
-        {"source": " and ".join(identifiers), "layout": "Minari", "minari_version": datasets[0].spec.minari_version},
+        {
+            "source": " and ".join(identifiers),
+            "layout": "Minari",
+            "minari_version": datasets[0].spec.minari_version,
+        },
         notes=notes,
     )
 
@@ -49,7 +58,8 @@ def read_minari(name: str | Path, known: EnvironmentHints | None = None, *, down
 def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
     """Export a store as a Minari dataset of this id. Returns its folder.
 
-    States become observations, the final state included; named columns become infos; unfinished trajectories stay so.
+    States become observations, the final state included; named columns become infos; unfinished
+    trajectories stay so.
     """
     minari = _minari()
     from gymnasium import spaces
@@ -57,7 +67,9 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
     from minari.storage import get_dataset_path
 
     if not re.search(r"-v\d+$", dataset_id):
-        raise ValueError(f"Malformed dataset ID {dataset_id!r}: Minari's end in a version, as in mine/pump-v0")
+        raise ValueError(
+            f"Malformed dataset ID {dataset_id!r}: Minari's end in a version, as in mine/pump-v0"
+        )
     path = Path(get_dataset_path(dataset_id))
     if path.exists():
         raise FileExistsError(f"{path} exists; datasets are never overwritten: choose another id")
@@ -83,7 +95,8 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
             env=_known_environment(environment),
             observation_space=spaces.Box(-np.inf, np.inf, (num_states,), np.float32),
             action_space=spaces.Box(
-                np.array(environment.action_low, np.float32), np.array(environment.action_high, np.float32)
+                np.array(environment.action_low, np.float32),
+                np.array(environment.action_high, np.float32),
             ),
             description=f"exported by SaFormer; {dict(store.provenance)}",
         )
@@ -113,19 +126,25 @@ def _open(name: str, *, download: bool) -> list[Any]:
         return [_read(place / "data", name)]
     if name.startswith("mujoco/") and "medium-replay" in name:
         raise ValueError(
-            f"{HOSTED_MIXTURES}: there is no {name}. `saformer data build` makes a medium-replay dataset, and "
+            f"{HOSTED_MIXTURES}: there is no {name}. `saformer data build` makes a medium-replay "
+            "dataset, and "
             "d4rl:hopper-medium-replay-v2 names D4RL's"
         )
     if name.startswith("mujoco/") and "medium-expert" in name:
         parts = [name.replace("medium-expert", part) for part in ("medium", "expert")]
         return [dataset for part in parts for dataset in _open(part, download=download)]
     if not download:
-        raise FileNotFoundError(f"there is no Minari dataset {name} on this machine; put it at {place}")
+        raise FileNotFoundError(
+            f"there is no Minari dataset {name} on this machine; put it at {place}"
+        )
     try:
         return [minari.load_dataset(name, download=True)]
-    except Exception as error:  # whatever the hosting library raises, the user's way out is the same
+    except (
+        Exception
+    ) as error:  # whatever the hosting library raises, the user's way out is the same
         raise FileNotFoundError(
-            f"the Minari dataset {name} is not on this machine and could not be downloaded ({error}); download it "
+            f"the Minari dataset {name} is not on this machine and could not be downloaded "
+            f"({error}); download it "
             f"elsewhere and put it at {place}"
         ) from None
 
@@ -134,14 +153,18 @@ def _read(path: Path, name: str) -> Any:
     try:
         return _minari().MinariDataset(str(path))
     except Exception as error:  # h5py, json and Minari each have errors of their own
-        raise ValueError(f"the Minari dataset {name} is damaged or of another version: {error}") from None
+        raise ValueError(
+            f"the Minari dataset {name} is damaged or of another version: {error}"
+        ) from None
 
 
 def _hints(dataset: Any) -> EnvironmentHints:
     space = dataset.spec.action_space
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None or low.ndim != 1:
-        raise ValueError(f"{dataset.spec.dataset_id} has actions {space}, expected a one-dimensional Box")
+        raise ValueError(
+            f"{dataset.spec.dataset_id} has actions {space}, expected a one-dimensional Box"
+        )
     bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     made_by = dataset.spec.env_spec
     return EnvironmentHints(
@@ -157,12 +180,15 @@ def _trajectory(episode: Any, left_out: set[str]) -> Trajectory:
     observations = episode.observations
     if not isinstance(observations, np.ndarray) or observations.ndim != 2:
         raise ValueError(
-            f"episode {episode.id} has observations of type {type(observations).__name__}, expected one flat vector "
+            f"episode {episode.id} has observations of type {type(observations).__name__}, "
+            "expected one flat vector "
             "per step; flatten them first (gymnasium.wrappers.FlattenObservation)"
         )
     steps = len(episode.rewards)
     if len(observations) != steps + 1:
-        raise ValueError(f"episode {episode.id} has {len(observations)} observations, expected {steps + 1}")
+        raise ValueError(
+            f"episode {episode.id} has {len(observations)} observations, expected {steps + 1}"
+        )
     return Trajectory.of(
         observations[:-1],
         episode.actions,
@@ -174,7 +200,9 @@ def _trajectory(episode: Any, left_out: set[str]) -> Trajectory:
     )
 
 
-def _numeric(infos: Mapping[str, Any], steps: int, left_out: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _numeric(
+    infos: Mapping[str, Any], steps: int, left_out: set[str], prefix: str = ""
+) -> Iterable[tuple[str, Any]]:
     """Infos that are numbers with a row per step; what `reset` said is not part of a step."""
     for name, values in infos.items():
         if isinstance(values, Mapping):
@@ -198,7 +226,8 @@ def _after_reset(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _known_environment(environment: EnvironmentSpec) -> Any:
-    """As Gymnasium describes it, with the arguments that it was made with; None where it knows none of this name."""
+    """As Gymnasium describes it, with the arguments that it was made with; None where it knows none
+    of this name."""
     import gymnasium
 
     if environment.identifier not in gymnasium.registry:

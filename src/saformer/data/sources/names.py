@@ -31,8 +31,11 @@ def is_hosted(text: str) -> bool:
     return text.startswith(("d4rl:", "minari:"))
 
 
-def open_source(text: str, known: EnvironmentHints | None = None, *, progress: Progress | None = None) -> Source:
-    """The source of this name, or at this path; a hosted one is downloaded if it is not on this machine."""
+def open_source(
+    text: str, known: EnvironmentHints | None = None, *, progress: Progress | None = None
+) -> Source:
+    """The source of this name, or at this path; a hosted one is downloaded if it is not on this
+    machine."""
     if text.startswith("d4rl:"):
         return read_hdf5(_d4rl_file(text.removeprefix("d4rl:"), progress), known)
     if text.startswith("minari:"):
@@ -44,7 +47,8 @@ def open_source(text: str, known: EnvironmentHints | None = None, *, progress: P
         raise FileNotFoundError(f"there is no file or folder {text}")
     if path.suffix.lower() not in READERS:
         raise ValueError(
-            f"{text} is none of the files that can be read: {', '.join(READERS)} (D4RL, DSRL or plain arrays), .csv "
+            f"{text} is none of the files that can be read: {', '.join(READERS)} (D4RL, DSRL or "
+            "plain arrays), .csv "
             "and .parquet (logs), the folder of a Minari dataset"
         )
     return READERS[path.suffix.lower()](path, known)
@@ -55,7 +59,8 @@ def _d4rl_file(name: str, progress: Progress | None) -> Path:
     match = D4RL_NAME.fullmatch(name)
     if not match:
         raise ValueError(
-            f"unknown D4RL dataset {name!r}; expected (hopper|walker2d|halfcheetah)-(random|medium|expert|"
+            f"unknown D4RL dataset {name!r}; expected "
+            "(hopper|walker2d|halfcheetah)-(random|medium|expert|"
             "medium-replay|medium-expert|full-replay)-v(0|1|2), as in hopper-medium-v2"
         )
     robot, mixture, version = match[1], match[2].replace("-", "_"), match[3]
@@ -78,7 +83,10 @@ def _download(address: str, path: Path, progress: Progress | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file, urllib.request.urlopen(address, timeout=30) as answer:
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            urllib.request.urlopen(address, timeout=30) as answer,
+        ):
             total = int(answer.headers.get("Content-Length") or 0)
             while chunk := answer.read(1 << 20):
                 file.write(chunk)
@@ -89,7 +97,8 @@ def _download(address: str, path: Path, progress: Progress | None) -> None:
         os.replace(unfinished, path)
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise FileNotFoundError(
-            f"could not download {address} ({getattr(error, 'reason', error)}); download it elsewhere and put it at "
+            f"could not download {address} ({getattr(error, 'reason', error)}); download it "
+            "elsewhere and put it at "
             f"{path}"
         ) from None
     finally:

@@ -61,7 +61,8 @@ class Rows:
 
 @dataclass
 class Cutter:
-    """Cuts rows into trajectories: after a row marked as the last, before a row that begins an episode."""
+    """Cuts rows into trajectories: after a row marked as the last, before a row that begins an
+    episode."""
 
     horizon: int | None = None
     """an episode that was not marked as ended after this many steps was ended by the clock"""
@@ -71,7 +72,8 @@ class Cutter:
     """episodes that had no mark where the horizon ended them"""
 
     def cut(self, blocks: Iterable[Rows]) -> Iterator[Trajectory]:
-        """The trajectories in these rows, in their order. The last one is unfinished unless it is marked."""
+        """The trajectories in these rows, in their order. The last one is unfinished unless it is
+        marked."""
         pending: list[Rows] = []
         for block in blocks:
             for piece in block.pieces():
@@ -85,7 +87,11 @@ class Cutter:
     def _grow(self, pending: list[Rows], piece: Rows) -> Iterator[Trajectory]:
         """Add a piece to the open trajectory and yield what it completes."""
         while len(piece):
-            room = len(piece) if self.horizon is None else min(len(piece), self.horizon - sum(map(len, pending)))
+            room = (
+                len(piece)
+                if self.horizon is None
+                else min(len(piece), self.horizon - sum(map(len, pending)))
+            )
             pending.append(piece[:room])
             marked = bool(pending[-1].terminated[-1] or pending[-1].truncated[-1])
             full = self.horizon is not None and sum(map(len, pending)) == self.horizon
@@ -108,5 +114,7 @@ def _join(pieces: list[Rows], *, truncated: bool) -> Trajectory:
         last.state[-1] if last.next_state is None else last.next_state[-1],
         terminated=bool(last.terminated[-1]),
         truncated=bool(last.truncated[-1]) if marked else truncated,
-        columns={name: np.concatenate([piece.columns[name] for piece in pieces]) for name in last.columns},
+        columns={
+            name: np.concatenate([piece.columns[name] for piece in pieces]) for name in last.columns
+        },
     )

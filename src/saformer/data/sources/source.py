@@ -54,7 +54,8 @@ class Imported:
 
     store: TrajectoryStore
     num_unfinished: int
-    """trajectories whose end was not recorded: kept, but left out when limits and to-go targets are computed"""
+    """trajectories whose end was not recorded: kept, but left out when limits and to-go targets are
+    computed"""
     notes: tuple[str, ...]
 
     def summary(self) -> str:
@@ -83,7 +84,8 @@ class _Observed:
 
 
 def merged(sources: Sequence[Source]) -> Source:
-    """Several sources as one, in their order; what is known of the machine is what the first one knows."""
+    """Several sources as one, in their order; what is known of the machine is what the first one
+    knows."""
     if len(sources) == 1:
         return sources[0]
     return Source(
@@ -137,27 +139,34 @@ def _environment(known: EnvironmentHints, observed: _Observed) -> tuple[Environm
     if observed.low is None or observed.high is None:
         raise ValueError("the source is empty: it holds no trajectory")
     notes = []
-    low, high = (_per_action(bound, len(observed.low)) for bound in (known.action_low, known.action_high))
+    low, high = (
+        _per_action(bound, len(observed.low)) for bound in (known.action_low, known.action_high)
+    )
     if low is None or high is None:
         constant = observed.low == observed.high
         margin = np.where(constant, np.maximum(np.abs(observed.low), 1.0), 0.0)
         low = tuple((observed.low - margin).tolist()) if low is None else low
         high = tuple((observed.high + margin).tolist()) if high is None else high
         notes.append(
-            f"action bounds are those of the data, {_numbers(low)} to {_numbers(high)}: give --action-low and "
+            f"action bounds are those of the data, {_numbers(low)} to {_numbers(high)}: give "
+            "--action-low and "
             "--action-high if the machine allows more"
         )
     else:
         outside = (observed.low < np.array(low) - 1e-6) | (observed.high > np.array(high) + 1e-6)
         if outside.any():
             notes.append(
-                f"recorded actions reach from {_numbers(observed.low)} to {_numbers(observed.high)}, beyond the bounds "
-                f"{_numbers(low)} to {_numbers(high)}: they are brought within them before costs are counted"
+                f"recorded actions reach from {_numbers(observed.low)} to "
+                f"{_numbers(observed.high)}, beyond the bounds "
+                f"{_numbers(low)} to {_numbers(high)}: they are brought within them before costs "
+                "are counted"
             )
     if observed.num_unfinished:
         notes.append(
-            f"{observed.num_unfinished} trajectories ({observed.steps_unfinished} steps) have no recorded end: they "
-            "are kept in the store, but left out of limits, frontier and to-go targets, because what they would have "
+            f"{observed.num_unfinished} trajectories ({observed.steps_unfinished} steps) have no "
+            "recorded end: they "
+            "are kept in the store, but left out of limits, frontier and to-go targets, because "
+            "what they would have "
             "cost is unknown"
         )
     horizon = max(known.horizon or 0, observed.longest)
@@ -169,7 +178,9 @@ def _per_action(bound: tuple[float, ...] | None, size: int) -> tuple[float, ...]
         return bound
     if len(bound) == 1:
         return bound * size
-    raise ValueError(f"{len(bound)} action bounds for {size} action columns; give one for each, or one for all")
+    raise ValueError(
+        f"{len(bound)} action bounds for {size} action columns; give one for each, or one for all"
+    )
 
 
 def _numbers(values: Iterable[float]) -> str:

@@ -33,8 +33,14 @@ class FusedAdamW:
         gradient_clip: float,
     ) -> None:
         device = parameters[0].device
-        self._parameters, self._models, self._clip = tuple(parameters), num_models, float(gradient_clip)
-        self.param_groups = [{"lr": torch.tensor(learning_rate, device=device), "weight_decay": weight_decay}]
+        self._parameters, self._models, self._clip = (
+            tuple(parameters),
+            num_models,
+            float(gradient_clip),
+        )
+        self.param_groups = [
+            {"lr": torch.tensor(learning_rate, device=device), "weight_decay": weight_decay}
+        ]
         self._counts = torch.zeros(2, device=device)  # of steps: before the next, and made
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {
             parameter: {
@@ -56,15 +62,22 @@ class FusedAdamW:
         if not (self._addresses.is_cuda and torch.cuda.is_current_stream_capturing()):
             self.settle()
         parts = self._norms.new_empty(self._models, len(self._tiles))
-        kernels.norms_of_tiles[self._grid](self._tiles, self._addresses, parts, self._counts, **TILE)
+        kernels.norms_of_tiles[self._grid](
+            self._tiles, self._addresses, parts, self._counts, **TILE
+        )
         self._norms = torch.linalg.vector_norm(parts, dim=1)
         return self._norms
 
     def settle(self) -> None:
         """Tell the kernels where everything lies."""
         rows = [
-            [tensor.data_ptr() for tensor in (gradient, parameter, state["exp_avg"], state["exp_avg_sq"])]
-            for gradient, (parameter, state) in zip(self._gradients, self.state.items(), strict=True)
+            [
+                tensor.data_ptr()
+                for tensor in (gradient, parameter, state["exp_avg"], state["exp_avg_sq"])
+            ]
+            for gradient, (parameter, state) in zip(
+                self._gradients, self.state.items(), strict=True
+            )
         ]
         self._addresses.copy_(torch.tensor(rows))
 

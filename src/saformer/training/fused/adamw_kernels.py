@@ -1,8 +1,10 @@
-"""Kernels that clip and step the parameters of M models wherever they lie: tensors are known by their addresses.
+"""Kernels that clip and step the parameters of M models wherever they lie: tensors are known by
+their addresses.
 
-`tiles` [T, 3] int64 cuts a model's parameters into pieces that lie in one tensor each: the tensor's number, the piece's
-first element within the model's row, and the length of such a row. `addresses` [tensors, 4] int64 are where gradients,
-weights, averages and averages of squares begin. A program has one tile of one model.
+`tiles` [T, 3] int64 cuts a model's parameters into pieces that lie in one tensor each: the tensor's
+number, the piece's first element within the model's row, and the length of such a row. `addresses`
+[tensors, 4] int64 are where gradients, weights, averages and averages of squares begin. A program
+has one tile of one model.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def rest_of_power(x):
 
 @triton.jit
 def norms_of_tiles(tiles, addresses, norms, counts, B: tl.constexpr):
-    """norms [M, T] of the gradients; and the steps made so far, counts[1], become those before the next, counts[0]."""
+    """norms [M, T] of the gradients; and the steps made so far, counts[1], become those before the
+    next, counts[0]."""
     tensor, at, there = place_of(tiles, B)
     gradient = tl.load(tensor_at(addresses, tensor, 0) + at, mask=there, other=0.0)
     here = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -61,21 +64,30 @@ def step(
     EPS: tl.constexpr,
     B: tl.constexpr,
 ):
-    """Weights and averages after one step of AdamW by gradients clipped to `bound`; nothing changes where `bad` is set.
+    """Weights and averages after one step of AdamW by gradients clipped to `bound`; nothing changes
+    where `bad` is set.
 
-    `norms` [M] are the gradients' before clipping; LOG_FIRST and LOG_SECOND are the logarithms of AdamW's rates of
-    decay, FIRST and SECOND. All programs read counts[0], one writes counts[1].
+    `norms` [M] are the gradients' before clipping; LOG_FIRST and LOG_SECOND are the logarithms of
+    AdamW's rates of decay, FIRST and SECOND. All programs read counts[0], one writes counts[1].
     """
     if tl.load(bad) == 0:
         tensor, at, there = place_of(tiles, B)
-        weights, averages = tensor_at(addresses, tensor, 1) + at, tensor_at(addresses, tensor, 2) + at
+        weights, averages = (
+            tensor_at(addresses, tensor, 1) + at,
+            tensor_at(addresses, tensor, 2) + at,
+        )
         squares = tensor_at(addresses, tensor, 3) + at
         gradient = tl.load(tensor_at(addresses, tensor, 0) + at, mask=there, other=0.0)
         gradient *= tl.minimum(bound / (tl.load(norms + tl.program_id(1)) + 1e-6), 1.0)
         average = FIRST * tl.load(averages, mask=there, other=0.0) + (1 - FIRST) * gradient
-        square = SECOND * tl.load(squares, mask=there, other=0.0) + (1 - SECOND) * gradient * gradient
+        square = (
+            SECOND * tl.load(squares, mask=there, other=0.0) + (1 - SECOND) * gradient * gradient
+        )
         times, speed = tl.load(counts) + 1, tl.load(rate)
-        size, deviation = speed / rest_of_power(times * LOG_FIRST), tl.sqrt(square / rest_of_power(times * LOG_SECOND))
+        size, deviation = (
+            speed / rest_of_power(times * LOG_FIRST),
+            tl.sqrt(square / rest_of_power(times * LOG_SECOND)),
+        )
         weight = tl.load(weights, mask=there, other=0.0) * (1 - speed * decay)
         weight -= size * average / (deviation + EPS)
         tl.store(weights, weight, mask=there)

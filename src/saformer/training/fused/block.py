@@ -84,7 +84,10 @@ def block_backward(
     """Gradients, all float32: of x; and still to be summed over their second axes, of weights, biases, norms (2)."""
     shape = _Shape(x, rounded, tokens, places)
     drop, drops = dropping(rate), {"DROP": rate > 0}
-    every_gradient, to_mixed = shape.new(3 * shape.rows + 6 * shape.answers), shape.new(shape.answers)
+    every_gradient, to_mixed = (
+        shape.new(3 * shape.rows + 6 * shape.answers),
+        shape.new(shape.answers),
+    )
     to_qkv, gradients = shape.apart(every_gradient, 3)
     _, inputs = shape.apart(every_input, 1)
     to_between, to_x = torch.empty_like(gradient), torch.empty_like(x)
@@ -181,9 +184,14 @@ class _Shape:
         """Room for gradients of weights, biases and norms, one for each of several parts of the rows."""
         splits = triton.cdiv(PROGRAMS, SQUARES * self.models)
         splits = max(1, min(splits, triton.cdiv(self.rows, 8 * WEIGHT_GRADIENT["R"])))
-        tiles = (self.tiles(self.rows, NORM_LINEAR_BACKWARD)[0], self.tiles(self.answers, FINISH_BACKWARD)[0])
+        tiles = (
+            self.tiles(self.rows, NORM_LINEAR_BACKWARD)[0],
+            self.tiles(self.answers, FINISH_BACKWARD)[0],
+        )
         sizes = ((splits, 12 * self.width), (splits, 9), *((number, 2) for number in tiles))
-        return tuple(self._x.new_empty(self.models, number, size * self.width) for number, size in sizes)
+        return tuple(
+            self._x.new_empty(self.models, number, size * self.width) for number, size in sizes
+        )
 
     def tiles(self, rows: int, launch: dict[str, int]) -> tuple[int, int]:
         """Programs for all rows of all models."""
@@ -195,7 +203,9 @@ class _Shape:
 
     def attention(self, heads: int) -> dict[str, Any]:
         """A program has a whole window: T tokens that are seen, Q answers."""
-        seen, asked = (max(16, triton.next_power_of_2(number)) for number in (self.length, self._asked))
+        seen, asked = (
+            max(16, triton.next_power_of_2(number)) for number in (self.length, self._asked)
+        )
         return {
             "scale": (self.width // heads) ** -0.5,
             "length": self.length,

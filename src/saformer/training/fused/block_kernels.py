@@ -36,7 +36,9 @@ VECTORS = {
 
 
 @triton.jit
-def norm_linear(x, weights, vectors, normed, out, rows, eps, W: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+def norm_linear(
+    x, weights, vectors, normed, out, rows, eps, W: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+):
     """normed = attention_norm(x); out [M * rows, 3 * W] = query_key_value(normed), C columns at a time."""
     m, n, w = tl.program_id(1), tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
     row = (m * rows + n)[:, None]
@@ -48,7 +50,9 @@ def norm_linear(x, weights, vectors, normed, out, rows, eps, W: tl.constexpr, R:
     tl.store(normed + row * W + w, inner, mask=inside)
     weight, bias, c = weights + m * 12 * W * W, vectors + m * 13 * W, tl.arange(0, C)
     for column in range(0, 3 * W, C):
-        y = tl.dot(inner, tl.trans(tl.load(weight + (column + c)[:, None] * W + w))) + tl.load(bias + column + c)
+        y = tl.dot(inner, tl.trans(tl.load(weight + (column + c)[:, None] * W + w))) + tl.load(
+            bias + column + c
+        )
         tl.store(out + row * 3 * W + column + c, y.to(out.dtype.element_ty), mask=inside)
 
 
@@ -71,12 +75,16 @@ def finish(x, inputs, output_of, up_of, down_of, vectors, between, out, salts, t
 
     heads = tl.load(inputs + row * 6 * W + w, mask=inside, other=0.0)
     attended = tl.dot(heads, tl.trans(output_of.load([(m * 12 + 3) * W, 0])))
-    attended = dropped(attended + tl.load(vector + 3 * W), first_salt, element, threshold, keep_scale, DROP)
+    attended = dropped(
+        attended + tl.load(vector + 3 * W), first_salt, element, threshold, keep_scale, DROP
+    )
     residual = tl.load(x + (m * tokens + token) * W + w, mask=inside, other=0.0) + attended
     tl.store(between + row * W + w, residual, mask=inside)
 
     standard, _ = standardised(residual, eps, W)
-    inner = (standard * tl.load(vector + 11 * W) + tl.load(vector + 12 * W)).to(inputs.dtype.element_ty)
+    inner = (standard * tl.load(vector + 11 * W) + tl.load(vector + 12 * W)).to(
+        inputs.dtype.element_ty
+    )
     tl.store(inputs + row * 6 * W + W + w, inner, mask=inside)
     added, c = tl.zeros((R, W), dtype=tl.float32), tl.arange(0, C)
     for column in range(0, 4 * W, C):
@@ -86,7 +94,9 @@ def finish(x, inputs, output_of, up_of, down_of, vectors, between, out, salts, t
         tl.store(inputs + row * 6 * W + 2 * W + column + c, active, mask=inside)
         down = down_of.load([(m * 3 + 2) * W, column])
         added = tl.dot(active, tl.trans(down), added)
-    added = dropped(added + tl.load(vector + 8 * W), second_salt, element, threshold, keep_scale, DROP)
+    added = dropped(
+        added + tl.load(vector + 8 * W), second_salt, element, threshold, keep_scale, DROP
+    )
     # read again rather than kept: registers are scarcer than cached memory
     tl.debug_barrier()
     residual = tl.load(between + row * W + w, mask=inside, other=0.0)
@@ -104,11 +114,16 @@ def finish_backward(gradient, between, inputs, weights, vectors, gradients, to_b
     row = (m * answers + n)[:, None]
     inside = (n < answers)[:, None]
     weight = weights + m * 12 * W * W
-    vector, element = vectors + m * 13 * W + w, token_of(n, TOKENS, ANSWERS, PLACES)[:, None] * W + w
+    vector, element = (
+        vectors + m * 13 * W + w,
+        token_of(n, TOKENS, ANSWERS, PLACES)[:, None] * W + w,
+    )
     first_salt, second_salt = tl.load(salts + m), tl.load(salts + tl.num_programs(1) + m)
 
     incoming = tl.load(gradient + row * W + w, mask=inside, other=0.0)
-    through = dropped(incoming, second_salt, element, threshold, keep_scale, DROP).to(inputs.dtype.element_ty)
+    through = dropped(incoming, second_salt, element, threshold, keep_scale, DROP).to(
+        inputs.dtype.element_ty
+    )
     tl.store(gradients + row * 6 * W + 5 * W + w, through, mask=inside)
     to_normed, c = tl.zeros((R, W), dtype=tl.float32), tl.arange(0, C)
     for column in range(0, 4 * W, C):
@@ -116,16 +131,22 @@ def finish_backward(gradient, between, inputs, weights, vectors, gradients, to_b
         active = tl.load(inputs + row * 6 * W + 2 * W + column + c, mask=inside, other=0.0)
         part = tl.where(active > 0, tl.dot(through, down), 0.0).to(inputs.dtype.element_ty)
         tl.store(gradients + row * 6 * W + W + column + c, part, mask=inside)
-        to_normed = tl.dot(part, tl.load(weight + 4 * W * W + (column + c)[:, None] * W + w), to_normed)
+        to_normed = tl.dot(
+            part, tl.load(weight + 4 * W * W + (column + c)[:, None] * W + w), to_normed
+        )
 
     standard, rate = standardised(tl.load(between + row * W + w, mask=inside, other=0.0), eps, W)
     sums = norm_sums + (m * tl.num_programs(0) + tile) * 2 * W + w
     tl.store(sums, tl.sum(tl.where(inside, to_normed * standard, 0.0), 0))
     tl.store(sums + W, tl.sum(tl.where(inside, to_normed, 0.0), 0))
-    incoming = tl.load(gradient + row * W + w, mask=inside, other=0.0)  # again: registers are scarce
+    incoming = tl.load(
+        gradient + row * W + w, mask=inside, other=0.0
+    )  # again: registers are scarce
     residual = incoming + norm_backward(to_normed, tl.load(vector + 11 * W), standard, rate, W)
     tl.store(to_between + row * W + w, residual, mask=inside)
-    back = dropped(residual, first_salt, element, threshold, keep_scale, DROP).to(inputs.dtype.element_ty)
+    back = dropped(residual, first_salt, element, threshold, keep_scale, DROP).to(
+        inputs.dtype.element_ty
+    )
     tl.store(gradients + row * 6 * W + w, back, mask=inside)
     mixed = tl.dot(back, tl.load(weight + 3 * W * W + w[:, None] * W + w))
     tl.store(to_mixed + row * W + w, mixed.to(inputs.dtype.element_ty), mask=inside)
@@ -169,7 +190,10 @@ def weight_gradient(gradients, inputs, weight_sums, vector_sums, tokens, answers
     rows, behind = tl.where(of_qkv, tokens, answers), tl.where(of_qkv, 0, models * tokens)
     outer = tl.where(of_qkv, square, tl.where(is_down, 5, square - 3))
     inner = tl.where(of_qkv, 0, tl.where(is_down, square - 6, tl.where(square == 3, 0, 1)))
-    outgoing_at, incoming_at = gradients + (3 * behind + outer) * W + w, inputs + (behind + inner) * W + w
+    outgoing_at, incoming_at = (
+        gradients + (3 * behind + outer) * W + w,
+        inputs + (behind + inner) * W + w,
+    )
     outgoing_widths, incoming_widths = tl.where(of_qkv, 3, 6), tl.where(of_qkv, 1, 6)
     share = tl.cdiv(rows, splits * R) * R
     total, bias = tl.zeros((W, W), dtype=tl.float32), tl.zeros((R, W), dtype=tl.float32)
@@ -179,7 +203,9 @@ def weight_gradient(gradients, inputs, weight_sums, vector_sums, tokens, answers
         outgoing = tl.load(outgoing_at + row * outgoing_widths * W, mask=inside, other=0.0)
         incoming = tl.load(incoming_at + row * incoming_widths * W, mask=inside, other=0.0)
         total = tl.dot(tl.trans(outgoing), incoming, total)
-        bias += outgoing.to(tl.float32)  # summed over rows at the end: within the loop, warps would wait for each other
+        bias += outgoing.to(
+            tl.float32
+        )  # summed over rows at the end: within the loop, warps would wait for each other
     # the matrix of `down` is four squares wide
     first = tl.where(is_down, 8 * W * W + (square - 8) * W, square * W * W)
     stride = tl.where(is_down, 4 * W, W)

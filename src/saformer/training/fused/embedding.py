@@ -50,7 +50,9 @@ def embed(
 
 
 @embed.register_fake
-def _(values: Tensor, timestep: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _(
+    values: Tensor, timestep: Tensor, weight: Tensor, bias: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
     return _activations(values, weight.shape[1], bias.shape[1])
 
 
@@ -93,7 +95,9 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 
 def _backward(ctx: Any, gradient: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    to_time, weight_sums, norm_sums = embed_backward(gradient.contiguous(), *ctx.saved_tensors, ctx.sizes, ctx.rate)
+    to_time, weight_sums, norm_sums = embed_backward(
+        gradient.contiguous(), *ctx.saved_tensors, ctx.sizes, ctx.rate
+    )
     of_kinds = weight_sums.sum(1)  # [M, J, W, D]
     own = zip(of_kinds.unbind(1), ctx.sizes, strict=True)
     to_weight, to_bias = torch.cat([part[..., :size] for part, size in own], -1), of_kinds[..., -1]

@@ -57,11 +57,17 @@ def embed_backward(gradient, values, timestep, gain, firsts, kept, rates, to_tim
         row = step * J + j
         standard = tl.load(kept + row[:, None] * W + w, mask=inside[:, None], other=0.0)
         incoming = tl.load(gradient + row[:, None] * W + w, mask=inside[:, None], other=0.0)
-        incoming = dropped(incoming, salt, (n * J + j)[:, None] * W + w, threshold, keep_scale, DROP)
+        incoming = dropped(
+            incoming, salt, (n * J + j)[:, None] * W + w, threshold, keep_scale, DROP
+        )
         to_gain += incoming * standard
         to_shift += incoming
-        back = norm_backward(incoming, own_gain, standard, tl.load(rates + row, mask=inside, other=0.0), W)
-        v = tl.load(values + step[:, None] * columns + column, mask=inside[:, None] & there, other=0.0)
+        back = norm_backward(
+            incoming, own_gain, standard, tl.load(rates + row, mask=inside, other=0.0), W
+        )
+        v = tl.load(
+            values + step[:, None] * columns + column, mask=inside[:, None] & there, other=0.0
+        )
         v = tl.where(d[None, :] == D - 1, 1.0, v)
         total = tl.dot(tl.trans(back), v, total, input_precision=P)
         at = m * horizon + tl.load(timestep + step, mask=inside, other=0)

@@ -48,8 +48,12 @@ def answer_backward(gradient, x, gain, shift, weight, to_x, weight_sums, vector_
         to_normed = tl.dot(incoming, matrix, input_precision=P)
         to_gain += to_normed * standard
         to_shift += to_normed
-        total = tl.dot(tl.trans(incoming), standard * own_gain + own_shift, total, input_precision=Q)
-        tl.store(to_x + row * W + w, norm_backward(to_normed, own_gain, standard, rate, W), mask=inside)
+        total = tl.dot(
+            tl.trans(incoming), standard * own_gain + own_shift, total, input_precision=Q
+        )
+        tl.store(
+            to_x + row * W + w, norm_backward(to_normed, own_gain, standard, rate, W), mask=inside
+        )
     place = (m * tl.num_programs(0) + split) * A + a
     tl.store(weight_sums + (place * N + o)[:, None] * W + w, total)
     tl.store(vector_sums + place * 2 * W + w, tl.sum(to_gain, 0))

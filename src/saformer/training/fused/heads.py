@@ -21,7 +21,9 @@ FEWEST_OUTPUTS = 16
 
 
 @library.custom_op("saformer::answer", mutates_args=())
-def answer(x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def answer(
+    x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
     """x [M * B, K * A, W], gain and shift [M, W], weight [M, A, N, W], bias [M, A, N] -> [M * B, K * A, N].
 
     N is a power of two, at least `FEWEST_OUTPUTS`.
@@ -29,7 +31,19 @@ def answer(x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, bias: Tensor,
     models, answers, outputs, width = weight.shape
     steps, out = x.shape[0] * x.shape[1] // (models * answers), x.new_empty(*x.shape[:2], outputs)
     kernels.answer[(triton.cdiv(steps, ANSWER["R"]), answers, models)](
-        x, gain, shift, weight, bias, out, steps, eps, A=answers, W=width, N=outputs, P=precision("tf32x3"), **ANSWER
+        x,
+        gain,
+        shift,
+        weight,
+        bias,
+        out,
+        steps,
+        eps,
+        A=answers,
+        W=width,
+        N=outputs,
+        P=precision("tf32x3"),
+        **ANSWER,
     )
     return out
 
@@ -55,7 +69,9 @@ def answer_backward(
 
 
 @answer_backward.register_fake
-def _(gradient: Tensor, x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, ...]:
+def _(
+    gradient: Tensor, x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, ...]:
     return torch.empty_like(x), *_sums(x, weight)
 
 

@@ -31,7 +31,9 @@ def draw_salts(seeds, updates, salts, models, M: tl.constexpr):
     """salts [places, M] of this update, `training.dropout.salts_of`; a program for each place."""
     place, m = tl.program_id(0), tl.arange(0, M)
     update = tl.load(updates).to(tl.uint32)
-    key = mixed_bits(mixed_bits(tl.load(seeds + m, mask=m < models, other=0).to(tl.uint32)) + update * 0x9E3779B9)
+    key = mixed_bits(
+        mixed_bits(tl.load(seeds + m, mask=m < models, other=0).to(tl.uint32)) + update * 0x9E3779B9
+    )
     bits = mixed_bits(key + place.to(tl.uint32) * 0x9E3779B9)
     tl.store(salts + place * models + m, bits.to(tl.int32, bitcast=True), mask=m < models)
 
@@ -55,7 +57,8 @@ def norm_backward(gradient, gain, normed, rate, W: tl.constexpr):
 
 @triton.jit
 def token_of(answer, TOKENS: tl.constexpr, ANSWERS: tl.constexpr, PLACES: tl.constexpr):
-    """The token at which an answer is given: each step has TOKENS of them, and ANSWERS at the hex digits of PLACES."""
+    """The token at which an answer is given: each step has TOKENS of them, and ANSWERS at the hex
+    digits of PLACES."""
     token = answer
     if ANSWERS < TOKENS:
         token = answer // ANSWERS * TOKENS + ((PLACES >> (4 * (answer % ANSWERS))) & 15)

@@ -49,17 +49,22 @@ class FusedBlock(nn.Module):
         self.vectors = _joined([parts[_vector_name(name)] for name in VECTORS])
 
     def forward(self, x: Tensor, salts: Tensor, tokens: int, places: Sequence[int]) -> Tensor:
-        """[M * B, K * tokens, W], [3, M] -> answers at these of each step's tokens, [M * B, K * len(places), W]."""
+        """[M * B, K * tokens, W], [3, M] -> answers at these of each step's tokens, [M * B, K *
+        len(places), W]."""
         rounded = self.weights.detach().bfloat16()
         rate = self.rate if self.training else 0.0
-        out: Tensor = fused_block(x, self.weights, rounded, self.vectors, salts, tokens, places, self.heads, rate, EPS)[
-            0
-        ]
+        out: Tensor = fused_block(
+            x, self.weights, rounded, self.vectors, salts, tokens, places, self.heads, rate, EPS
+        )[0]
         return out
 
     def places(self) -> Iterator[tuple[str, str, slice]]:
-        """Where each parameter of a plain block lies: its name, our tensor's name, its place in a model's row."""
-        names = {"weights": [f"{NAMES[name]}.weight" for name in WEIGHTS], "vectors": [*map(_vector_name, VECTORS)]}
+        """Where each parameter of a plain block lies: its name, our tensor's name, its place in a
+        model's row."""
+        names = {
+            "weights": [f"{NAMES[name]}.weight" for name in WEIGHTS],
+            "vectors": [*map(_vector_name, VECTORS)],
+        }
         for owner, parts in names.items():
             begin = 0
             for name in parts:
@@ -68,35 +73,50 @@ class FusedBlock(nn.Module):
 
 
 class FusedTrunk(nn.Module):
-    """What a pack's `Trunk` becomes. Dropout is a function of `salts` [places, M], which change with every update."""
+    """What a pack's `Trunk` becomes. Dropout is a function of `salts` [places, M], which change
+    with every update."""
 
     def __init__(self, packed: Trunk) -> None:
         super().__init__()
         self.norm = packed.norm
-        self.blocks = nn.ModuleList(FusedBlock(part) for part in packed.blocks if isinstance(part, Block))
+        self.blocks = nn.ModuleList(
+            FusedBlock(part) for part in packed.blocks if isinstance(part, Block)
+        )
         num_models, num_places = len(self.norm.weight), 1 + PLACES_PER_BLOCK * len(self.blocks)
         device = self.norm.weight.device
-        self.register_buffer("salts", torch.zeros(num_places, num_models, dtype=torch.int32, device=device))
+        self.register_buffer(
+            "salts", torch.zeros(num_places, num_models, dtype=torch.int32, device=device)
+        )
 
     def places(self) -> Iterator[tuple[str, str, slice]]:
-        """Where each parameter of a plain trunk's blocks lies: its name, our tensor's, its place in a model's row."""
+        """Where each parameter of a plain trunk's blocks lies: its name, our tensor's, its place in
+        a model's row."""
         for number, part in enumerate(self.blocks):
             assert isinstance(part, FusedBlock)
             for name, owner, place in part.places():
                 yield f"blocks.{number}.{name}", f"blocks.{number}.{owner}", place
 
     def answers(self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]) -> list[Any]:
-        """As `Trunk.answers`, of tokens already dropped: [M * B, K * len(layout), W] -> what each head reads."""
+        """As `Trunk.answers`, of tokens already dropped: [M * B, K * len(layout), W] -> what each
+        head reads."""
         salts, x = self.get_buffer("salts"), tokens
         every, read = list(range(len(layout))), sorted(layout.kinds.index(kind) for kind in heads)
         for number, part in enumerate(self.blocks, 1):
             own = salts[PLACES_PER_BLOCK * (number - 1) + 1 :][:PLACES_PER_BLOCK]
             x = part(x, own, len(layout), read if number == len(self.blocks) else every)
         in_order = [heads[layout.kinds[place]] for place in read]
-        maps: list[Any] = [head.linear if isinstance(head, GaussianHead) else head for head in in_order]
-        outputs = triton.next_power_of_2(max(FEWEST_OUTPUTS, *(part.weight.shape[1] for part in maps)))
-        weight = torch.stack([F.pad(part.weight, (0, 0, 0, outputs - part.weight.shape[1])) for part in maps], 1)
-        bias = torch.stack([F.pad(part.bias, (0, outputs - part.bias.shape[1])) for part in maps], 1)
+        maps: list[Any] = [
+            head.linear if isinstance(head, GaussianHead) else head for head in in_order
+        ]
+        outputs = triton.next_power_of_2(
+            max(FEWEST_OUTPUTS, *(part.weight.shape[1] for part in maps))
+        )
+        weight = torch.stack(
+            [F.pad(part.weight, (0, 0, 0, outputs - part.weight.shape[1])) for part in maps], 1
+        )
+        bias = torch.stack(
+            [F.pad(part.bias, (0, outputs - part.bias.shape[1])) for part in maps], 1
+        )
         mapped = fused_answer(x, self.norm.weight, self.norm.bias, weight, bias, EPS)
         found = {}
         for number, (place, head, part) in enumerate(zip(read, in_order, maps, strict=True)):
@@ -115,12 +135,17 @@ class FusedEmbedding(nn.Module):
         self._maps: list[Any] = [self.of_kind[kind] for kind in self.layout.kinds]
         device = self.of_time.weight.device
         self.sizes = [part.weight.shape[-1] for part in self._maps]
-        firsts = torch.tensor([0, *itertools.accumulate(self.sizes)], dtype=torch.int32, device=device)
+        firsts = torch.tensor(
+            [0, *itertools.accumulate(self.sizes)], dtype=torch.int32, device=device
+        )
         self.register_buffer("firsts", firsts)
-        self.register_buffer("salts", torch.zeros(len(self.of_time.weight), dtype=torch.int32, device=device))
+        self.register_buffer(
+            "salts", torch.zeros(len(self.of_time.weight), dtype=torch.int32, device=device)
+        )
 
     def embed(self, values: Mapping[str, Tensor], timestep: Tensor) -> Tensor:
-        """As `TokenEmbedding.embed`: {kind: [M * B, K, _]}, [M * B, K] -> [M * B, K * len(values), W]."""
+        """As `TokenEmbedding.embed`: {kind: [M * B, K, _]}, [M * B, K] -> [M * B, K * len(values),
+        W]."""
         tokens: Tensor = fused_embed(
             torch.cat([values[kind] for kind in self.layout.kinds], -1),
             timestep.clamp(max=self.horizon - 1),
