@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from saformer.files import replacing
+
 VERSION = 1
-UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,6 @@ class Checkpoint:
     facts: dict[str, Any]
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file: at any moment the old or the new one is there, whole."""
-    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
-    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
-    _make_durable(unfinished)
-    os.replace(unfinished, path)
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether a file was left behind by a process that died while writing."""
-    return path.name.endswith(UNFINISHED)
-
-
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint: at any moment the old or the new one is there, whole."""
     tensors = {
@@ -46,10 +33,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         for name, t in part.items()
     }
     metadata = {"version": str(VERSION), "facts": json.dumps(checkpoint.facts)}
-    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
-    save_file(tensors, unfinished, metadata)
-    _make_durable(unfinished)
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        save_file(tensors, unfinished, metadata)
 
 
 def load_checkpoint(
@@ -83,8 +68,3 @@ def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         )
     facts: dict[str, Any] = json.loads(metadata["facts"])
     return facts
-
-
-def _make_durable(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

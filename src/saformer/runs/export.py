@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saformer.runs.checkpoint import UNFINISHED, Checkpoint, load_checkpoint, save_checkpoint
+from saformer.files import unfinished_path
+from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.run import Run
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -62,7 +63,7 @@ def write_export(
 
     All of it or nothing.
     """
-    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
+    unfinished = unfinished_path(path)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     made = Run(unfinished)

@@ -7,14 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from saformer.files import is_unfinished, write_atomically
 from saformer.runs import pretrained
-from saformer.runs.checkpoint import (
-    Checkpoint,
-    is_unfinished,
-    load_checkpoint,
-    save_checkpoint,
-    write_atomically,
-)
+from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 

@@ -17,7 +17,7 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.rollout import Episode
-from saformer.runs.checkpoint import write_atomically
+from saformer.files import write_atomically
 from saformer.runs.run import Run
 
 EPISODES = "episodes.jsonl"
