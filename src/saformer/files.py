@@ -11,7 +11,7 @@ UNFINISHED = ".unfinished"
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file; a process that dies meanwhile leaves the old one, and an unfinished one."""
+    """Replace a file; a process that is killed meanwhile leaves the old and an unfinished one."""
     with replacing(path) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -20,10 +20,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Write to the path that this yields: it replaces `path` once it is safely on disk."""
     unfinished = unfinished_path(path)
-    yield unfinished
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    try:
+        yield unfinished
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def unfinished_path(path: Path) -> Path:
