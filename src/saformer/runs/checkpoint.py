@@ -19,7 +19,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors in named groups ("model", "random", ...), and plain facts beside them."""
+    """Tensors in named groups ("model", "random", ...), and plain facts."""
 
     groups: dict[str, dict[str, Tensor]]
     facts: dict[str, Any]
@@ -28,9 +28,9 @@ class Checkpoint:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint: at any moment the old or the new one is there, whole."""
     tensors = {
-        f"{group}/{name}": t.contiguous()
-        for group, part in checkpoint.groups.items()
-        for name, t in part.items()
+        f"{group}/{name}": tensor.contiguous()
+        for group, content in checkpoint.groups.items()
+        for name, tensor in content.items()
     }
     metadata = {"version": str(VERSION), "facts": json.dumps(checkpoint.facts)}
     with replacing(path) as unfinished:
@@ -42,29 +42,25 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Read a checkpoint back, or only some of its groups."""
     if not path.exists():
-        raise FileNotFoundError(
-            f"there is no checkpoint at {path}; train first, or check the run's path"
-        )
-    found: dict[str, dict[str, Tensor]] = {}
+        raise FileNotFoundError(f"there is no checkpoint at {path}; train first, or check the path")
+    content: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, framework="pt", device=device) as file:
             facts = _facts(path, file.metadata() or {})
             for key in file.keys():  # noqa: SIM118 (not a dictionary)
                 group, name = key.split("/", 1)
                 if groups is None or group in groups:
-                    found.setdefault(group, {})[name] = file.get_tensor(key)
+                    content.setdefault(group, {})[name] = file.get_tensor(key)
     except SafetensorError as error:
         raise ValueError(
             f"{path} is truncated or damaged ({error}); restore it from a copy, or train again"
         ) from None
-    return Checkpoint(found, facts)
+    return Checkpoint(content, facts)
 
 
 def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    if metadata.get("version") != str(VERSION):
-        written = metadata.get("version", "an unknown version")
-        raise ValueError(
-            f"{path} was written in checkpoint version {written}; this version reads {VERSION}"
-        )
+    version = metadata.get("version", "an unknown version")
+    if version != str(VERSION):
+        raise ValueError(f"{path} has checkpoint version {version}; this version reads {VERSION}")
     facts: dict[str, Any] = json.loads(metadata["facts"])
     return facts
