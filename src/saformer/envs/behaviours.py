@@ -32,8 +32,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A piece of a build, with its own seed: the result does not depend on who makes it, or
-    when."""
+    """A piece of a build, with its own seed: whoever makes it, the result is the same."""
 
     environment: str
     behaviour: Behaviour
@@ -62,8 +61,7 @@ def build(
     bundle = open_bundle(robot)
     chunks = _plan(bundle, mixture, steps, seed)
     with make_environment(bundle.environment) as environment:
-        _check_fit(bundle, environment)
-        spec = _spec(bundle.environment, environment)
+        spec = _spec(bundle, environment)
     trajectories = list(chain.from_iterable(_collect(chunks, workers, progress)))
     provenance: dict[str, Any] = {
         "source": f"bundled behaviours of {Path(robot).name}, {mixture}",
@@ -76,11 +74,9 @@ def build(
 
 
 def make_environment(identifier: str) -> gymnasium.Env:
-    """The environment of this Gymnasium id, if behaviours can act in it and its episodes have an
-    end.
+    """The environment of this Gymnasium id, if behaviours can act in it and its episodes end.
 
-    An id may name the module that registers it, as in "my_robots:Arm-v0"; other processes import it
-    then.
+    An id may name the module that registers it, as in "my_robots:Arm-v0", for other processes.
     """
     try:
         environment = gymnasium.make(identifier, disable_env_checker=True)
@@ -106,8 +102,7 @@ def make_environment(identifier: str) -> gymnasium.Env:
 def run_episode(
     environment: gymnasium.Env, behaviour: Behaviour, state: NDArray[Any], rng: np.random.Generator
 ) -> Trajectory:
-    """Act with sampled actions from a state that `environment.reset` gave to the end of the
-    episode."""
+    """Act with sampled actions from the state of a reset to the end of the episode."""
     states, actions, rewards = [], [], []
     terminated = truncated = False
     while not (terminated or truncated):
@@ -121,33 +116,26 @@ def run_episode(
     )
 
 
-def _spec(identifier: str, environment: gymnasium.Env) -> EnvironmentSpec:
-    bounds = environment.action_space
-    return EnvironmentSpec(
-        action_low=tuple(bounds.low.tolist()),  # type: ignore[attr-defined]
-        action_high=tuple(bounds.high.tolist()),  # type: ignore[attr-defined]
-        horizon=environment.spec.max_episode_steps,  # type: ignore[union-attr, arg-type]
-        identifier=identifier,
-    )
-
-
-def _check_fit(bundle: Bundle, environment: gymnasium.Env) -> None:
-    """The snapshots were made for this environment, as far as can be seen."""
+def _spec(bundle: Bundle, environment: gymnasium.Env) -> EnvironmentSpec:
+    """Of the environment, if the snapshots were made for it, as far as can be seen."""
     (num_observations,) = environment.observation_space.shape  # type: ignore[misc]
     if bundle.num_observations != num_observations:
         raise ValueError(
             f"{bundle.source} reads {bundle.num_observations} observations, {bundle.environment} "
             f"gives {num_observations}: it was made for another environment or version"
         )
+    bounds: dict[str, Any] = {}
     for name in ("low", "high"):
-        ours = getattr(bundle, f"action_{name}")
-        theirs = getattr(environment.action_space, name).astype(np.float32)
-        if not np.array_equal(ours, theirs):
+        ours, theirs = getattr(bundle, f"action_{name}"), getattr(environment.action_space, name)
+        if not np.array_equal(ours, theirs.astype(np.float32)):
             raise ValueError(
                 f"{bundle.source} has action_{name} {ours.tolist()}, {bundle.environment} has "
                 f"{theirs.tolist()}; a bundle must say its environment's own bounds (-1 and 1 "
                 "where it says none)"
             )
+        bounds[f"action_{name}"] = tuple(theirs.tolist())
+    horizon: int = environment.spec.max_episode_steps  # type: ignore[union-attr, assignment]
+    return EnvironmentSpec(**bounds, horizon=horizon, identifier=bundle.environment)
 
 
 def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
@@ -208,8 +196,7 @@ def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int,
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that start meanwhile never hear of Ctrl-C: it is for their parent, who stops
-    them."""
+    """Processes that start meanwhile never hear of Ctrl-C: their parent does, and stops them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

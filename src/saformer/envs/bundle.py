@@ -43,26 +43,25 @@ OPTIONAL = ("action_low", "action_high")
 HINT = "scripts/train_behaviours.py makes such files"
 
 Arrays = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Behaviour:
     """One snapshot of a soft actor-critic: two hidden layers and a tanh-squashed Gaussian."""
 
-    weights: tuple[NDArray[np.float32], ...]
-    biases: tuple[NDArray[np.float32], ...]
-    action_low: NDArray[np.float32]
-    action_high: NDArray[np.float32]
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+    action_low: Floats
+    action_high: Floats
 
-    def act(self, state: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float32]:
+    def act(self, state: NDArray[np.floating], rng: np.random.Generator) -> Floats:
         """Sample an action for one state."""
         mean, log_deviation = self.gaussian(state)
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return self.squash(mean + np.exp(log_deviation) * noise)
 
-    def gaussian(
-        self, state: NDArray[np.floating]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def gaussian(self, state: NDArray[np.floating]) -> tuple[Floats, Floats]:
         """[A] mean and [A] log-deviation for one state, before squashing."""
         hidden = state.astype(np.float32)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
@@ -70,12 +69,11 @@ class Behaviour:
         mean, log_deviation = np.split(hidden @ self.weights[-1] + self.biases[-1], 2)
         return mean, np.clip(log_deviation, *LOG_DEVIATION_RANGE)
 
-    def squash(self, sample: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Bring a sample of the Gaussian within the bounds. For -1 and 1 this is tanh, to the
-        bit."""
+    def squash(self, sample: NDArray[np.floating]) -> Floats:
+        """Bring a sample of the Gaussian within the bounds; for -1 and 1 by tanh, to the bit."""
         centre = (self.action_high + self.action_low) / 2
         reach = (self.action_high - self.action_low) / 2
-        action: NDArray[np.float32] = centre + reach * np.tanh(sample)
+        action: Floats = centre + reach * np.tanh(sample)
         return np.clip(action, self.action_low, self.action_high)  # float32 may round past them
 
 
@@ -96,8 +94,8 @@ class Bundle:
     replay: tuple[int, ...]
     medium: int
     expert: int
-    action_low: NDArray[np.float32]
-    action_high: NDArray[np.float32]
+    action_low: Floats
+    action_high: Floats
 
     @property
     def num_observations(self) -> int:
@@ -230,10 +228,7 @@ def _check_layers(arrays: Arrays, source: str) -> None:
                 )
         inputs = outputs
     if inputs % 2:
-        raise ValueError(
-            f"{source}: w2 has {inputs} outputs, expected a mean and a log-deviation for each "
-            "action"
-        )
+        raise ValueError(f"{source}: w2 has {inputs} outputs, expected a mean and a log-deviation")
 
 
 def _indices(
@@ -251,9 +246,7 @@ def _indices(
     return indices
 
 
-def _bounds(
-    arrays: Arrays, num_actions: int, source: str
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _bounds(arrays: Arrays, num_actions: int, source: str) -> tuple[Floats, Floats]:
     if ("action_low" in arrays) != ("action_high" in arrays):
         raise ValueError(
             f"{source} has one of action_low and action_high, expected both or neither"

@@ -86,8 +86,7 @@ def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
 
 
 def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:
-    """Make the environment and take a step, to raise here whatever would keep policies from being
-    rolled out."""
+    """Make the environment and take a step, to fail before a policy is rolled out."""
     environment = make(spec, criteria)
     environment.reset(seed=0)
     environment.step((np.array(spec.action_low) + np.array(spec.action_high)) / 2)

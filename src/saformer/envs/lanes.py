@@ -33,8 +33,7 @@ class LaneShape:
 
     @property
     def columns(self) -> dict[str, tuple[tuple[int, ...], type]]:
-        """Shape and type of each column; the widest types first, so that every column is
-        aligned."""
+        """Shape and type of each column; the widest types first, so that all are aligned."""
         return {
             "reward": ((self.lanes,), np.float64),
             "cost": ((self.lanes, self.constraints), np.float64),
@@ -81,8 +80,7 @@ class LaneColumns:
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes environments, each the one that a store's data came from with its costs. It may travel
-    as text."""
+    """Makes environments, as a store's data came from, with costs. It may travel as text."""
 
     environment: EnvironmentSpec
     criteria: tuple[CostCriterion, ...]

@@ -79,8 +79,7 @@ class Pool:
         self._request_of_all({"begin": asdict(shape)})
 
     def start_step(self) -> None:
-        """Have active lanes stepped; returns at once. Workers whose lanes have all ended are left
-        alone."""
+        """Have active lanes stepped; returns at once, and leaves workers without any alone."""
         self._stepping = np.unique(np.flatnonzero(self.columns.active) % len(self)).tolist()
         for worker in self._stepping:
             self._send(worker, STEP)
@@ -154,10 +153,10 @@ class Pool:
 
 def _failure(kind: str, message: str, traceback: str) -> Exception:
     """As it was raised over there."""
-    shown = (
-        f"an environment raised {kind}: {message} (workers=0 steps environments in this process)"
-    )
-    error = ValueError(message) if kind == "ValueError" else WorkerError(shown)
+    remedy = "(workers=0 steps environments in this process)"
+    error: Exception = WorkerError(f"an environment raised {kind}: {message} {remedy}")
+    if kind == "ValueError":
+        error = ValueError(message)
     error.add_note(f"in a process that steps environments:\n{traceback}")
     return error
 

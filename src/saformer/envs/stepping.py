@@ -7,13 +7,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal
 
 import gymnasium
 
 from saformer.envs.costed import Costed
 from saformer.envs.lanes import LaneColumns, LaneShape, Maker, Share
-from saformer.envs.pool import POSSIBLE, borrowed
+from saformer.envs.pool import POSSIBLE, Pool, borrowed
 
 Workers = int | Literal["auto"]
 FEWEST_STEPS = 40_000
@@ -21,18 +21,6 @@ FEWEST_STEPS = 40_000
 can end early."""
 FEWEST_LANES = 2
 """Of a worker: with one each, waking it up costs about as much as it saves."""
-
-
-class Stepper(Protocol):
-    """Steps the active lanes: `columns` holds their actions and the results."""
-
-    columns: LaneColumns
-
-    def start_step(self) -> None:
-        """Have active lanes stepped; may return before they are."""
-
-    def finish_step(self) -> None:
-        """Wait until they are."""
 
 
 class Here:
@@ -49,6 +37,11 @@ class Here:
 
     def finish_step(self) -> None:
         """They are stepped already."""
+
+
+Stepper = Here | Pool
+"""Steps the active lanes: `columns` holds their actions and the results. `start_step` may return
+before they are stepped, `finish_step` does not."""
 
 
 def pick_workers(workers: Workers, *, num_lanes: int, num_steps: int) -> int:

@@ -30,8 +30,8 @@ from saformer.training.finetune.events import (
 )
 from saformer.training.finetune.experience import Experience, Target, next_fallback, targets_for
 from saformer.training.finetune.exploration import (
+    EnvironmentFailedError,
     StoppedExploringError,
-    blamed_on_the_environment,
     explore,
     shared_workers,
 )
@@ -88,8 +88,7 @@ def run_algorithm_3(
 
 @dataclass
 class _Loop:
-    """The next thing to do follows from how many episodes, updates and evaluations there are, so it
-    can stop anywhere."""
+    """Can stop anywhere: the numbers of episodes, updates and evaluations say what is due next."""
 
     agent: FineTunedAgent
     experience: Experience
@@ -115,9 +114,8 @@ class _Loop:
         kinds: tuple[Fallback, ...] = (options.fallback, config.exploration_fallback)
         rounds = min(config.exploration_rounds, options.rounds)
         # Algorithm 3 explores by Algorithm 1; a reserve is for those who are judged
-        explored = (
-            replace(options, verification="paper") if options.verification == "reserve" else options
-        )
+        by_reserve = options.verification == "reserve"
+        explored = replace(options, verification="paper") if by_reserve else options
         self.exploring = {
             kind: self.agent.policy(replace(explored, fallback=kind, rounds=rounds))
             for kind in kinds
@@ -215,27 +213,24 @@ class _Loop:
         policy = self.exploring[fallback]
         policy.options = replace(policy.options, seed=1_000_003 * self.seed + first + 1)
         with self._acting(f"exploring episodes {first} to {first + count - 1}"):
-            try:
-                explore(
-                    policy,
-                    self.experience.data,
-                    targets_for(self._open_limits, rows, config.factors, count=count),
-                    first=first,
-                    seed=self.seed,
-                    ceiling=config.ceiling,
-                    on_end=partial(self._store_episode, fallback),
-                    interrupt=interrupt,
-                    workers=self.workers,
-                )
-            except StoppedExploringError:
-                return
+            explore(
+                policy,
+                self.experience.data,
+                targets_for(self._open_limits, rows, config.factors, count=count),
+                first=first,
+                seed=self.seed,
+                ceiling=config.ceiling,
+                on_end=partial(self._store_episode, fallback),
+                interrupt=interrupt,
+                workers=self.workers,
+            )
 
     def _store_episode(
         self, fallback: Fallback, target: Target, episode: Episode, broke_ceiling: bool
     ) -> None:
         update = self.trainer.update
         row = self.experience.add(
-            episode, target, update=update, fallback=fallback, broke_ceiling=broke_ceiling
+            episode, target, update=update, fallback=fallback, broke=broke_ceiling
         )
         self.observer.episode(row, self.config.episodes)
         if row.end == "overlong":
@@ -302,10 +297,18 @@ class _Loop:
     @contextmanager
     def _acting(self, doing: str) -> Iterator[None]:
         """Policies act with what was learnt last; what goes wrong is the environment's doing."""
-        where = str(self.run.path)
-        with in_mode(self.trainer, training=False), blamed_on_the_environment(doing, where):
-            self.trainer.unpack()
-            yield
+        try:
+            with in_mode(self.trainer, training=False):
+                self.trainer.unpack()
+                yield
+        except StoppedExploringError:
+            return
+        except Exception as error:
+            raise EnvironmentFailedError(
+                f"the environment failed while {doing}: {type(error).__name__}: {error}. What came "
+                f"before is saved in {self.run.path}; mend the environment and go on with resume "
+                "(--resume)"
+            ) from error
 
     def _write(self, row: dict[str, Any]) -> None:
         self.run.append_metrics(without_nan(row))

@@ -22,6 +22,7 @@ from saformer.runs.run import Run
 
 EPISODES = "episodes.jsonl"
 End = Literal["terminated", "truncated", "ceiling", "overlong"]
+Rows = Sequence["ExploredEpisode"]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,6 @@ class ExploredEpisode:
         """Whether it kept the target, whatever the prompt."""
         return all(cost <= bound for cost, bound in zip(self.cost, self.limit, strict=True))
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> ExploredEpisode:
         tuples = {name: tuple(plain[name]) for name in ("limit", "prompt", "cost")}
@@ -77,11 +75,7 @@ class Target:
 
 
 def targets_for(
-    limits: Sequence[Limit],
-    rows: Sequence[ExploredEpisode],
-    factors: Sequence[float],
-    *,
-    count: int,
+    limits: Sequence[Limit], rows: Rows, factors: Sequence[float], *, count: int
 ) -> list[Target]:
     """What to explore next: limits in turn, each attenuated by the factor after its last one."""
     visits = {limit.name: sum(row.limit_name == limit.name for row in rows) for limit in limits}
@@ -95,8 +89,7 @@ def targets_for(
 
 @dataclass(frozen=True)
 class Reference:
-    """What the cheapest tenth of the old data costs and earns, to hold explored episodes
-    against."""
+    """Cost and return of the cheapest tenth of the old data, to hold explored episodes against."""
 
     cost: tuple[float, ...]
     earned: float
@@ -124,7 +117,7 @@ class Reference:
 
 
 def next_fallback(
-    rows: Sequence[ExploredEpisode], kinds: Sequence[Fallback], reference: Reference, *, lanes: int
+    rows: Rows, kinds: Sequence[Fallback], reference: Reference, *, lanes: int
 ) -> Fallback:
     """How to explore the next round: each kind once, then as in the better of their latest rounds;
     every fourth round tries another again."""
@@ -139,7 +132,7 @@ def next_fallback(
     return ranked[-1] if len(before) // lanes % 4 == 3 else ranked[0]
 
 
-def promising(rows: Sequence[ExploredEpisode]) -> list[int]:
+def promising(rows: Rows) -> list[int]:
     """Indices of a quarter of these episodes: of the half whose cost lies nearest to the lowest
     target, those that earned most."""
     lowest = np.min([row.limit for row in rows], axis=0)
@@ -148,7 +141,7 @@ def promising(rows: Sequence[ExploredEpisode]) -> list[int]:
     return sorted(near, key=lambda index: -rows[index].episode_return)[: -(-len(near) // 2)]
 
 
-def unspent(row: ExploredEpisode, before: Sequence[ExploredEpisode]) -> NDArray[np.float64]:
+def unspent(row: ExploredEpisode, before: Rows) -> NDArray[np.float64]:
     """[C] how much less an episode cost than the tightest limit explored so far that it kept; 0 if
     it kept none.
 
@@ -186,7 +179,7 @@ class Experience:
                 "somebody else appended to it"
             )
         self.rows = rows[:added]
-        lines = [f"{json.dumps(row.plain())}\n" for row in self.rows]
+        lines = [f"{json.dumps(asdict(row))}\n" for row in self.rows]
         write_atomically(self._rows_path, "".join(lines))
         for row in self.rows:
             self._learn_from(row, store[len(before) + row.number])
@@ -195,17 +188,14 @@ class Experience:
         return len(self.rows)
 
     def add(
-        self,
-        episode: Episode,
-        target: Target,
-        *,
-        update: int,
-        fallback: Fallback,
-        broke_ceiling: bool,
+        self, episode: Episode, target: Target, *, update: int, fallback: Fallback, broke: bool
     ) -> ExploredEpisode:
         """Store an episode. Unfinished ones are not learnt from: their whole cost is unknown."""
         discount = self.data.cost_discount ** np.arange(len(episode.cost))[:, None]
         trajectory = self._storable(episode)
+        end: End = "ceiling" if broke else "overlong"
+        if trajectory.finished:
+            end = "terminated" if trajectory.terminated else "truncated"
         row = ExploredEpisode(
             number=len(self.rows),
             update=update,
@@ -216,14 +206,14 @@ class Experience:
             cost=tuple((discount * episode.cost).sum(0).tolist()),
             episode_return=float(trajectory.reward.sum(dtype=np.float64)),
             num_steps=len(trajectory),
-            end=_end(trajectory, broke_ceiling=broke_ceiling),
-            broke_ceiling=broke_ceiling,
+            end=end,
+            broke_ceiling=broke,
             resampled=float((episode.num_rounds > 1).mean()),
             fell_back=float(episode.fell_back.mean()),
             fallback=fallback,
         )
         with self._rows_path.open("a") as file:
-            file.write(json.dumps(row.plain()) + "\n")
+            file.write(json.dumps(asdict(row)) + "\n")
         self._store = self._store.extend([trajectory])
         self.rows.append(row)
         self._learn_from(row, trajectory)
@@ -239,8 +229,7 @@ class Experience:
             self.sampler.favour(promising(whole[: self.sampler.num_trajectories]))
 
     def _storable(self, episode: Episode) -> Trajectory:
-        """With the columns that the store has: those that are criteria as they were costed, others
-        unknown."""
+        """With the store's columns: those that are criteria as they were costed, others unknown."""
         trajectory = episode.trajectory
         if len(trajectory) > self._store.environment.horizon:
             # the environment did not end it, so nobody knows its end
@@ -268,9 +257,3 @@ def check_explorable(data: RelabelledStore, store: TrajectoryStore) -> None:
                 "in new episodes: use a criterion of states and actions, or one that is a column "
                 "itself"
             )
-
-
-def _end(trajectory: Trajectory, *, broke_ceiling: bool) -> End:
-    if trajectory.finished:
-        return "terminated" if trajectory.terminated else "truncated"
-    return "ceiling" if broke_ceiling else "overlong"

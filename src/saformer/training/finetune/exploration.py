@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,20 +73,6 @@ def shared_workers(workers: Workers, *, num_lanes: Sequence[int], num_steps: int
     return min(pick_workers("auto", num_lanes=max(num_lanes), num_steps=num_steps), *num_lanes)
 
 
-@contextmanager
-def blamed_on_the_environment(doing: str, where: str) -> Iterator[None]:
-    """Say of an error while environments are stepped what was going on, and where all else is."""
-    try:
-        yield
-    except (StoppedExploringError, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        raise EnvironmentFailedError(
-            f"the environment failed while {doing}: {type(error).__name__}: {error}. What came "
-            f"before is saved in {where}; mend the environment and go on with resume (--resume)"
-        ) from error
-
-
 class _Watch:
     """Ends episodes that have spent more than the ceiling, and all of them after Ctrl-C."""
 
@@ -96,11 +80,11 @@ class _Watch:
         self,
         num_lanes: int,
         ceiling: tuple[float, ...] | None,
-        cost_discount: float,
+        discount: float,
         interrupt: Interrupt,
     ) -> None:
-        self._ceiling, self._discount, self._interrupt = ceiling, cost_discount, interrupt
-        self._spent: Any = 0.0
+        self._ceiling, self._discount, self._interrupt = ceiling, discount, interrupt
+        self._spent: NDArray[np.float64] | None = None
         self._num_steps = 0
         self.broke = np.zeros(num_lanes, dtype=np.bool_)
 
@@ -108,8 +92,8 @@ class _Watch:
         if self._interrupt.requested:
             raise StoppedExploringError
         if self._ceiling is not None:
-            if not self._num_steps:
-                self._spent = np.zeros((len(self.broke), cost.shape[1]))
+            if self._spent is None:
+                self._spent = np.zeros_like(cost)  # all lanes make the first step
             self._spent[lanes] += self._discount**self._num_steps * cost
             self._num_steps += 1
             self.broke[lanes] = (self._spent[lanes] > np.array(self._ceiling)).any(1)
