@@ -21,10 +21,8 @@ SEEDS_APART = 1_000_003
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train one model together, which of them this is, and their exchanges.
-
-    Every rank must make the same calls in the same order. Alone, they all do nothing.
-    """
+    """The processes that train one model together. Every rank must make the same calls in the same
+    order; alone, they all do nothing."""
 
     rank: int = 0
     size: int = 1
@@ -98,30 +96,23 @@ class Ranks:
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
-    """The ranks that torchrun started, and this one's device; without torchrun, this process alone.
-
-    On GPUs a device without an index means the one of the local rank.
-    """
+    """The ranks that torchrun started, and this one's device (on GPUs, unless it has an index, the
+    one of the local rank); without torchrun, this process alone."""
     if torchrun.size() == 1:
         yield Ranks(), device
         return
+    backend = "gloo"
     if device.type == "cuda":
         local = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
         device = torch.device("cuda", local) if device.index is None else device
         torch.cuda.set_device(device)
+        if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count():
+            backend = "cpu:gloo,cuda:nccl"  # NCCL refuses to share a GPU between ranks
     begun_here = not processes.is_initialized()
     if begun_here:
-        processes.init_process_group(_backend(device), timeout=PATIENCE)
+        processes.init_process_group(backend, timeout=PATIENCE)
     try:
         yield Ranks(processes.get_rank(), processes.get_world_size()), device
     finally:
         if begun_here:
             processes.destroy_process_group()
-
-
-def _backend(device: torch.device) -> str:
-    """NCCL for GPUs, where each rank has its own: it refuses to share one."""
-    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if device.type == "cuda" and local_size <= torch.cuda.device_count():
-        return "cpu:gloo,cuda:nccl"
-    return "gloo"

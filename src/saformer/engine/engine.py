@@ -30,16 +30,13 @@ class JobOutcome(Generic[Job, Result]):
 
 
 class Engine(Protocol):
-    """Runs jobs. The function is one that other processes can import, jobs and results are plain
-    values.
-
-    An engine's name and how many jobs it runs at once are for people to read; a job may compute
-    with `threads` threads (None: as many as it likes).
-    """
+    """Runs jobs. Other processes can import the function; jobs and results are plain values."""
 
     name: str
     jobs_at_once: int
+    """for people to read"""
     threads: int | None
+    """of a job; None for as many as it likes"""
 
     def map(
         self, function: Callable[[Job], Result], jobs: Sequence[Job]
@@ -114,14 +111,13 @@ def outcome_of(job: Job, run: Callable[[], Result]) -> JobOutcome[Job, Result]:
 
 def _settle_in() -> None:
     """In a fresh process: Ctrl-C is for the parent, who ends it; without a parent it ends too."""
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE_SECONDS)
+            os._exit(1)
+
     os.setpgrp()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_SECONDS)
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()

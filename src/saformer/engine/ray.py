@@ -36,11 +36,9 @@ class RayEngine:
         retries: int = 3,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Connect. The address: auto (the cluster of this machine), HOST:PORT, ray://HOST:PORT, or
-        local (begin one).
-
-        `gpus` of a job: None is one if the cluster has any. `environment`: variables of the jobs.
-        """
+        """Connect to auto (the cluster of this machine), HOST:PORT, ray://HOST:PORT, or local
+        (begin one). `gpus` of a job: None is one if the cluster has any. `environment`: variables
+        of the jobs."""
         least = {"CPUs": (cpus, 1), "GPUs": (gpus or 0, 0), "retries": (retries, 0)}
         for what, (count, bound) in least.items():
             if count < bound:
@@ -85,8 +83,11 @@ class RayEngine:
                 else:
                     error = f"its worker was lost {self.retries + 1} times, at last: {outcome}"
                     yield JobOutcome(job, error=error)
-        except BaseException:  # Ctrl-C, or the caller wants no more
-            _cancel(list(waiting))
+        except BaseException:  # Ctrl-C, or the caller wants no more: jobs hear Ctrl-C, and save
+            for ready in waiting:
+                ray.cancel(ready)
+            if waiting:
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=GRACE_SECONDS)
             raise
 
 
@@ -100,9 +101,8 @@ def _connect(address: str, environment: dict[str, str]) -> None:
         )
     except (ConnectionError, OSError) as error:
         raise ValueError(
-            f"there is no Ray cluster at {address!r} ({str(error).splitlines()[0]}): begin one "
-            "with `ray start --head`, or say where it is with --address HOST:6379 or "
-            "ray://HOST:10001"
+            f"there is no Ray cluster at {address!r} ({str(error).splitlines()[0]}): begin one by "
+            "`ray start --head`, or say where it is: --address HOST:6379 or ray://HOST:10001"
         ) from None
 
 
@@ -113,11 +113,9 @@ def _room(node: Mapping[str, float], cpus: int, gpus: float) -> int:
 
 
 def _attempt(function: Callable[[Any], Any], job: Any) -> tuple[Any, str | None]:
-    """On a worker: without the job, which the caller has already.
-
-    Ray cancels a job by SIGINT. Workers of a cluster that was started in the background inherit a
-    shell's order to ignore it, and would never hear of Ctrl-C.
-    """
+    """On a worker; its result and error, without the job, which the caller has already."""
+    # Ray cancels by SIGINT, which whatever a shell starts in the background ignores, with its
+    # children: workers of such a cluster would never hear of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcome = outcome_of(job, lambda: function(job))
     return outcome.result, outcome.error
@@ -135,11 +133,3 @@ def _outcome(job: Job, ready: Any) -> JobOutcome[Job, Any] | str:
     except RayError as error:
         reason = str(error).partition("\n")[0] or "for an unknown reason"
         return f"{type(error).__name__}: {reason}"
-
-
-def _cancel(waiting: list[Any]) -> None:
-    """End what is left (a job hears Ctrl-C), and let it save."""
-    for ready in waiting:
-        ray.cancel(ready)
-    if waiting:
-        ray.wait(waiting, num_returns=len(waiting), timeout=GRACE_SECONDS)

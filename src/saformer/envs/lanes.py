@@ -32,23 +32,22 @@ class LaneShape:
     constraints: int
 
     @property
-    def columns(self) -> dict[str, tuple[tuple[int, ...], type]]:
-        """Shape and type of each column; the widest types first, so that all are aligned."""
-        return {
-            "reward": ((self.lanes,), np.float64),
-            "cost": ((self.lanes, self.constraints), np.float64),
-            "state": ((self.lanes, self.state), np.float32),
-            "action": ((self.lanes, self.action), np.float32),
-            "active": ((self.lanes,), np.bool_),
-            "terminated": ((self.lanes,), np.bool_),
-            "truncated": ((self.lanes,), np.bool_),
+    def dtype(self) -> np.dtype[Any]:
+        """Of one lane's row."""
+        fields: dict[str, Any] = {
+            "state": (np.float32, (self.state,)),
+            "action": (np.float32, (self.action,)),
+            "reward": np.float64,
+            "cost": (np.float64, (self.constraints,)),
+            "terminated": np.bool_,
+            "truncated": np.bool_,
+            "active": np.bool_,
         }
+        return np.dtype(list(fields.items()), align=True)
 
     @property
     def num_bytes(self) -> int:
-        """Of the block that holds them all."""
-        columns = self.columns.values()
-        return sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in columns)
+        return self.lanes * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,9 @@ class LaneColumns:
 
     @classmethod
     def over(cls, block: Any, shape: LaneShape) -> LaneColumns:
-        """Read and write this block, in which the columns lie one behind the other."""
-        columns, offset = {}, 0
-        for name, (size, kind) in shape.columns.items():
-            columns[name] = np.ndarray(size, kind, buffer=block, offset=offset)
-            offset += columns[name].nbytes
-        return cls(**columns)
+        """Read and write this block."""
+        rows = np.ndarray((shape.lanes,), shape.dtype, buffer=block)
+        return cls(**{name: rows[name] for name in shape.dtype.names or ()})
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,7 @@ def write_export(
     facts: dict[str, Any],
     findings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """A new folder that holds the run's spec, these groups of tensors, these facts, and findings by
-    their files' names: all of it or nothing."""
+    """A new folder, all of it or nothing; findings are by their files' names."""
     unfinished = unfinished_path(path)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -87,8 +86,7 @@ def read_model(run: Run) -> dict[str, Tensor]:
 
 
 def read_groups(run: Run, group: str, *, optional: bool = False) -> dict[str, Tensor]:
-    """One group of an export's tensors, checked to be what was exported; an optional one may be
-    empty."""
+    """One group of an export's tensors, checked to be as exported; an optional one may be empty."""
     _check_is_there(run.weights_path)
     checkpoint = load_checkpoint(run.weights_path, groups=(group,))
     is_whole = _digest(run.weights_path) == read_facts(run)["sha256"]
@@ -109,10 +107,8 @@ def read_facts(run: Run) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{run.export_path} is damaged ({error}); copy the export again") from None
     if missing:
-        raise ValueError(
-            f"{run.export_path} is damaged: it has no {', '.join(sorted(missing))}; copy the "
-            "export again"
-        )
+        absent = ", ".join(sorted(missing))
+        raise ValueError(f"{run.export_path} is damaged: it has no {absent}; copy the export again")
     return facts
 
 

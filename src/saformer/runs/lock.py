@@ -24,11 +24,9 @@ def alone_in(folder: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                owner = file.read().strip() or "another one"
-                raise RuntimeError(
-                    f"{folder} is being written by process {owner}; wait until it has finished, "
-                    "or stop it first"
-                ) from None
+                owner = f"process {file.read().strip() or 'another one'}"
+                wait = "wait until it has finished, or stop it first"
+                raise RuntimeError(f"{folder} is being written by {owner}; {wait}") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

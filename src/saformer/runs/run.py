@@ -39,8 +39,7 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, spec: RunSpec) -> Run:
-        """Begin a run, or return to an unfinished one of the same spec that has no checkpoint
-        yet."""
+        """Begin a run, or return to one of the same spec that has no checkpoint yet."""
         run = cls(path)
         if run.is_export:
             raise FileExistsError(

@@ -124,8 +124,7 @@ class _Loop:
         self.best_weights: dict[str, Tensor] = {}
 
     def begin(self, learnt: Checkpoint) -> None:
-        """From the run's own checkpoint, or else from weights and optimisers of the run that was
-        trained before."""
+        """From the run's own checkpoint, or else from the optimisers of the run before it."""
         if self.run.checkpoint_path.exists():
             saved = self.run.load()
             weights = put_together(saved.groups["model"], saved.groups["temperature"])
@@ -315,8 +314,7 @@ class _Loop:
         self.observer.row(row)
 
     def _remember_the_best(self) -> None:
-        """The weights as they are, if nothing was judged better; they are saved when they next
-        change."""
+        """The present weights, if none were judged better; they are saved when they change."""
         if self._is_judged and best_of(self.evaluations) is self.evaluations[-1]:
             self.trainer.unpack()
             weights = self.agent.model.state_dict()

@@ -21,8 +21,7 @@ class FinetuneConfig:
     exploration_fallback: Fallback = "least_cost"
     """What to try where no proposal is safe, beside the policy's own; rounds use the cheaper."""
     exploration_rounds: int = 1
-    """Rounds of proposals while exploring, if the policy has more: below the data they are mostly
-    in vain."""
+    """Rounds of proposals while exploring at most: below the data, more are mostly in vain."""
     floor: float = 0.85
     """The smallest factor; after it, attenuation begins anew."""
     ceiling: tuple[float, ...] | None = None

@@ -21,8 +21,7 @@ from saformer.training.trainer import Metrics
 WeightsVerdict = dict[str, dict[str, Any]]
 """How some weights do under each limit, by the limit's name."""
 TOLERATED_LOSS = 0.05
-"""A limit that was met at first must keep all but this share of its return: anyone can stand
-still."""
+"""Share of its return that a limit met at first may lose: anyone can stand still."""
 
 
 def judge_weights(
@@ -113,8 +112,7 @@ class FinetuneOutcome:
     """How fine-tuning ended."""
 
     held: bool
-    """whether every limit surely holds, none at the price of its return; else the allowance is
-    spent"""
+    """whether every limit surely holds, with its return; else the allowance is spent"""
     num_episodes: int
     num_evaluation_episodes: int
     broke_ceiling: float
