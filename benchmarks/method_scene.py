@@ -24,7 +24,7 @@ from saformer.core.proposals import ExecutionOptions, num_narrow
 from saformer.data.limits import parse_limit
 from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
-from saformer.envs.rollout import Episode, rollout
+from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.evaluation.evaluate import FIRST_SEED
 from saformer.reserve import EMPHASIS, Reserve
 from saformer.runs.run import find_run
@@ -209,7 +209,9 @@ def roll_out(
         [np.array([limit])] * episodes,
     )
     horizon = data.environment.horizon
-    played = rollout(agent.policy(options), maker, limits, seeds, horizon=horizon, watch=seen)
+    played = rollout(
+        agent.policy(options), maker, limits, seeds, horizon=horizon, hooks=Hooks(watch=seen)
+    )
     return [
         _account(agent, episode, seen.kept[lane], options) for lane, episode in enumerate(played)
     ]

@@ -15,7 +15,7 @@ from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.training.config import FitConfig
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.presets import Preset
 
 LEAST = 10.0

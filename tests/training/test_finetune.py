@@ -28,8 +28,8 @@ from saformer.envs import allowance, stepping
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
-from saformer.training.exploration import EnvironmentFailedError, explore, shared_workers
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
+from saformer.training.finetune.exploration import EnvironmentFailedError, explore, shared_workers
 from saformer.training.fit import InterruptedTrainingError
 from saformer.training.presets import Preset
 from saformer.training.reserve import fit_reserve
@@ -440,7 +440,7 @@ def test_by_reserve_the_policy_is_judged_and_not_explored(source, tmp_path, monk
         explored.append(policy.options.verification)
         explore(policy, *rest, **options)
 
-    monkeypatch.setattr("saformer.training.finetune.explore", watched)
+    monkeypatch.setattr("saformer.training.finetune.algorithm.explore", watched)
     before = sorted(path.name for path in source.path.iterdir())
     tuned = tune(source, tmp_path / "tuned", execution={"verification": "reserve"})
     assert set(explored) == {"paper"}

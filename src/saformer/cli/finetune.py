@@ -19,7 +19,7 @@ from saformer.cli.evaluate import usual_options
 from saformer.cli.progress import listening
 from saformer.report.page import write_report
 from saformer.report.table import verdict_table
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.fit import InterruptedTrainingError
 
 Options = TypeVar("Options")
