@@ -27,9 +27,9 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import dimensions_of
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.training.config import FitConfig
-from saformer.training.presets import paper
-from saformer.training.trainer import Member, PackTrainer, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import paper
+from saformer.training.loop.trainer import Member, PackTrainer, Trainer
 
 Advance = Callable[[], int]
 """Makes some updates and answers how many."""

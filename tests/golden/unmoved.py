@@ -24,9 +24,9 @@ from saformer.agents.registry import create_agent
 from saformer.core.proposals import ExecutionOptions
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
-from saformer.training.config import FitConfig
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.trainer import Member, PackTrainer
 from saformer.training.reserve import fit_reserve
-from saformer.training.trainer import Member, PackTrainer
 from tests.contracts.cases import CASES
 
 FILE = Path(__file__).parent / "unmoved.json"

@@ -9,7 +9,7 @@ import json
 import torch
 import torch.nn.functional as F
 
-from saformer.training.dropout import kept, keys_of, salts_of
+from saformer.training.packs.dropout import kept, keys_of, salts_of
 
 EPS = 1e-5
 

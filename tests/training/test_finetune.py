@@ -27,13 +27,13 @@ from saformer.data.trajectory import Trajectory
 from saformer.envs import allowance, stepping
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
-from saformer.training.config import FitConfig
 from saformer.training.exploration import EnvironmentFailedError, explore, shared_workers
 from saformer.training.finetune_config import FinetuneConfig
-from saformer.training.fit import InterruptedTrainingError
-from saformer.training.presets import Preset
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.presets import Preset
+from saformer.training.loop.trainer import Member, PackTrainer
 from saformer.training.reserve import fit_reserve
-from saformer.training.trainer import Member, PackTrainer
 from tests.conftest import tiny_config
 from tests.envs import troubled
 

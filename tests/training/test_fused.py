@@ -13,12 +13,12 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import PackedSampler
 from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
-from saformer.training.config import FitConfig
-from saformer.training.dropout import kept, keys_of, salts_of
-from saformer.training.losses import means_of
-from saformer.training.optimizers import PlainAdamW
-from saformer.training.pack import PackedAgent, can_be_fused
-from saformer.training.trainer import Member, PackTrainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.losses import means_of
+from saformer.training.loop.optimizers import PlainAdamW
+from saformer.training.loop.trainer import Member, PackTrainer
+from saformer.training.packs.dropout import kept, keys_of, salts_of
+from saformer.training.packs.pack import PackedAgent, can_be_fused
 from tests.conftest import tiny_config
 from tests.training.test_update import CHEETAH, HOPPER
 
@@ -81,7 +81,9 @@ def test_on_a_gpu_recorded_steps_equal_torchs(monkeypatch):
     found = []
     for kernels in (True, False):
         if not kernels:
-            monkeypatch.setattr("saformer.training.optimizers.have_triton", lambda device: False)
+            monkeypatch.setattr(
+                "saformer.training.loop.optimizers.have_triton", lambda device: False
+            )
         config = tiny_config(trunk=TrunkConfig(layers=2, width=64, heads=2, dropout=0.0))
         members = []
         for seed, data in enumerate((HOPPER, CHEETAH)):

@@ -9,9 +9,9 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit, fit_together
-from saformer.training.trainer import Member, Observer, PackTrainer, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import fit, fit_together
+from saformer.training.loop.trainer import Member, Observer, PackTrainer, Trainer
 from tests.conftest import randomise, tiny_config
 from tests.training.test_update import CHEETAH, HOPPER, sampler
 

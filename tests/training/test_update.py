@@ -16,12 +16,12 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.training.config import FitConfig
-from saformer.training.fit import _until_next_event
-from saformer.training.optimizers import optimizer_of
-from saformer.training.pack import PackedAgent
-from saformer.training.trainer import Member, PackTrainer, Trainer
-from saformer.training.update import Batches, Update, _follow
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import _until_next_event
+from saformer.training.loop.optimizers import optimizer_of
+from saformer.training.loop.trainer import Member, PackTrainer, Trainer
+from saformer.training.loop.update import Batches, Update, _follow
+from saformer.training.packs.pack import PackedAgent
 from tests.conftest import randomise, tiny_config
 
 CONFIG = FitConfig(updates=20, batch_size=6, warmup_updates=2)

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from saformer.agents.agent import Phase
-from saformer.training.config import FitConfig
 from saformer.training.fused.adamw import FusedAdamW
-from saformer.training.optimizers import Optimizer, PlainAdamW, optimizer_of
-from saformer.training.trainer import Member, PackTrainer
-from saformer.training.update import Update
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.optimizers import Optimizer, PlainAdamW, optimizer_of
+from saformer.training.loop.trainer import Member, PackTrainer
+from saformer.training.loop.update import Update
 from tests.training.test_update import CHEETAH, CONFIG, HOPPER, agents, sampler
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -124,7 +124,7 @@ def _losses(pack: PackTrainer) -> list[list[float]]:
 
 
 def _with(make: Callable[..., Optimizer]) -> Any:
-    return mock.patch("saformer.training.trainer.optimizer_of", make)
+    return mock.patch("saformer.training.loop.trainer.optimizer_of", make)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from saformer.engine.device import pick_device
 from saformer.runs.lock import alone_in
 from saformer.runs.run import Run, find_run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
 from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.loop.config import FitConfig
 from saformer.training.reserve import fit_reserve
 
 if TYPE_CHECKING:  # exploration needs Gymnasium; training does not

@@ -25,11 +25,11 @@ from saformer.engine.torchrun import is_first
 from saformer.envs.tasks import find_task
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.fit import InterruptedTrainingError, fit_together
-from saformer.training.grouping import grouped
-from saformer.training.interrupt import Interrupt
-from saformer.training.presets import Preset
-from saformer.training.trainer import Member
+from saformer.training.loop.fit import InterruptedTrainingError, fit_together
+from saformer.training.loop.interrupt import Interrupt
+from saformer.training.loop.presets import Preset
+from saformer.training.loop.trainer import Member
+from saformer.training.packs.grouping import grouped
 
 WATCHED_LIMITS = ("p10", "p50", "p90")
 HELD_OUT_WITHOUT_SIMULATOR = 0.1

@@ -20,7 +20,6 @@ from saformer.envs.stepping import Workers
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.best import best_of, settled
-from saformer.training.config import FitConfig
 from saformer.training.experience import Experience, Target, next_fallback, targets_for
 from saformer.training.exploration import (
     StoppedExploringError,
@@ -30,10 +29,11 @@ from saformer.training.exploration import (
 )
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.finetune_events import FinetuneObserver, Outcome
-from saformer.training.fit import InterruptedTrainingError, in_mode
-from saformer.training.interrupt import Interrupt
 from saformer.training.judging import Judged, judge
-from saformer.training.trainer import Member, NonFiniteLossError, PackTrainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError, in_mode
+from saformer.training.loop.interrupt import Interrupt
+from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
 
 BEST = "best"
 """The group of a checkpoint with the weights of the best evaluation, if they are not the

@@ -10,8 +10,8 @@ import triton
 from torch import Tensor, library
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from saformer.training.dropout import threshold_of
 from saformer.training.fused import attention_kernels, block_kernels, parts
+from saformer.training.packs.dropout import threshold_of
 
 NORM_LINEAR = {"R": 64, "C": 64, "num_warps": 8, "num_stages": 3}
 FINISH = {"R": 64, "C": 64, "num_warps": 4, "num_stages": 3}

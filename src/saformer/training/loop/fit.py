@@ -14,9 +14,15 @@ from saformer.agents.agent import Agent, Sampler
 from saformer.engine.distributed import Ranks
 from saformer.runs.lock import alone_in
 from saformer.runs.run import Run
-from saformer.training.config import FitConfig
-from saformer.training.interrupt import Interrupt
-from saformer.training.trainer import Member, Metrics, NonFiniteLossError, Observer, PackTrainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.interrupt import Interrupt
+from saformer.training.loop.trainer import (
+    Member,
+    Metrics,
+    NonFiniteLossError,
+    Observer,
+    PackTrainer,
+)
 
 
 class InterruptedTrainingError(RuntimeError):

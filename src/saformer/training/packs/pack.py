@@ -20,7 +20,7 @@ from saformer.agents.agent import Agent, MovingAverage, Phase
 from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
 from saformer.core.transformer import Trunk
-from saformer.training.packed_layers import gaussians, packed_layer
+from saformer.training.packs.layers import gaussians, packed_layer
 
 LONGEST_FUSED_WINDOW = 128
 """Tokens: fused attention keeps a whole window on the chip."""

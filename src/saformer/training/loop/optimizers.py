@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.training.config import FitConfig
+from saformer.training.loop.config import FitConfig
 
 
 class Optimizer(Protocol):

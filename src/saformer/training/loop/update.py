@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.engine.distributed import Ranks
 from saformer.runs.metrics import GRADIENT_NORM, WATCHED
-from saformer.training.losses import losses_of, over_ranks, shares_of
-from saformer.training.optimizers import Optimizer, have_triton
-from saformer.training.snapshot import Snapshot
+from saformer.training.loop.losses import losses_of, over_ranks, shares_of
+from saformer.training.loop.optimizers import Optimizer, have_triton
+from saformer.training.loop.snapshot import Snapshot
 
 WARMUP_UPDATES = 3
 MOST_PHASES = 200

@@ -15,12 +15,12 @@ from saformer.data.transitions import PackedTransitions, TransitionSampler
 from saformer.engine.distributed import Ranks
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
-from saformer.training.config import FitConfig
-from saformer.training.optimizers import have_triton, optimizer_of
-from saformer.training.pack import PackedAgent, Slot, can_be_fused
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.optimizers import have_triton, optimizer_of
+from saformer.training.loop.update import Batches, Learner, Update
+from saformer.training.packs.pack import PackedAgent, Slot, can_be_fused
+from saformer.training.packs.stack import StackedAgent
 from saformer.training.precision import set_training_dtype, training_dtype
-from saformer.training.stack import StackedAgent
-from saformer.training.update import Batches, Learner, Update
 
 Metrics = dict[str, float]
 AHEAD = 50

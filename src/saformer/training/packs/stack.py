@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 
 from saformer.agents.agent import Agent, MovingAverage, Phase
 from saformer.core.objectives import PerSample
-from saformer.training.pack import Slot, but_for_the_limit
+from saformer.training.packs.pack import Slot, but_for_the_limit
 
 Terms = Callable[[Any], dict[str, PerSample]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saformer.training.optimizers import Optimizer
+from saformer.training.loop.optimizers import Optimizer
 
 
 class Snapshot:

@@ -15,7 +15,7 @@ from saformer.agents.dt import DTConfig
 from saformer.agents.registry import find_kind
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.transformer import TrunkConfig
-from saformer.training.config import FitConfig
+from saformer.training.loop.config import FitConfig
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
-from saformer.training.pack import but_for_the_limit
-from saformer.training.trainer import Member
+from saformer.training.loop.trainer import Member
+from saformer.training.packs.pack import but_for_the_limit
 
 LARGEST_PACK = 32
 """More models take no less time each, and more memory."""
