@@ -10,7 +10,7 @@ import pytest
 from saformer.agents.registry import create_agent
 from saformer.data.relabel import relabel
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.trainer import Trainer
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
 every_agent = pytest.mark.parametrize("kind", ["bcq_lag", "cpq", "coptidice"])

@@ -9,7 +9,7 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.data.limits import parse_limit
 from saformer.evaluation.evaluate import evaluate
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.fit import fit
+from tests.alone import fit
 from tests.conftest import tiny_config
 from tests.contracts.cases import CASES
 

@@ -9,7 +9,7 @@ import torch
 from saformer.agents.registry import KINDS, create_agent
 from saformer.core.transformer import TrunkConfig
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.trainer import Trainer
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
 CONFIG = FitConfig(updates=20, batch_size=8, warmup_updates=2, precision="float32")

@@ -18,7 +18,7 @@ from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import PRESETS
-from saformer.training.loop.trainer import Trainer
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

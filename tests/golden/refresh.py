@@ -14,7 +14,7 @@ from saformer.data.relabel import relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.trainer import Trainer
+from tests.alone import Trainer
 from tests.conftest import randomise, tiny_config
 
 FILE = Path(__file__).parent / "saformer.json"

@@ -13,7 +13,7 @@ from saformer.envs import allowance
 from saformer.evaluation.evaluate import evaluate
 from saformer.evaluation.verdict import Verdict
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.fit import fit
+from tests.alone import fit
 
 LIMIT = 10.0
 SMALL = {"limit": (LIMIT,), "hidden": (64, 64), "dropout": 0.0}

@@ -9,7 +9,7 @@ from saformer.agents.registry import KINDS, create_agent
 from saformer.cli.progress import listening
 from saformer.runs.metrics import figures_of, terms_of
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.trainer import Trainer
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
 ROW = {

@@ -11,7 +11,6 @@ from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.sampling import WindowSampler
 from saformer.training import precision
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.trainer import Trainer
 from saformer.training.packs.pack import PackedAgent
 from saformer.training.precision import (
     QuickDropout,
@@ -20,6 +19,7 @@ from saformer.training.precision import (
     set_training_dtype,
     training_dtype,
 )
+from tests.alone import Trainer
 from tests.conftest import tiny_config
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from saformer.core.batch import Dimensions
 from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import WindowSampler, dimensions_of
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.trainer import Trainer
+from tests.alone import Trainer
 from tests.conftest import tiny_config
 
 

@@ -12,9 +12,10 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.store import TrajectoryStore
 from saformer.data.transitions import PackedTransitions, TransitionSampler, _joined
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.trainer import Member, PackTrainer, Trainer
+from saformer.training.loop.trainer import Member, PackTrainer
 from saformer.training.packs.grouping import grouped
 from saformer.training.packs.stack import StackedAgent
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 from tests.training.test_update import CHEETAH, HOPPER, robot
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -89,3 +90,13 @@ class Agent(Protocol):
 
     def policy(self, options: Any = None) -> Policy:
         """What has been learnt, ready to act."""
+
+
+AnyAgent = TypeVar("AnyAgent", bound=Agent)
+
+
+def with_model(agent: AnyAgent, model: nn.Module) -> AnyAgent:
+    """The same agent around another model, which its phases and averages then are of."""
+    other = copy.copy(agent)
+    other.model = model  # type: ignore[misc]  # read-only to callers, an attribute of every agent
+    return other

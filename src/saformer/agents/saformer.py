@@ -56,7 +56,7 @@ class SaFormerConfig:
 class SaFormerAgent:
     """The paper's method.
 
-    Its phases are the inner loop of Algorithm 2; `training.fit` owns the algorithm.
+    Its phases are the inner loop of Algorithm 2; `training.loop.fit` owns the algorithm.
     """
 
     name = "saformer"

@@ -10,19 +10,11 @@ from typing import Any
 
 import torch
 
-from saformer.agents.agent import Agent, Sampler
 from saformer.engine.distributed import Ranks
 from saformer.runs.lock import alone_in
-from saformer.runs.run import Run
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.interrupt import Interrupt
-from saformer.training.loop.trainer import (
-    Member,
-    Metrics,
-    NonFiniteLossError,
-    Observer,
-    PackTrainer,
-)
+from saformer.training.loop.trainer import Member, Metrics, NonFiniteLossError, PackTrainer
 
 
 class InterruptedTrainingError(RuntimeError):
@@ -30,30 +22,6 @@ class InterruptedTrainingError(RuntimeError):
 
 
 def fit(
-    agent: Agent,
-    sampler: Sampler,
-    config: FitConfig,
-    *,
-    seed: int = 0,
-    run: Run | None = None,
-    resume: bool = False,
-    observer: Observer | None = None,
-    ranks: Ranks | None = None,
-) -> Agent:
-    """Train until `config.updates`; with a run, keep checkpoints and metrics in it, and go on from
-    there on `resume`.
-
-    Ctrl-C saves first and raises `InterruptedTrainingError`; a loss that is not finite,
-    `NonFiniteLossError`.
-    """
-    member = Member(agent, sampler, seed, run, observer or Observer())
-    failed = fit_together([member], config, resume=resume, ranks=ranks)
-    if failed:
-        raise failed[0]
-    return agent
-
-
-def fit_together(
     members: Sequence[Member],
     config: FitConfig,
     *,
@@ -61,73 +29,76 @@ def fit_together(
     interrupt: Interrupt | None = None,
     ranks: Ranks | None = None,
 ) -> dict[int, NonFiniteLossError]:
-    """Train runs of one architecture as one program; each is what it would be alone. Answers which
-    failed, and why.
+    """Train runs of one architecture as one program until `config.updates`; each is what it would
+    be alone. The result says which failed, by their index, and why.
 
-    A run that diverges is saved as it was before and left behind; the others go on. With `resume`,
-    all go on from their checkpoints, which must be of the same update. An active `interrupt` of the
-    caller's is heeded if given. Several `ranks` share each batch; all of them must call this, and
-    the first alone evaluates and writes.
+    Implements: Algorithm 2
+
+    Members with a run keep checkpoints and metrics in it. With `resume`, all go on from their
+    checkpoints, which must be of the same update. A run that diverges is saved as it was before and
+    left behind; the others go on. Ctrl-C saves first and raises `InterruptedTrainingError`; an
+    active `interrupt` of the caller's is heeded if there is one. Several `ranks` share each batch;
+    all of them must call this, and the first alone evaluates and writes.
     """
     ranks = ranks or Ranks()
-    with ExitStack() as held:
-        for run in (member.run for member in members if member.run is not None and ranks.is_first):
-            held.enter_context(alone_in(run.path))
-        return _fit_alone(members, config, ranks, resume=resume, interrupt=interrupt)
-
-
-def _fit_alone(
-    members: Sequence[Member],
-    config: FitConfig,
-    ranks: Ranks,
-    *,
-    resume: bool,
-    interrupt: Interrupt | None,
-) -> dict[int, NonFiniteLossError]:
-    trainer = PackTrainer(members, config, ranks)
-    if resume:
-        assert all(member.run is not None for member in members), "resuming needs runs"
-        trainer.restore([member.run.load() for member in members if member.run is not None])
+    failed: dict[int, NonFiniteLossError] = {}
+    indices = list(range(len(members)))
+    with ExitStack() as locks:
         for member in members:
             if member.run is not None and ranks.is_first:
-                member.run.rewind_metrics(trainer.update)
-    else:
-        _save(trainer)
-    failed: dict[int, NonFiniteLossError] = {}
-    numbers = list(range(len(members)))
-    with nullcontext(interrupt) if interrupt is not None else Interrupt() as asked:
-        while numbers:
-            try:
-                with in_mode(trainer, training=True):
-                    _loop(trainer, asked)
-            except NonFiniteLossError as error:
-                _save(trainer)
-                for number in error.numbers:
-                    failed[numbers[number]] = _with_place(error, trainer.members[number].run)
-                numbers = [number for number in numbers if number not in failed]
-                trainer = _without(trainer, error.numbers)
-            else:
-                break
-    for number in numbers:
-        run = members[number].run
-        if run is not None and ranks.is_first:
-            run.mark_done({"updates": trainer.update, "seconds": round(trainer.seconds, 1)})
-    ranks.wait()  # so that each finds it finished
+                locks.enter_context(alone_in(member.run.path))
+        trainer = _begun(members, config, ranks, resume=resume)
+        with nullcontext(interrupt) if interrupt is not None else Interrupt() as heeded:
+            while indices:
+                try:
+                    with in_mode(trainer, training=True):
+                        _loop(trainer, heeded)
+                    break
+                except NonFiniteLossError as error:
+                    _save(trainer)
+                    failed |= {
+                        indices[index]: _with_path(error, trainer, index) for index in error.indices
+                    }
+                    indices = [index for index in indices if index not in failed]
+                    trainer = _without(trainer, error.indices)
+        for index in indices:
+            run = members[index].run
+            if run is not None and ranks.is_first:
+                run.mark_done({"updates": trainer.update, "seconds": round(trainer.seconds, 1)})
+        ranks.wait()  # so that each finds it finished
     return failed
 
 
-def _without(trainer: PackTrainer, numbers: Sequence[int]) -> PackTrainer:
-    """The same training with the others alone."""
-    left = [number for number in range(len(trainer.members)) if number not in numbers]
+def _begun(
+    members: Sequence[Member], config: FitConfig, ranks: Ranks, *, resume: bool
+) -> PackTrainer:
+    """At the first update, which is saved, or where checkpoints left off."""
+    trainer = PackTrainer(members, config, ranks)
+    if not resume:
+        _save(trainer)
+        return trainer
+    runs = [member.run for member in members if member.run is not None]
+    assert len(runs) == len(members), "resuming needs runs"
+    trainer.restore([run.load() for run in runs])
+    for run in runs:
+        if ranks.is_first:
+            run.rewind_metrics(trainer.update)
+    return trainer
+
+
+def _without(trainer: PackTrainer, indices: Sequence[int]) -> PackTrainer:
+    """The same training, with the other members alone."""
+    left = [index for index in range(len(trainer.members)) if index not in indices]
     if not left:
         return trainer
-    checkpoints = [trainer.checkpoint({}, number) for number in left]
-    rest = PackTrainer([trainer.members[number] for number in left], trainer.config, trainer.ranks)
+    checkpoints = [trainer.checkpoint({}, index) for index in left]
+    rest = PackTrainer([trainer.members[index] for index in left], trainer.config, trainer.ranks)
     rest.restore(checkpoints)
     return rest
 
 
-def _with_place(error: NonFiniteLossError, run: Run | None) -> NonFiniteLossError:
+def _with_path(error: NonFiniteLossError, trainer: PackTrainer, index: int) -> NonFiniteLossError:
+    run = trainer.members[index].run
     where = f". The state before it is saved in {run.path}" if run is not None else ""
     return NonFiniteLossError(f"{error}{where}")
 
@@ -163,16 +134,15 @@ def _evaluate(trainer: PackTrainer) -> None:
     for member in trainer.members:
         if member.observer.evaluate is not None and trainer.ranks.is_first:
             with in_mode(trainer, training=False):
-                found = member.observer.evaluate(member.agent)
-            _write(trainer, member, {"update": trainer.update, "evaluation": found})
+                evaluation = member.observer.evaluate(member.agent)
+            _write(trainer, member, {"update": trainer.update, "evaluation": evaluation})
 
 
 def _until_next_event(update: int, config: FitConfig) -> int:
     """Updates until something is to be reported, evaluated or saved, or training ends."""
     periods = (config.report_every, config.checkpoint_every, config.evaluate_every)
-    return min(
-        [config.updates - update, *(period - update % period for period in periods if period)]
-    )
+    until_each = [period - update % period for period in periods if period]
+    return min(config.updates - update, *until_each)
 
 
 class _Report:
@@ -199,9 +169,9 @@ def _write(trainer: PackTrainer, member: Member, row: dict[str, Any]) -> None:
 
 
 def _save(trainer: PackTrainer) -> None:
-    for number, member in enumerate(trainer.members):
+    for index, member in enumerate(trainer.members):
         if member.run is not None:
-            checkpoint = trainer.checkpoint({"spec": member.run.spec.digest}, number)
+            checkpoint = trainer.checkpoint({"spec": member.run.spec.digest}, index)
             if trainer.ranks.is_first:
                 member.run.save(checkpoint)
     # a rank that ends may take the others with it, so none does before all is saved

@@ -4,6 +4,7 @@ several ranks."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,29 +13,31 @@ from saformer.agents.agent import Phase
 from saformer.core.objectives import PerSample
 from saformer.engine.distributed import Ranks
 
-Losses = Callable[
-    [type, dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
-]
-"""What is minimised, what is only watched, and, where ranks share a batch, the valid steps of
-each."""
+Tensors = dict[str, Tensor]
+Losses = Callable[[type, Tensors], tuple[Tensors, Tensors, Tensors]]
+"""Of a batch's type and columns, each [M]: losses, what is only watched, and, where ranks share a
+batch, the valid steps of each."""
 
 
 def losses_of(phase: Phase, num_models: int, *, counted: bool = False) -> Losses:
-    """A phase's means: of what it minimises, of what is only watched, and, if asked for, of how
-    many steps each is."""
+    """A phase's means over valid steps, and, if `counted`, how many steps each is the mean of."""
 
-    def losses(
-        kind: type, batch: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        terms = phase.terms(kind(**batch))
+    def losses(kind: type, columns: Tensors) -> tuple[Tensors, Tensors, Tensors]:
+        terms = phase.terms(kind(**columns))
         means = {name: means_of(term, num_models) for name, term in terms.items()}
-        counts = (
-            {name: counts_of(term, num_models) for name, term in terms.items()} if counted else {}
-        )
+        counts: Tensors = {}
+        if counted:
+            counts = {name: counts_of(term, num_models) for name, term in terms.items()}
         watched = {name: means.pop(name) for name, term in terms.items() if term.watched}
         return means, watched, counts
 
     return losses
+
+
+def columns_of(batch: Any) -> tuple[type, Tensors]:
+    """A batch as `Losses` take it: compiled, they take tensors, and make the batch, which checks
+    itself, within."""
+    return type(batch), dict(vars(batch))
 
 
 def means_of(term: PerSample, num_models: int) -> Tensor:
@@ -50,28 +53,21 @@ def means_of(term: PerSample, num_models: int) -> Tensor:
 def counts_of(term: PerSample, num_models: int) -> Tensor:
     """How many valid steps each model has: [M]."""
     if isinstance(term.counts, int):
-        return torch.full(
-            (num_models,), term.counts * len(term.sums) // num_models, device=term.sums.device
-        )
+        steps = term.counts * len(term.sums) // num_models
+        return torch.full((num_models,), steps, device=term.sums.device)
     return term.counts.reshape(num_models, -1).sum(1)
 
 
-def shares_of(counts: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """What part of all ranks' valid steps are this rank's, for each term [M]."""
+def weighed(means: Tensors, counts: Tensors, ranks: Ranks) -> Tensors:
+    """This rank's means times its share of all ranks' valid steps, so that they add up to the mean
+    of the whole batch."""
     own = torch.stack(list(counts.values())).double()
-    return dict(zip(counts, own / ranks.sum(own).clamp(min=1), strict=True))
+    shares = dict(zip(counts, own / ranks.sum(own).clamp(min=1), strict=True))
+    return {name: value * shares[name].to(value.dtype) for name, value in means.items()}
 
 
-def over_ranks(
-    losses: dict[str, Tensor], watched: dict[str, Tensor], gradients: Sequence[Tensor], ranks: Ranks
-) -> tuple[dict[str, Tensor], dict[str, Tensor], tuple[Tensor, ...]]:
-    """Sums over ranks, each of which brings its share: the losses and gradients of the whole
-    batch."""
-    values = {name: value.detach() for name, value in (losses | watched).items()}
-    found = ranks.sum_together([*values.values(), *gradients])
-    means = dict(zip(values, found, strict=False))
-    return (
-        {name: means[name] for name in losses},
-        {name: means[name] for name in watched},
-        tuple(found[len(values) :]),
-    )
+def summed(means: Tensors, gradients: Sequence[Tensor], ranks: Ranks) -> tuple[Tensors, Any]:
+    """Sums over ranks, in one message: the means and gradients of the whole batch."""
+    own = [value.detach() for value in means.values()]
+    totals = ranks.sum_together([*own, *gradients])
+    return dict(zip(means, totals, strict=False)), tuple(totals[len(own) :])

@@ -1,5 +1,4 @@
-"""What clips gradients and makes steps: torch's AdamW or, where Triton can be used, kernels of our
-own."""
+"""Clipping and steps: torch's AdamW or, where Triton can be used, kernels of our own."""
 
 from __future__ import annotations
 
@@ -29,31 +28,29 @@ class Optimizer(Protocol):
         """One, with the learning rate."""
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Keep gradients, one for each parameter, for the next step; what their norms are before
-        clipping: [M]."""
+        """Keep gradients, one for each parameter, for the next step; their norms before clipping:
+        [M]."""
 
     def step(self) -> None:
-        """Move the parameters by the gradients that were taken."""
+        """Move the parameters by these gradients."""
 
     def settle(self) -> None:
         """Called when a step was recorded, before it is replayed."""
 
 
 class PlainAdamW:
-    """torch's own."""
+    """torch's own; gradients wait on the parameters."""
 
     def __init__(self, phase: Phase, config: FitConfig, *, num_models: int, on_gpu: bool) -> None:
-        self._parameters, self._num_models, self._bound = (
-            phase.parameters,
-            num_models,
-            config.gradient_clip,
-        )
-        device, rate = phase.parameters[0].device, phase.learning_rate or config.learning_rate
+        self._parameters, self._num_models = phase.parameters, num_models
+        self._bound = config.gradient_clip
+        device = phase.parameters[0].device
+        rate: float | Tensor = phase.learning_rate or config.learning_rate
+        if on_gpu:  # where a recorded update can read it
+            rate = torch.tensor(rate, device=device)
         self._adamw = torch.optim.AdamW(
             phase.parameters,
-            lr=torch.tensor(rate, device=device)
-            if on_gpu
-            else rate,  # a recorded update can read it
+            lr=rate,
             weight_decay=_decay(phase, config),
             betas=(0.9, 0.999),
             fused=on_gpu,
@@ -62,47 +59,41 @@ class PlainAdamW:
 
     @property
     def found_inf(self) -> Tensor:
-        """Where it is set, a step changes nothing."""
-        found: Tensor = self._adamw.found_inf  # type: ignore[attr-defined]
-        return found
+        flag: Tensor = self._adamw.found_inf  # type: ignore[attr-defined]
+        return flag
 
     @found_inf.setter
-    def found_inf(self, value: Tensor) -> None:
-        self._adamw.found_inf = value  # type: ignore[attr-defined]
+    def found_inf(self, flag: Tensor) -> None:
+        self._adamw.found_inf = flag  # type: ignore[attr-defined]
 
     @property
     def state(self) -> Any:
-        """Tensors by name, for each parameter; none before the first step."""
+        """Empty before the first step."""
         return self._adamw.state
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """One, with the learning rate."""
         return self._adamw.param_groups
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Leave clipped gradients on the parameters; what their norms were before: [M]."""
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient.contiguous()  # fused optimisers want the parameter's layout
         return clip_gradients(self._parameters, self._bound, num_models=self._num_models)
 
     def step(self) -> None:
-        """Move the parameters."""
         self._adamw.step()
 
     def settle(self) -> None:
-        """There is nothing to do."""
+        pass
 
 
 def optimizer_of(
     phase: Phase, config: FitConfig, device: torch.device, *, num_models: int = 1
 ) -> Optimizer:
     """AdamW as fast as this device has it."""
-    on_gpu = device.type == "cuda"
-    if not (
-        on_gpu and have_triton(device) and all(p.dtype == torch.float32 for p in phase.parameters)
-    ):
-        return PlainAdamW(phase, config, num_models=num_models, on_gpu=on_gpu)
+    in_float32 = all(parameter.dtype == torch.float32 for parameter in phase.parameters)
+    if not (have_triton(device) and in_float32):
+        return PlainAdamW(phase, config, num_models=num_models, on_gpu=device.type == "cuda")
     from saformer.training.fused.adamw import FusedAdamW  # Triton comes with PyTorch for GPUs
 
     return FusedAdamW(
@@ -120,18 +111,13 @@ def have_triton(device: torch.device) -> bool:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_models: int) -> Tensor:
-    """Scale each model's gradient down to a norm of `bound`, and answer what the norms were:
-    [M]."""
+    """Scale each model's gradient down to a norm of `bound`; the norms before: [M]."""
     if num_models == 1:
         return torch.nn.utils.clip_grad_norm_(parameters, bound)[None]
-    rows = [
-        parameter.grad.reshape(num_models, -1)
-        for parameter in parameters
-        if parameter.grad is not None
-    ]
-    together = torch.cat(
-        rows, 1
-    )  # there and back is four kernels, where a norm and a product for each are hundreds
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    rows = [gradient.reshape(num_models, -1) for gradient in gradients]
+    # there and back is four kernels, where a norm and a product for each are hundreds
+    together = torch.cat(rows, 1)
     norm = together.norm(dim=1)
     together *= (bound / (norm + 1e-6)).clamp(max=1.0)[:, None]  # as clip_grad_norm_ does it
     torch.split_with_sizes_copy(together, [row.shape[1] for row in rows], 1, out=rows)

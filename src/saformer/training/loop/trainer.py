@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from saformer.agents.agent import Agent, Sampler
-from saformer.data.sampling import PackedSampler, WindowSampler
-from saformer.data.transitions import PackedTransitions, TransitionSampler
+from saformer.data.sampling import WindowSampler
+from saformer.data.transitions import TransitionSampler
 from saformer.engine.distributed import Ranks
+from saformer.kernels.update_graph import RecordedUpdate
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
+from saformer.training.loop.checkpoints import (
+    noise_states,
+    optimizer_tensors,
+    restore_noise,
+    restore_optimizer,
+)
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.optimizers import have_triton, optimizer_of
-from saformer.training.loop.update import Batches, Learner, Update
-from saformer.training.packs.pack import PackedAgent, Slot, can_be_fused
+from saformer.training.loop.update import Update
+from saformer.training.packs.learner import Learner, SingleAgent
+from saformer.training.packs.pack import PackedAgent, can_be_fused
 from saformer.training.packs.stack import StackedAgent
 from saformer.training.precision import set_training_dtype, training_dtype
 
@@ -30,15 +38,15 @@ AHEAD = 50
 class NonFiniteLossError(RuntimeError):
     """Training diverged; the state before the bad update was saved."""
 
-    def __init__(self, message: str, numbers: tuple[int, ...] = (0,)) -> None:
+    def __init__(self, message: str, indices: tuple[int, ...] = (0,)) -> None:
         super().__init__(message)
-        self.numbers = numbers
+        self.indices = indices
         """of the members of a pack that diverged"""
 
 
 @dataclass(frozen=True)
 class Observer:
-    """What a caller may want to hear of while training goes on."""
+    """Callbacks while training goes on."""
 
     progress: Callable[[int, Metrics], None] = lambda update, metrics: None
     """called after every update with the latest metrics"""
@@ -62,9 +70,7 @@ class Member:
 
 class PackTrainer:
     """All that changes while runs are trained together: weights, optimisers, random states, and how
-    far they have come.
-
-    Implements: Algorithm 2
+    far they have come. A run alone is a pack of one.
 
     Several ranks draw the same windows and learn from a share each; their weights stay the same to
     the last bit.
@@ -87,52 +93,30 @@ class PackTrainer:
         torch.manual_seed(self.ranks.seed(members[0].seed))
         for member in members:
             self.ranks.copy_first(list(member.agent.model.state_dict().values()))
-        self._ahead = AHEAD if self.device.type == "cuda" else 1
         self._prepare()
 
     def _prepare(self) -> None:
-        """Build what trains from the agents as they are; on a GPU, updates are recorded when the
-        first one is due."""
+        """Pack the agents as they are."""
         self.learner = _learner_of(self.members, self.config, self.device, self.ranks)
         num_models = self.learner.num_models
         self.optimizers = {
             phase.name: optimizer_of(phase, self.config, self.device, num_models=num_models)
             for phase in self.learner.phases
         }
-        self._updates_: Update | None = None
+        self._program: tuple[Update, Callable[[], None]] | None = None
 
-    @property
-    def _updates(self) -> Update:
-        if self._updates_ is None:
-            self.learner.model.train(self.members[0].agent.model.training)
-            self._updates_ = Update(
-                self.learner,
-                self.optimizers,
-                self._batches(),
-                self.generators,
-                compile=self.config.compile,
-                ranks=self.ranks,
-            )
-        return self._updates_
-
-    def _batches(self) -> Batches:
-        learner, size = self.learner, self.config.batch_size
+    def _built(self) -> tuple[Update, Callable[[], None]]:
+        """The update, and what runs it: itself or, on a GPU, a recording of it."""
+        self.learner.model.train(self.members[0].agent.model.training)
         samplers = [member.sampler for member in self.members]
-        if isinstance(learner, StackedAgent):
-            steps = PackedTransitions(cast(list[TransitionSampler], samplers), learner.dimensions)
-            return Batches(steps.gathered, lambda: steps.drawn(size, self.generators))
-        if not isinstance(learner, PackedAgent):
-            return _batches_of(samplers[0], size, self.generators[0])
-        learner.model.get_buffer("updates").fill_(self.update)
-        windows = PackedSampler(cast(list[WindowSampler], samplers), learner.dimensions)
-
-        def gather(*drawn: Tensor) -> Any:
-            learner.begin_update()
-            return windows.gathered(*drawn) if drawn else windows.sample(size, self.generators)
-
-        return Batches(
-            gather, lambda: (windows.drawn(size, self.generators),) if windows.draws_apart else ()
+        batches = self.learner.batches(
+            samplers, self.config.batch_size, self.generators, update=self.update
         )
+        update = Update(self.learner, self.optimizers, batches, self.device, self.ranks)
+        if self.device.type != "cuda" or self.config.compile == "off":
+            return update, update
+        compiled, model = self.config.compile == "auto", self.learner.model
+        return update, RecordedUpdate(update, model, self.generators, compiled=compiled)
 
     def advance(self, most: int) -> tuple[int, list[Metrics]]:
         """Some updates, at most `most`: how many there were, and for each member the means of what
@@ -141,26 +125,28 @@ class PackTrainer:
         A GPU is given several at once, so that it never waits. Raises NonFiniteLossError; the state
         is then what it was before the bad update.
         """
-        rates = [
-            self.config.learning_rate_at(self.update + ahead)
-            for ahead in range(min(most, self._ahead))
-        ]
+        if self._program is None:  # not before: to record an update takes data to learn from
+            self._program = self._built()
+        update, run_update = self._program
+        count = min(most, AHEAD if self.device.type == "cuda" else 1)
+        rates = [self.config.learning_rate_at(self.update + ahead) for ahead in range(count)]
         before = [generator.get_state() for generator in self.generators]
-        found = self._updates.run(rates)
-        self.update += found.num_updates
-        if found.bad:
-            self._draw_again(before, found.num_updates)
-            what = ", ".join(sorted({name for names in found.bad.values() for name in names}))
+        for rate in rates:
+            update.set_learning_rate(rate)
+            run_update()
+        measured = update.metrics.read()
+        self.update += measured.num_updates
+        if measured.non_finite:
+            self._draw_again(before, measured.num_updates)
+            names = sorted({name for names in measured.non_finite.values() for name in names})
             raise NonFiniteLossError(
-                f"training is not finite at update {self.update}: {what}", tuple(found.bad)
+                f"training is not finite at update {self.update}: {', '.join(names)}",
+                tuple(measured.non_finite),
             )
-        rate = sum(rates) / len(rates)
-        return found.num_updates, [
-            {
-                "learning_rate": rate,
-                **{name: values[number] for name, values in found.means.items()},
-            }
-            for number in range(len(self.members))
+        mean_rate = {"learning_rate": sum(rates) / len(rates)}
+        return measured.num_updates, [
+            mean_rate | {name: values[index] for name, values in measured.means.items()}
+            for index in range(len(self.members))
         ]
 
     def _draw_again(self, states: Sequence[Tensor], times: int) -> None:
@@ -170,25 +156,19 @@ class PackTrainer:
             for _ in range(times):
                 member.sampler.sample(self.config.batch_size, generator)
 
-    def unpack(self, *numbers: int) -> None:
+    def unpack(self, *indices: int) -> None:
         """Give these agents, by default all, what they have learnt."""
-        if isinstance(self.learner, PackedAgent | StackedAgent):
-            self.learner.unpack(*numbers)
+        self.learner.unpack(*indices)
 
-    def checkpoint(self, facts: dict[str, Any], number: int = 0) -> Checkpoint:
-        """Everything that a member needs to go on as if nothing had happened, alone, in another
-        pack or on more ranks.
-
-        All ranks must ask for it: each has random states of its own.
-        """
-        self.unpack(number)
-        groups = {"model": dict(self.members[number].agent.model.state_dict())}
-        for name in self.optimizers:
-            groups[f"optimizer.{name}"] = self._optimizer_tensors(name, number)
-        groups["random"] = {"windows": self.generators[number].get_state()}
-        for name, own in self._noise().items():
-            for rank, state in enumerate(self.ranks.gathered(own)):
-                groups["random"][_of_rank(name, rank)] = state
+    def checkpoint(self, facts: dict[str, Any], index: int = 0) -> Checkpoint:
+        """Everything that a member needs to go on. All ranks must call this: each has random states
+        of its own."""
+        self.unpack(index)
+        groups = {"model": dict(self.members[index].agent.model.state_dict())}
+        for name, optimizer in self.optimizers.items():
+            groups[f"optimizer.{name}"] = optimizer_tensors(optimizer, self.learner, name, index)
+        windows = {"windows": self.generators[index].get_state()}
+        groups["random"] = windows | noise_states(self.device, self.ranks)
         return Checkpoint(groups, {**facts, "update": self.update, "seconds": self.seconds})
 
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
@@ -198,81 +178,18 @@ class PackTrainer:
             raise ValueError(
                 f"runs can go on together only from the same update, got {sorted(updates)}"
             )
-        for member, generator, checkpoint in zip(
-            self.members, self.generators, checkpoints, strict=True
-        ):
-            member.agent.model.load_state_dict(checkpoint.groups["model"])
-            generator.set_state(checkpoint.groups["random"]["windows"])
+        groups = [checkpoint.groups for checkpoint in checkpoints]
+        for member, generator, own in zip(self.members, self.generators, groups, strict=True):
+            member.agent.model.load_state_dict(own["model"])
+            generator.set_state(own["random"]["windows"])
         self._prepare()
-        for name in self.optimizers:
-            for number, checkpoint in enumerate(checkpoints):
+        for name, optimizer in self.optimizers.items():
+            for index, own in enumerate(groups):
                 # before the first update there is no state, and so no group of that name
-                self._restore_optimizer(
-                    name, number, checkpoint.groups.get(f"optimizer.{name}", {})
-                )
-        self._restore_noise(checkpoints[0].groups["random"])
+                tensors = own.get(f"optimizer.{name}", {})
+                restore_optimizer(optimizer, self.learner, name, index, tensors)
+        restore_noise(groups[0]["random"], self.device, self.ranks)
         self.update, self.seconds = checkpoints[0].facts["update"], checkpoints[0].facts["seconds"]
-
-    def _noise(self) -> dict[str, Tensor]:
-        """This rank's random states, of dropout and the like."""
-        states = {"torch": torch.get_rng_state()}
-        return states | (
-            {"cuda": torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {}
-        )
-
-    def _restore_noise(self, states: dict[str, Tensor]) -> None:
-        """A rank that was not there when they were saved has a stream of its own already."""
-        own = {name: states.get(_of_rank(name, self.ranks.rank)) for name in ("torch", "cuda")}
-        if own["torch"] is not None:
-            torch.set_rng_state(own["torch"])
-        if self.device.type == "cuda" and own["cuda"] is not None:
-            torch.cuda.set_rng_state(own["cuda"], self.device)
-
-    def _optimizer_tensors(self, phase: str, number: int) -> dict[str, Tensor]:
-        tensors = {}
-        for index, slot, shape in self._slots(phase, number):
-            for key, value in self.optimizers[phase].state[slot.parameter].items():
-                own = value if value.ndim == 0 else slot.read(value, shape)
-                # fused parameters share their counts, and files hold nothing twice
-                tensors[f"{index}.{key}"] = own.clone(memory_format=torch.contiguous_format)
-        return tensors
-
-    def _restore_optimizer(self, phase: str, number: int, tensors: dict[str, Tensor]) -> None:
-        state = self.optimizers[phase].state
-        for index, slot, _ in self._slots(phase, number):
-            for key in [key for key in tensors if key.startswith(f"{index}.")]:
-                value, name = tensors[key].to(self.device), key.split(".", 1)[1]
-                if name not in state[slot.parameter]:
-                    like = slot.parameter if value.ndim else value
-                    state[slot.parameter][name] = torch.zeros_like(like, requires_grad=False)
-                if value.ndim == 0:
-                    state[slot.parameter][name].copy_(value)
-                else:
-                    slot.write(state[slot.parameter][name], value)
-
-    def _slots(self, phase: str, number: int) -> Iterator[tuple[int, Slot, torch.Size]]:
-        """Where a member's parameters of a phase are kept, in the order of its own phase."""
-        agent = self.members[number].agent
-        names = {id(parameter): name for name, parameter in agent.model.named_parameters()}
-        for index, parameter in enumerate(
-            next(p for p in agent.phases if p.name == phase).parameters
-        ):
-            if isinstance(self.learner, PackedAgent | StackedAgent):
-                yield index, self.learner.slot(number, names[id(parameter)]), parameter.shape
-            else:
-                yield index, Slot(parameter, lambda tensor: tensor), parameter.shape
-
-
-class Trainer(PackTrainer):
-    """One run."""
-
-    def __init__(self, agent: Agent, sampler: Sampler, config: FitConfig, *, seed: int) -> None:
-        super().__init__([Member(agent, sampler, seed)], config)
-        self.agent = agent
-
-    def step(self) -> Metrics:
-        """One update of every phase. Raises NonFiniteLossError before anything is changed."""
-        return self.advance(1)[1][0]
 
 
 def _shared(
@@ -285,34 +202,17 @@ def _shared(
             f"{ranks.size} ranks cannot share a batch of {config.batch_size}: use a larger "
             "--batch-size"
         )
+    parts: dict[Sampler, WindowSampler] = {}
     for member in members:
         if not isinstance(member.sampler, WindowSampler):
             raise ValueError(
                 f"{member.agent.name} learns from statistics of its whole batch, which ranks "
-                "cannot share: "
-                "train it on one processor, without torchrun"
+                "cannot share: train it on one processor, without torchrun"
             )
-    parts = {
-        member.sampler: cast(WindowSampler, member.sampler).sharing(ranks.share)
-        for member in members
-    }
-    return tuple(replace(member, sampler=parts[member.sampler]) for member in members), replace(
-        config, compile="off"
-    )
-
-
-def _batches_of(sampler: Sampler, size: int, generator: torch.Generator) -> Batches:
-    """Those of one run."""
-    if isinstance(sampler, TransitionSampler):
-        return Batches(sampler.transitions, lambda: sampler.drawn(size, generator))
-    if isinstance(sampler, WindowSampler):
-        return Batches(sampler.windows, lambda: (sampler.starts(size, generator),))
-    return Batches(lambda: sampler.sample(size, generator))
-
-
-def _of_rank(name: str, rank: int) -> str:
-    """What a rank's random state is called; the first's is that of a training alone."""
-    return name if rank == 0 else f"{name}.{rank}"
+        if member.sampler not in parts:  # members may have one in common
+            parts[member.sampler] = member.sampler.sharing(ranks.share)
+    sharing = tuple(replace(member, sampler=parts[member.sampler]) for member in members)
+    return sharing, replace(config, compile="off")
 
 
 def _learner_of(
@@ -323,12 +223,14 @@ def _learner_of(
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
     fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))
-    if len(agents) == 1 and not (fused and config.compile != "off"):
-        set_training_dtype(agents[0].model, dtype)
-        return agents[0]
-    if isinstance(members[0].sampler, TransitionSampler):
-        return StackedAgent(agents)
-    seeds = [ranks.seed(member.seed) for member in members]
-    pack = PackedAgent(agents, seeds=seeds, fused=fused and config.compile != "off")
-    set_training_dtype(pack.model, dtype)
-    return pack
+    fused = fused and config.compile != "off"
+    learner: Learner
+    if len(agents) == 1 and not fused:
+        learner = SingleAgent(agents[0])
+    elif isinstance(members[0].sampler, TransitionSampler):
+        learner = StackedAgent(agents)
+    else:
+        seeds = [ranks.seed(member.seed) for member in members]
+        learner = PackedAgent(agents, seeds=seeds, fused=fused)
+    set_training_dtype(learner.model, dtype)
+    return learner

@@ -3,12 +3,14 @@ m."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from saformer.core.batch import Dimensions
 from saformer.core.gaussian import GaussianHead
@@ -20,12 +22,12 @@ a likelihood."""
 
 
 class PackedLinear(nn.Module):
-    """M linear maps, one for each M-th of the rows. Outputs that a model lacks are `fill`, and
-    learn nothing."""
+    """M linear maps. Outputs that a model lacks are `fill`, and learn nothing."""
 
     def __init__(self, weight: Tensor, bias: Tensor, used: Tensor, fill: Tensor) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)  # [M, out, in], [M, out]
+        self.weight = nn.Parameter(weight)  # [M, out, in]
+        self.bias = nn.Parameter(bias)  # [M, out]
         self.register_buffer("used", used[:, None])
         self.register_buffer("fill", fill)
         self._is_padded = not bool(used.all())
@@ -33,9 +35,8 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[M * B, ..., in] -> [M * B, ..., out]"""
         rows = x.reshape(len(self.weight), -1, x.shape[-1])
-        mapped = (
-            torch.bmm(rows, self.weight.transpose(1, 2)) + self.bias[:, None]
-        )  # baddbmm would copy the bias first
+        # baddbmm would copy the bias first
+        mapped = torch.bmm(rows, self.weight.transpose(1, 2)) + self.bias[:, None]
         return self.filled(mapped.reshape(*x.shape[:-1], -1))
 
     def filled(self, mapped: Tensor) -> Tensor:
@@ -43,18 +44,16 @@ class PackedLinear(nn.Module):
         if not self._is_padded:
             return mapped
         rows = mapped.reshape(len(self.weight), -1, mapped.shape[-1])
-        return torch.where(self.get_buffer("used"), rows, self.get_buffer("fill")).reshape(
-            mapped.shape
-        )
+        filled = torch.where(self.get_buffer("used"), rows, self.get_buffer("fill"))
+        return filled.reshape(mapped.shape)
 
 
 class PackedLayerNorm(nn.Module):
-    """M layer norms, one for each M-th of the rows."""
+    """M layer norms."""
 
     def __init__(self, layers: Sequence[nn.LayerNorm]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.stack([layer.weight.detach() for layer in layers]))
-        self.bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in layers]))
+        self.weight, self.bias = stacked(layers, "weight"), stacked(layers, "bias")
         self._shape, self._eps = layers[0].normalized_shape, layers[0].eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,7 +64,7 @@ class PackedLayerNorm(nn.Module):
 
 
 class PackedEmbedding(nn.Module):
-    """M tables, one for each M-th of the rows."""
+    """M tables."""
 
     def __init__(self, layers: Sequence[nn.Embedding]) -> None:
         super().__init__()
@@ -78,23 +77,21 @@ class PackedEmbedding(nn.Module):
         models, size, width = self.weight.shape
         first = size * torch.arange(models, device=index.device)
         rows = index.reshape(models, -1) + first[:, None]
-        return nn.functional.embedding(rows, self.weight.reshape(models * size, width)).reshape(
-            *index.shape, width
-        )
+        tables = self.weight.reshape(models * size, width)
+        return nn.functional.embedding(rows, tables).reshape(*index.shape, width)
 
 
 class PackedNormalizer(Normalizer):
-    """M models' units, one for each M-th of the rows."""
+    """M models' units."""
 
     def __init__(self, parts: Sequence[Normalizer], dimensions: Dimensions) -> None:
         super().__init__(dimensions)
         for kind in KINDS:
-            for name, of_nothing in (("centre", 0.0), ("scale", 1.0)):
-                rows = [
-                    _padded(getattr(part, name)(kind), (dimensions.of(kind),), of_nothing)
-                    for part in parts
-                ]
-                self.register_buffer(f"{kind}_{name}", torch.stack(rows))
+            shape = (dimensions.of(kind),)
+            centres = [_padded(part.centre(kind), shape) for part in parts]
+            scales = [_padded(part.scale(kind), shape, 1.0) for part in parts]
+            self.register_buffer(f"{kind}_centre", torch.stack(centres))
+            self.register_buffer(f"{kind}_scale", torch.stack(scales))
 
     def normalize(self, kind: str, raw: Tensor) -> Tensor:
         """[M * B, ..., d], raw to model units."""
@@ -102,46 +99,79 @@ class PackedNormalizer(Normalizer):
         return ((rows - self.centre(kind)[:, None]) / self.scale(kind)[:, None]).reshape(raw.shape)
 
 
+class PackedModule(nn.Module):
+    """M modules with parameters of their own and no layers, such as one learnt number."""
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        for name, _ in parts[0].named_parameters():
+            self.register_parameter(name, stacked(parts, name))
+        # in a tuple, so that its parameters are not the pack's
+        self._single = (copy.deepcopy(parts[0]),)
+
+    def forward(self, *rows: Tensor) -> Tensor:
+        """Each [M * B, ...] -> [M * B, ...]"""
+        parameters = dict(self.named_parameters())
+        num_models = len(next(iter(parameters.values())))
+
+        def call(own: dict[str, Tensor], *own_rows: Tensor) -> Any:
+            return functional_call(self._single[0], own, own_rows)
+
+        each = [part.unflatten(0, (num_models, -1)) for part in rows]
+        called: Tensor = vmap(call)(parameters, *each)
+        return called.flatten(0, 1)
+
+
 def gaussians(model: nn.Module) -> set[str]:
     """Names of the linear maps whose outputs are means first, then log-deviations."""
-    return {
-        f"{name}.linear"
-        for name, module in model.named_modules()
-        if isinstance(module, GaussianHead)
-    }
+    modules = model.named_modules()
+    return {f"{name}.linear" for name, module in modules if isinstance(module, GaussianHead)}
+
+
+def has_packed_layer(module: nn.Module) -> bool:
+    """Whether it is called by row, so that a pack needs another in its place."""
+    if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding | Normalizer):
+        return True
+    return not list(module.children()) and bool(list(module.parameters()))
 
 
 def packed_layer(parts: list[Any], dimensions: Dimensions, *, is_gaussian: bool) -> nn.Module:
     """One layer for all of these, the layers of one name."""
-    if isinstance(parts[0], nn.LayerNorm):
-        return PackedLayerNorm(parts)
-    if isinstance(parts[0], nn.Embedding):
-        return PackedEmbedding(parts)
-    if isinstance(parts[0], Normalizer):
-        return PackedNormalizer(parts, dimensions)
-    return _packed_linear(parts, is_gaussian=is_gaussian)
+    match parts[0]:
+        case nn.Linear():
+            return _packed_linear(parts, is_gaussian=is_gaussian)
+        case nn.LayerNorm():
+            return PackedLayerNorm(parts)
+        case nn.Embedding():
+            return PackedEmbedding(parts)
+        case Normalizer():
+            return PackedNormalizer(parts, dimensions)
+    return PackedModule(parts)
+
+
+def stacked(parts: Sequence[nn.Module], name: str) -> nn.Parameter:
+    """[M, ...] of the parameter of this name of each."""
+    return nn.Parameter(torch.stack([part.get_parameter(name).detach() for part in parts]))
 
 
 def _packed_linear(parts: Sequence[nn.Linear], *, is_gaussian: bool) -> PackedLinear:
-    inputs, outputs = (
-        max(part.in_features for part in parts),
-        max(part.out_features for part in parts),
-    )
+    inputs = max(part.in_features for part in parts)
+    outputs = max(part.out_features for part in parts)
     weight = parts[0].weight.new_zeros(len(parts), outputs, inputs)
     bias = weight.new_zeros(len(parts), outputs)
     used = torch.zeros_like(bias, dtype=torch.bool)
-    for number, part in enumerate(parts):
-        places = _places(part.out_features, outputs, is_gaussian=is_gaussian)
-        weight[number, places, : part.in_features] = part.weight.detach()
-        bias[number, places] = part.bias.detach()
-        used[number, places] = True
+    for index, part in enumerate(parts):
+        columns = _output_columns(part.out_features, outputs, is_gaussian=is_gaussian)
+        weight[index, columns, : part.in_features] = part.weight.detach()
+        bias[index, columns] = part.bias.detach()
+        used[index, columns] = True
     fill = weight.new_zeros(outputs)
     if is_gaussian:
         fill[outputs // 2 :] = LOG_DEVIATION_OF_NOTHING
     return PackedLinear(weight, bias, used, fill)
 
 
-def _places(own: int, outputs: int, *, is_gaussian: bool) -> Tensor:
+def _output_columns(own: int, outputs: int, *, is_gaussian: bool) -> Tensor:
     """Where a model's outputs stand among the pack's."""
     if not is_gaussian:
         return torch.arange(own)
@@ -149,7 +179,7 @@ def _places(own: int, outputs: int, *, is_gaussian: bool) -> Tensor:
     return torch.cat([half, outputs // 2 + half])
 
 
-def _padded(values: Tensor, shape: tuple[int, ...], of_nothing: float = 0.0) -> Tensor:
-    padded = values.new_full(shape, of_nothing)
+def _padded(values: Tensor, shape: tuple[int, ...], fill: float = 0.0) -> Tensor:
+    padded = values.new_full(shape, fill)
     padded[tuple(slice(size) for size in values.shape)] = values
     return padded

@@ -9,47 +9,27 @@ learns nor counts. So the code of a single model serves a pack as it is.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent, MovingAverage, Phase
+from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
-from saformer.core.normalizer import Normalizer
 from saformer.core.transformer import Trunk
-from saformer.training.packs.layers import gaussians, packed_layer
+from saformer.data.sampling import PackedSampler, WindowSampler
+from saformer.training.packs.layers import gaussians, has_packed_layer, packed_layer, stacked
+from saformer.training.packs.learner import Batches, Learner, Slot
 
 LONGEST_FUSED_WINDOW = 128
 """Tokens: fused attention keeps a whole window on the chip."""
 FUSED_WIDTHS = (32, 64, 128)
 
 
-@dataclass(frozen=True)
-class Slot:
-    """Where a pack keeps one parameter of one of its models."""
-
-    parameter: nn.Parameter
-    """the pack's: [M, ...]"""
-    part: Callable[[Tensor], Tensor]
-    """of a tensor of that shape (the parameter, an optimiser's averages), a view of what belongs to
-    the model"""
-
-    def read(self, stacked: Tensor, shape: torch.Size) -> Tensor:
-        """The model's own part."""
-        return self.part(stacked).reshape(shape)
-
-    def write(self, stacked: Tensor, value: Tensor) -> None:
-        """Put it back."""
-        part = self.part(stacked)
-        part.copy_(value.reshape(part.shape))
-
-
-class PackedAgent:
-    """Agents of one kind and one architecture, trained as one. Their own weights are set by
-    `unpack`.
+class PackedAgent(Learner):
+    """Agents of one kind and one architecture, trained as one.
 
     With `fused`, transformer blocks are computed by the kernels of `training.fused`: bfloat16, on a
     GPU.
@@ -58,64 +38,57 @@ class PackedAgent:
     def __init__(
         self, agents: Sequence[Agent], *, seeds: Sequence[int] | None = None, fused: bool = False
     ) -> None:
-        configs = {repr(but_for_the_limit(agent.config)) for agent in agents}
-        if len({type(agent) for agent in agents}) != 1 or len(configs) != 1:
+        kinds = {(type(agent), repr(but_for_the_limit(agent.config))) for agent in agents}
+        if len(kinds) != 1:
             raise ValueError("only agents of one kind and one configuration can be packed")
-        self.agents = tuple(agents)
-        self.num_models = len(agents)
         self.dimensions = largest([agent.dimensions for agent in agents])
-        self.model = _pack([agent.model for agent in agents], self.dimensions)
-        device = next(self.model.parameters()).device
+        model = _pack([agent.model for agent in agents], self.dimensions)
+        device = next(model.parameters()).device
         self._seeds = torch.tensor(seeds or [0] * len(agents), device=device)
-        self._moved = _fuse(self.model) if fused else {}
-        self.model.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
-        # an agent's losses read its model: this one reads all of them
-        self._as_one = copy.copy(agents[0])
-        vars(self._as_one)["model"] = self.model
+        self._moved = _fuse(model) if fused else {}
+        model.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
+        super().__init__(agents, model)
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The agents' own, of all models at once."""
-        return self._as_one.phases
+    def batches(
+        self,
+        samplers: Sequence[WindowSampler],
+        batch_size: int,
+        generators: Sequence[torch.Generator],
+        *,
+        update: int,
+    ) -> Batches:
+        self.model.get_buffer("updates").fill_(update)
+        windows = PackedSampler(samplers, self.dimensions)
 
-    @property
-    def averages(self) -> tuple[MovingAverage, ...]:
-        """The agents' own, of all models at once."""
-        return self._as_one.averages
+        def draw() -> tuple[Tensor, ...]:
+            return (windows.drawn(batch_size, generators),) if windows.draws_apart else ()
+
+        def gather(*drawn: Tensor) -> Any:
+            self.begin_update()
+            return windows.gathered(*drawn) if drawn else windows.sample(batch_size, generators)
+
+        return Batches(gather, draw)
 
     def begin_update(self) -> None:
-        """What fused transformers drop is a function of the run's seed and of the update."""
+        """Draw the salts of fused dropout: a function of the run's seed and of the update."""
         if self._moved:
             from saformer.training.fused.block import draw_salts
 
-            draw_salts(
-                self._seeds, self.model.get_buffer("updates"), self.model.get_buffer("salts")
-            )
+            updates, salts = self.model.get_buffer("updates"), self.model.get_buffer("salts")
+            draw_salts(self._seeds, updates, salts)
 
-    def slot(self, number: int, name: str) -> Slot:
-        """Where the parameter of this name of an agent's model is kept."""
-        shape = self.agents[number].model.get_parameter(name).shape
+    def slot(self, index: int, name: str) -> Slot:
+        shape = self.agents[index].model.get_parameter(name).shape
         if name in self._moved:
-            owner, part = self._moved[name]
-            return Slot(
-                self.model.get_parameter(owner), lambda stacked: stacked[number][part].view(shape)
-            )
+            owner, place = self._moved[name]
+            parameter = self.model.get_parameter(owner)
+            return Slot(parameter, lambda tensor: tensor[index][place].view(shape))
         parameter = self.model.get_parameter(name)
-        if name.rpartition(".")[0] in gaussians(self.agents[number].model):
-            return Slot(
-                parameter, lambda stacked: stacked[number].unflatten(0, (2, -1))[:, : shape[0] // 2]
-            )
-        return Slot(
-            parameter, lambda stacked: stacked[number][tuple(slice(size) for size in shape)]
-        )
-
-    @torch.no_grad()
-    def unpack(self, *numbers: int) -> None:
-        """Give these agents, by default all, what they have learnt."""
-        for number in numbers or range(self.num_models):
-            for name, parameter in self.agents[number].model.named_parameters():
-                slot = self.slot(number, name)
-                parameter.copy_(slot.read(slot.parameter, parameter.shape))
+        if name.rpartition(".")[0] in gaussians(self.agents[index].model):
+            half = shape[0] // 2
+            return Slot(parameter, lambda tensor: tensor[index].unflatten(0, (2, -1))[:, :half])
+        own = tuple(slice(size) for size in shape)
+        return Slot(parameter, lambda tensor: tensor[index][own])
 
 
 def but_for_the_limit(config: Any) -> Any:
@@ -129,67 +102,58 @@ def can_be_fused(agent: Agent) -> bool:
     networks: list[Any] = [
         part for part in agent.model.modules() if isinstance(getattr(part, "trunk", None), Trunk)
     ]
-    sizes = [
-        (len(network.embedding.layout) * agent.config.window, network.trunk.config)
-        for network in networks
-    ]
     return bool(networks) and all(
-        tokens <= LONGEST_FUSED_WINDOW
-        and config.width in FUSED_WIDTHS
-        and config.width // config.heads >= 16
-        for tokens, config in sizes
+        len(network.embedding.layout) * agent.config.window <= LONGEST_FUSED_WINDOW
+        and network.trunk.config.width in FUSED_WIDTHS
+        and network.trunk.config.width // network.trunk.config.heads >= 16
+        for network in networks
     )
 
 
 def largest(parts: Sequence[Dimensions]) -> Dimensions:
     """Sizes that hold all of these; costs must agree in number."""
-    if len({part.constraints for part in parts}) != 1:
-        raise ValueError(
-            f"packed runs must have as many constraints, got {[part.constraints for part in parts]}"
-        )
+    constraints = [part.constraints for part in parts]
+    if len(set(constraints)) != 1:
+        raise ValueError(f"packed runs must have as many constraints, got {constraints}")
     return Dimensions(
-        *(
-            max(getattr(part, name) for part in parts)
-            for name in ("state", "action", "constraints", "horizon")
-        )
+        state=max(part.state for part in parts),
+        action=max(part.action for part in parts),
+        constraints=constraints[0],
+        horizon=max(part.horizon for part in parts),
     )
 
 
 def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
     packed, heads = copy.deepcopy(models[0]), gaussians(models[0])
     for name, module in models[0].named_modules():
-        if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding | Normalizer):
+        parts: list[Any] = [model.get_submodule(name) for model in models]
+        if has_packed_layer(module):
             owner, _, own_name = name.rpartition(".")
-            parts: list[Any] = [model.get_submodule(name) for model in models]
-            packed.get_submodule(owner).add_module(
-                own_name, packed_layer(parts, dimensions, is_gaussian=name in heads)
-            )
+            layer = packed_layer(parts, dimensions, is_gaussian=name in heads)
+            packed.get_submodule(owner).add_module(own_name, layer)
+        else:
+            for own_name, _ in module.named_parameters(recurse=False):
+                packed.get_submodule(name).register_parameter(own_name, stacked(parts, own_name))
     return packed
 
 
 def _fuse(model: nn.Module) -> dict[str, tuple[str, slice]]:
     """Fuse the blocks of every transformer, and say where their parameters went."""
-    from saformer.training.fused.trunk import (
-        FusedEmbedding,
-        FusedTrunk,
-    )  # Triton comes with PyTorch for GPUs
+    # Triton comes with PyTorch for GPUs
+    from saformer.training.fused.trunk import FusedEmbedding, FusedTrunk
 
     moved: dict[str, tuple[str, slice]] = {}
     trunks: list[FusedTrunk] = []
     embeddings: list[FusedEmbedding] = []
-    for name, trunk in [
-        (name, part) for name, part in model.named_modules() if isinstance(part, Trunk)
-    ]:
+    for name, trunk in [(n, part) for n, part in model.named_modules() if isinstance(part, Trunk)]:
         owner, _, own_name = name.rpartition(".")
         network: Any = model.get_submodule(owner)
         trunks.append(FusedTrunk(trunk).train(trunk.training))
         network.add_module(own_name, trunks[-1])
         embeddings.append(FusedEmbedding(network.embedding, trunk.drop.p).train(trunk.training))
         network.add_module("embedding", embeddings[-1])
-        moved |= {
-            f"{name}.{part}": (f"{name}.{tensor}", place)
-            for part, tensor, place in trunks[-1].places()
-        }
+        for part, tensor, place in trunks[-1].places():
+            moved[f"{name}.{part}"] = f"{name}.{tensor}", place
     # the salts of all trunks are drawn at once, so they lie in one tensor
     salts = torch.cat([trunk.get_buffer("salts") for trunk in trunks])
     model.register_buffer("salts", salts)

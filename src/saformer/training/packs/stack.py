@@ -2,105 +2,83 @@
 
 Such agents take quantiles, weights and signs over their batch, and keep limits and multipliers
 beside their layers, so that rows of several models cannot lie behind each other as windows do
-(`training.pack`). Nor do they attend to anything, for which vmap has no fast kernels.
+(`training.packs.pack`). Nor do they attend to anything, for which vmap has no fast kernels.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from saformer.agents.agent import Agent, MovingAverage, Phase
+from saformer.agents.agent import Agent
 from saformer.core.objectives import PerSample
-from saformer.training.packs.pack import Slot, but_for_the_limit
+from saformer.data.transitions import PackedTransitions, TransitionSampler
+from saformer.training.packs.layers import stacked
+from saformer.training.packs.learner import Batches, Learner, Slot
+from saformer.training.packs.pack import but_for_the_limit
 
 Terms = Callable[[Any], dict[str, PerSample]]
 
 
-class StackedAgent:
-    """Agents of one kind, one configuration and one size, each with a limit of its own, trained as
-    one.
+class StackedAgent(Learner):
+    """Agents of one kind, one configuration and one size, each with a limit of its own, as one.
 
-    Their own weights are set by `unpack`. What a loss draws (dropout, noise) differs from model to
-    model and from what it would be alone.
+    What a loss draws (dropout, noise) differs from model to model and from what it would be alone.
     """
 
     def __init__(self, agents: Sequence[Agent]) -> None:
-        kinds = {
-            (type(agent), repr(but_for_the_limit(agent.config)), agent.dimensions)
-            for agent in agents
-        }
+        kinds = {(type(a), repr(but_for_the_limit(a.config)), a.dimensions) for a in agents}
         if len(kinds) != 1:
             raise ValueError(
                 "only agents of one kind, one configuration and one size can be stacked"
             )
-        self.agents = tuple(agents)
-        self.num_models = len(agents)
-        self.dimensions = agents[0].dimensions
-        self.model = _stacked([agent.model for agent in agents])
-        # an agent's losses read its model: while they are called, this one holds the weights of
-        # each in turn
-        self._as_one = copy.copy(agents[0])
-        vars(self._as_one)["model"] = self.model
+        super().__init__(agents, _stacked([agent.model for agent in agents]))
+        self.phases = tuple(replace(p, terms=self._of_all(p.terms)) for p in self.phases)
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The agents' own, of all models at once."""
-        own = self._as_one.phases
-        return tuple(
-            Phase(p.name, p.parameters, self._of_all(p.terms), p.learning_rate, p.weight_decay)
-            for p in own
-        )
+    def batches(
+        self,
+        samplers: Sequence[TransitionSampler],
+        batch_size: int,
+        generators: Sequence[torch.Generator],
+        *,
+        update: int,
+    ) -> Batches:
+        steps = PackedTransitions(samplers, self.agents[0].dimensions)
+        return Batches(steps.gathered, lambda: steps.drawn(batch_size, generators))
 
-    @property
-    def averages(self) -> tuple[MovingAverage, ...]:
-        """The agents' own, of all models at once."""
-        return self._as_one.averages
-
-    def slot(self, number: int, name: str) -> Slot:
-        """Where the parameter of this name of an agent's model is kept."""
-        return Slot(self.model.get_parameter(name), lambda stacked: stacked[number])
-
-    @torch.no_grad()
-    def unpack(self, *numbers: int) -> None:
-        """Give these agents, by default all, what they have learnt."""
-        for number in numbers or range(self.num_models):
-            for name, parameter in self.agents[number].model.named_parameters():
-                parameter.copy_(self.model.get_parameter(name)[number])
+    def slot(self, index: int, name: str) -> Slot:
+        return Slot(self.model.get_parameter(name), lambda tensor: tensor[index])
 
     def _of_all(self, terms: Terms) -> Terms:
-        """The same terms of a batch [M * B, ...] that holds each model's samples behind its
-        neighbour's."""
-        one, num_models = _Calling(self.model, terms), self.num_models
+        """The same terms, of a batch [M * B, ...]."""
+        single, num_models = _Terms(self.model, terms), self.num_models
 
         def of_one(tensors: dict[str, Tensor], kind: type, columns: dict[str, Tensor]) -> Any:
-            return functional_call(one, tensors, (kind(**columns),))
+            return functional_call(single, tensors, (kind(**columns),))
 
         def of_all(batch: Any) -> dict[str, PerSample]:
             columns = {
                 name: value.unflatten(0, (num_models, -1)) for name, value in vars(batch).items()
             }
-            tensors = {**dict(one.named_parameters()), **dict(one.named_buffers())}
-            found = vmap(of_one, in_dims=(0, None, 0), randomness="different")(
-                tensors, type(batch), columns
-            )
-            return {
-                name: PerSample(means, 1, watched=watched)
-                for watched, parts in zip((False, True), found, strict=True)
-                for name, means in parts.items()
+            tensors = {**dict(single.named_parameters()), **dict(single.named_buffers())}
+            mapped = vmap(of_one, in_dims=(0, None, 0), randomness="different")
+            losses, watched = mapped(tensors, type(batch), columns)
+            return {name: PerSample(means, 1) for name, means in losses.items()} | {
+                name: PerSample(means, 1, watched=True) for name, means in watched.items()
             }
 
         return of_all
 
 
-class _Calling(nn.Module):
-    """Terms that read a model, as a module that holds it: what vmap can map has no objects in it,
-    only tensors."""
+class _Terms(nn.Module):
+    """Terms that read a model, as a module that holds it: vmap maps tensors alone, and puts each
+    model's weights in the place of the stacked ones while it calls this."""
 
     def __init__(self, model: nn.Module, terms: Terms) -> None:
         super().__init__()
@@ -123,10 +101,8 @@ def _stacked(models: Sequence[nn.Module]) -> nn.Module:
     for name, module in whole.named_modules():
         parts = [model.get_submodule(name) for model in models]
         for own, parameter in module.named_parameters(recurse=False):
-            stacked = torch.stack([part.get_parameter(own) for part in parts])
-            module.register_parameter(
-                own, nn.Parameter(stacked, requires_grad=parameter.requires_grad)
-            )
+            learns = parameter.requires_grad
+            module.register_parameter(own, stacked(parts, own).requires_grad_(learns))
         for own, _ in module.named_buffers(recurse=False):
             module.register_buffer(own, torch.stack([part.get_buffer(own) for part in parts]))
     return whole
