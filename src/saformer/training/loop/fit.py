@@ -1,9 +1,9 @@
-"""The training loop, shared by all agents: progress, rows of metrics, evaluations, checkpoints,
-interrupts."""
+"""The training loop of all agents: progress, metrics, evaluations, checkpoints, interrupts."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -12,9 +12,10 @@ import torch
 
 from saformer.engine.distributed import Ranks
 from saformer.runs.lock import alone_in
+from saformer.runs.run import Run
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.interrupt import Interrupt
-from saformer.training.loop.trainer import Member, Metrics, NonFiniteLossError, PackTrainer
+from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
 
 
 class InterruptedTrainingError(RuntimeError):
@@ -56,9 +57,8 @@ def fit(
                     break
                 except NonFiniteLossError as error:
                     _save(trainer)
-                    failed |= {
-                        indices[index]: _with_path(error, trainer, index) for index in error.indices
-                    }
+                    for index in error.indices:
+                        failed[indices[index]] = _with_path(error, trainer.members[index].run)
                     indices = [index for index in indices if index not in failed]
                     trainer = _without(trainer, error.indices)
         for index in indices:
@@ -72,7 +72,6 @@ def fit(
 def _begun(
     members: Sequence[Member], config: FitConfig, ranks: Ranks, *, resume: bool
 ) -> PackTrainer:
-    """At the first update, which is saved, or where checkpoints left off."""
     trainer = PackTrainer(members, config, ranks)
     if not resume:
         _save(trainer)
@@ -80,9 +79,8 @@ def _begun(
     runs = [member.run for member in members if member.run is not None]
     assert len(runs) == len(members), "resuming needs runs"
     trainer.restore([run.load() for run in runs])
-    for run in runs:
-        if ranks.is_first:
-            run.rewind_metrics(trainer.update)
+    for run in runs if ranks.is_first else ():
+        run.rewind_metrics(trainer.update)
     return trainer
 
 
@@ -97,25 +95,26 @@ def _without(trainer: PackTrainer, indices: Sequence[int]) -> PackTrainer:
     return rest
 
 
-def _with_path(error: NonFiniteLossError, trainer: PackTrainer, index: int) -> NonFiniteLossError:
-    run = trainer.members[index].run
+def _with_path(error: NonFiniteLossError, run: Run | None) -> NonFiniteLossError:
     where = f". The state before it is saved in {run.path}" if run is not None else ""
     return NonFiniteLossError(f"{error}{where}")
 
 
 def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
     config = trainer.config
-    reports = [_Report(trainer.update) for _ in trainer.members]
+    since, totals = trainer.update, [defaultdict[str, float](float) for _ in trainer.members]
     while trainer.update < config.updates:
         began = time.perf_counter()
         count, metrics = trainer.advance(_until_next_event(trainer.update, config))
         trainer.seconds += time.perf_counter() - began
         last = trainer.update == config.updates
-        for member, report, values in zip(trainer.members, reports, metrics, strict=True):
-            report.add(values, count)
+        for member, sums, values in zip(trainer.members, totals, metrics, strict=True):
+            for name, value in values.items():
+                sums[name] += count * value
             member.observer.progress(trainer.update, values)
-            if last or trainer.update % config.report_every == 0:
-                _write(trainer, member, report.row(trainer.update, trainer.seconds))
+        if last or trainer.update % config.report_every == 0:
+            _report(trainer, totals, trainer.update - since)
+            since = trainer.update
         if config.evaluate_every and (last or trainer.update % config.evaluate_every == 0):
             _evaluate(trainer)
         stopping = trainer.ranks.any(interrupt.requested) and not last
@@ -124,9 +123,8 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
         if stopping:
             paths = [str(member.run.path) for member in trainer.members if member.run is not None]
             where = f"; saved in {', '.join(paths)}" if paths else ""
-            raise InterruptedTrainingError(
-                f"stopped after update {trainer.update} of {config.updates}{where}"
-            )
+            done = f"stopped after update {trainer.update} of {config.updates}"
+            raise InterruptedTrainingError(done + where)
 
 
 def _evaluate(trainer: PackTrainer) -> None:
@@ -145,21 +143,12 @@ def _until_next_event(update: int, config: FitConfig) -> int:
     return min(config.updates - update, *until_each)
 
 
-class _Report:
-    """Means of the metrics since the last row."""
-
-    def __init__(self, update: int) -> None:
-        self._since, self._sums = update, dict[str, float]()
-
-    def add(self, metrics: Metrics, count: int) -> None:
-        for name, value in metrics.items():
-            self._sums[name] = self._sums.get(name, 0.0) + count * value
-
-    def row(self, update: int, seconds: float) -> dict[str, Any]:
-        count = update - self._since
-        means = {name: total / count for name, total in self._sums.items()}
-        self._since, self._sums = update, {}
-        return {"update": update, "seconds": round(seconds, 3), **means}
+def _report(trainer: PackTrainer, totals: Sequence[dict[str, float]], count: int) -> None:
+    """Write a row of each member's means over so many updates, and begin anew."""
+    for member, sums in zip(trainer.members, totals, strict=True):
+        row = {"update": trainer.update, "seconds": round(trainer.seconds, 3)}
+        _write(trainer, member, row | {name: total / count for name, total in sums.items()})
+        sums.clear()
 
 
 def _write(trainer: PackTrainer, member: Member, row: dict[str, Any]) -> None:
@@ -180,8 +169,7 @@ def _save(trainer: PackTrainer) -> None:
 
 @contextmanager
 def in_mode(trainer: PackTrainer, *, training: bool) -> Iterator[None]:
-    """Dropout on while training and off while evaluating; a caller's random state is not disturbed
-    by evaluating."""
+    """Dropout on while training, off while evaluating, which leaves the random state as it was."""
     models = [member.agent.model for member in trainer.members]
     before, state = [model.training for model in models], torch.get_rng_state()
     for model in models:

@@ -18,70 +18,40 @@ class Optimizer(Protocol):
 
     found_inf: Tensor
     """on a GPU: where it is set, a step changes nothing"""
-
-    @property
-    def state(self) -> Any:
-        """Tensors by name, for each parameter."""
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """One, with the learning rate."""
+    state: Any
+    """tensors by name, for each parameter; may be empty before the first step"""
+    param_groups: list[dict[str, Any]]
+    """one, with the learning rate"""
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
         """Keep gradients, one for each parameter, for the next step; their norms before clipping:
         [M]."""
 
-    def step(self) -> None:
+    def step(self) -> Any:
         """Move the parameters by these gradients."""
 
     def settle(self) -> None:
         """Called when a step was recorded, before it is replayed."""
 
 
-class PlainAdamW:
+class PlainAdamW(torch.optim.AdamW):
     """torch's own; gradients wait on the parameters."""
+
+    found_inf: Tensor
 
     def __init__(self, phase: Phase, config: FitConfig, *, num_models: int, on_gpu: bool) -> None:
         self._parameters, self._num_models = phase.parameters, num_models
         self._bound = config.gradient_clip
-        device = phase.parameters[0].device
         rate: float | Tensor = phase.learning_rate or config.learning_rate
         if on_gpu:  # where a recorded update can read it
-            rate = torch.tensor(rate, device=device)
-        self._adamw = torch.optim.AdamW(
-            phase.parameters,
-            lr=rate,
-            weight_decay=_decay(phase, config),
-            betas=(0.9, 0.999),
-            fused=on_gpu,
-            capturable=on_gpu,
-        )
-
-    @property
-    def found_inf(self) -> Tensor:
-        flag: Tensor = self._adamw.found_inf  # type: ignore[attr-defined]
-        return flag
-
-    @found_inf.setter
-    def found_inf(self, flag: Tensor) -> None:
-        self._adamw.found_inf = flag  # type: ignore[attr-defined]
-
-    @property
-    def state(self) -> Any:
-        """Empty before the first step."""
-        return self._adamw.state
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self._adamw.param_groups
+            rate = torch.tensor(rate, device=phase.parameters[0].device)
+        options = {"betas": (0.9, 0.999), "weight_decay": _decay(phase, config)}
+        super().__init__(phase.parameters, rate, fused=on_gpu, capturable=on_gpu, **options)
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient.contiguous()  # fused optimisers want the parameter's layout
         return clip_gradients(self._parameters, self._bound, num_models=self._num_models)
-
-    def step(self) -> None:
-        self._adamw.step()
 
     def settle(self) -> None:
         pass

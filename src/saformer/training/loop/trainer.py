@@ -108,10 +108,8 @@ class PackTrainer:
     def _built(self) -> tuple[Update, Callable[[], None]]:
         """The update, and what runs it: itself or, on a GPU, a recording of it."""
         self.learner.model.train(self.members[0].agent.model.training)
-        samplers = [member.sampler for member in self.members]
-        batches = self.learner.batches(
-            samplers, self.config.batch_size, self.generators, update=self.update
-        )
+        samplers, size = [member.sampler for member in self.members], self.config.batch_size
+        batches = self.learner.batches(samplers, size, self.generators, self.update)
         update = Update(self.learner, self.optimizers, batches, self.device, self.ranks)
         if self.device.type != "cuda" or self.config.compile == "off":
             return update, update

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent, MovingAverage, Phase, Sampler, with_model
+from saformer.agents.agent import Agent, MovingAverage, Phase, with_model
 from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
+
+Generators = Sequence[torch.Generator]
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,17 @@ class Learner(ABC):
         self.agents = tuple(agents)
         self.num_models = len(agents)
         self.model = model
+        # an agent's model may come to hold more, as the last stage of training
+        self._names = tuple(name for name, _ in agents[0].model.named_parameters())
         as_one = with_model(agents[0], model)
         self.phases: tuple[Phase, ...] = as_one.phases
         self.averages: tuple[MovingAverage, ...] = as_one.averages
 
     @abstractmethod
     def batches(
-        self,
-        samplers: Sequence[Any],
-        batch_size: int,
-        generators: Sequence[torch.Generator],
-        *,
-        update: int,
+        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
     ) -> Batches:
-        """Batches of `batch_size` samples per model, from this update on."""
+        """Batches of `size` samples per model, from this update on."""
 
     @abstractmethod
     def slot(self, index: int, name: str) -> Slot:
@@ -78,8 +77,8 @@ class Learner(ABC):
     def unpack(self, *indices: int) -> None:
         """Give these agents, by default all, what they have learnt."""
         for index in indices or range(self.num_models):
-            for name, parameter in self.agents[index].model.named_parameters():
-                slot = self.slot(index, name)
+            for name in self._names:
+                slot, parameter = self.slot(index, name), self.agents[index].model.get_parameter(name)
                 if slot.parameter is not parameter:
                     parameter.copy_(slot.read(slot.parameter, parameter.shape))
 
@@ -91,19 +90,14 @@ class SingleAgent(Learner):
         super().__init__([agent], agent.model)
 
     def batches(
-        self,
-        samplers: Sequence[Sampler],
-        batch_size: int,
-        generators: Sequence[torch.Generator],
-        *,
-        update: int,
+        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
     ) -> Batches:
         sampler, generator = samplers[0], generators[0]
         if isinstance(sampler, TransitionSampler):
-            return Batches(sampler.transitions, lambda: sampler.drawn(batch_size, generator))
+            return Batches(sampler.transitions, lambda: sampler.drawn(size, generator))
         if isinstance(sampler, WindowSampler):
-            return Batches(sampler.windows, lambda: (sampler.starts(batch_size, generator),))
-        return Batches(lambda: sampler.sample(batch_size, generator))
+            return Batches(sampler.windows, lambda: (sampler.starts(size, generator),))
+        return Batches(lambda: sampler.sample(size, generator))
 
     def slot(self, index: int, name: str) -> Slot:
         return Slot(self.model.get_parameter(name), lambda tensor: tensor)

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
 from saformer.core.transformer import Trunk
-from saformer.data.sampling import PackedSampler, WindowSampler
+from saformer.data.sampling import PackedSampler
 from saformer.training.packs.layers import gaussians, has_packed_layer, packed_layer, stacked
-from saformer.training.packs.learner import Batches, Learner, Slot
+from saformer.training.packs.learner import Batches, Generators, Learner, Slot
 
 LONGEST_FUSED_WINDOW = 128
 """Tokens: fused attention keeps a whole window on the chip."""
@@ -50,22 +50,17 @@ class PackedAgent(Learner):
         super().__init__(agents, model)
 
     def batches(
-        self,
-        samplers: Sequence[WindowSampler],
-        batch_size: int,
-        generators: Sequence[torch.Generator],
-        *,
-        update: int,
+        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
     ) -> Batches:
         self.model.get_buffer("updates").fill_(update)
         windows = PackedSampler(samplers, self.dimensions)
 
         def draw() -> tuple[Tensor, ...]:
-            return (windows.drawn(batch_size, generators),) if windows.draws_apart else ()
+            return (windows.drawn(size, generators),) if windows.draws_apart else ()
 
         def gather(*drawn: Tensor) -> Any:
             self.begin_update()
-            return windows.gathered(*drawn) if drawn else windows.sample(batch_size, generators)
+            return windows.gathered(*drawn) if drawn else windows.sample(size, generators)
 
         return Batches(gather, draw)
 

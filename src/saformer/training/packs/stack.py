@@ -18,9 +18,9 @@ from torch.func import functional_call, vmap
 
 from saformer.agents.agent import Agent
 from saformer.core.objectives import PerSample
-from saformer.data.transitions import PackedTransitions, TransitionSampler
+from saformer.data.transitions import PackedTransitions
 from saformer.training.packs.layers import stacked
-from saformer.training.packs.learner import Batches, Learner, Slot
+from saformer.training.packs.learner import Batches, Generators, Learner, Slot
 from saformer.training.packs.pack import but_for_the_limit
 
 Terms = Callable[[Any], dict[str, PerSample]]
@@ -42,15 +42,10 @@ class StackedAgent(Learner):
         self.phases = tuple(replace(p, terms=self._of_all(p.terms)) for p in self.phases)
 
     def batches(
-        self,
-        samplers: Sequence[TransitionSampler],
-        batch_size: int,
-        generators: Sequence[torch.Generator],
-        *,
-        update: int,
+        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
     ) -> Batches:
         steps = PackedTransitions(samplers, self.agents[0].dimensions)
-        return Batches(steps.gathered, lambda: steps.drawn(batch_size, generators))
+        return Batches(steps.gathered, lambda: steps.drawn(size, generators))
 
     def slot(self, index: int, name: str) -> Slot:
         return Slot(self.model.get_parameter(name), lambda tensor: tensor[index])
