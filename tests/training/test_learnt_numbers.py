@@ -11,7 +11,7 @@ from saformer.core.batch import Dimensions
 from saformer.training.loop.checkpoints import optimizer_tensors, restore_optimizer
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.optimizers import PlainAdamW
-from saformer.training.packs.layers import has_packed_layer, packed_layer
+from saformer.training.packs.layers import packed_layer
 from saformer.training.packs.learner import Slot
 
 
@@ -26,7 +26,6 @@ class Number(nn.Module):
 
 def packed(*values: float) -> nn.Module:
     parts = [Number(value) for value in values]
-    assert has_packed_layer(parts[0])
     return packed_layer(parts, Dimensions(2, 1), is_gaussian=False)
 
 

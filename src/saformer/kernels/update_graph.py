@@ -5,58 +5,38 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+Generators = Sequence[torch.Generator]
 WARMUP_UPDATES = 3
 MOST_PHASES = 200
 """Compiled by one process; the compiler's own limit is 8 for any one function."""
 
 
-class Recordable(Protocol):
-    """An update that changes its model, its optimisers and its metrics in place."""
-
-    phases: Sequence[Any]
-    optimizers: Mapping[str, Any]
-    losses: dict[str, Any]
-    """by phase, of a batch's type and columns; compiled in place"""
-    batches: Any
-    metrics: Any
-
-    def __call__(self, *drawn: Tensor) -> None:
-        """One update with these samples."""
-
-
 class RecordedUpdate:
-    """An update on a GPU that is replayed rather than launched kernel by kernel.
+    """An update (`training.loop.update.Update`) that a GPU replays as a whole.
 
     Recording leaves model, optimisers, generators and metrics as they were. Samples are drawn
     outside of the recording, beside the update before, and copied to where it reads them.
     """
 
     def __init__(
-        self,
-        update: Recordable,
-        model: nn.Module,
-        generators: Sequence[torch.Generator],
-        *,
-        compiled: bool,
+        self, update: Any, model: nn.Module, generators: Generators, *, compiled: bool
     ) -> None:
         self._batches, self._device = update.batches, generators[0].device
         before = _Snapshot(model, update.optimizers, generators)
         self._drawn = tuple(part.clone() for part in update.batches.draw())
-        # every phase of every agent is the same function to the compiler, which would give up at
-        # the ninth
+        # to the compiler all phases are one function, which it would give up on at the ninth
         with torch._dynamo.config.patch(recompile_limit=MOST_PHASES):
             if compiled:
                 compile_losses(update, update.batches.gather(*self._drawn))
             self._warm_up(update)
             self._graph = torch.cuda.CUDAGraph()
             if not self._drawn:
-                # a generator that is used within is set before every replay, one launch after the
-                # other
+                # a generator that is used within is set before every replay
                 for generator in generators:
                     self._graph.register_generator_state(generator)
             # older recordings among garbage: to give them back while one is made would spoil it
@@ -80,7 +60,7 @@ class RecordedUpdate:
             part.record_stream(now)
         self._graph.replay()
 
-    def _warm_up(self, update: Recordable) -> None:
+    def _warm_up(self, update: Any) -> None:
         aside = torch.cuda.Stream(self._device)
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
@@ -89,9 +69,8 @@ class RecordedUpdate:
         torch.cuda.current_stream().wait_stream(aside)
 
 
-def compile_losses(update: Recordable, batch: Any) -> None:
-    """Compile the losses of every phase that can be: some versions of the compiler fail on some of
-    them."""
+def compile_losses(update: Any, batch: Any) -> None:
+    """Compile the losses of every phase that can be: some compilers fail on some of them."""
     for phase in update.phases:
         plain = update.losses[phase.name]
         update.losses[phase.name] = compiled = torch.compile(plain, dynamic=False)
@@ -109,8 +88,7 @@ def compile_losses(update: Recordable, batch: Any) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The line of a compiler's report that says most: the last that names an error, or the
-    first."""
+    """The line of a report that says most: the last that names an error, or the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if "Error" in line]
     return (named[-1:] or lines[:1] or ["no reason given"])[0]
@@ -120,10 +98,7 @@ class _Snapshot:
     """Weights, averages and random states, to be brought back after warming up."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizers: Mapping[str, Any],
-        generators: Sequence[torch.Generator],
+        self, model: nn.Module, optimizers: Mapping[str, Any], generators: Generators
     ) -> None:
         self._model, self._optimizers, self._generators = model, optimizers, generators
         self._weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -147,7 +122,7 @@ class _Snapshot:
 
 
 def _copied(states: Mapping[Any, Mapping[str, Tensor]]) -> dict[Any, dict[str, Tensor]]:
-    return {
-        parameter: {key: value.clone() for key, value in state.items()}
-        for parameter, state in states.items()
-    }
+    clones = {}
+    for parameter, state in states.items():
+        clones[parameter] = {key: value.clone() for key, value in state.items()}
+    return clones

@@ -1,5 +1,5 @@
-"""What a checkpoint holds besides weights: an optimiser's averages and random states, so that a run
-goes on as if nothing had happened, alone, in another pack or on more ranks."""
+"""What a checkpoint holds besides weights, to go on alone, in another pack or on more ranks: an
+optimiser's averages and random states."""
 
 from __future__ import annotations
 
@@ -60,11 +60,8 @@ def noise_states(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
     own = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
         own["cuda"] = torch.cuda.get_rng_state(device)
-    return {
-        _of_rank(name, rank): state
-        for name, value in own.items()
-        for rank, state in enumerate(ranks.gathered(value))
-    }
+    each = {name: ranks.gathered(state) for name, state in own.items()}
+    return {_of_rank(n, rank): state for n in each for rank, state in enumerate(each[n])}
 
 
 def restore_noise(states: dict[str, Tensor], device: torch.device, ranks: Ranks) -> None:

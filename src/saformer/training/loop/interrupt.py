@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class Interrupt:
-    """While active, the first Ctrl-C (or SIGTERM) only sets `requested`; a second one acts at
-    once."""
+    """While active, the first Ctrl-C (or SIGTERM) sets `requested`; a second one acts at once."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -22,9 +21,7 @@ class Interrupt:
                 self._former[number] = signal.signal(number, self._request)
         return self
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:

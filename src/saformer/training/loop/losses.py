@@ -1,5 +1,4 @@
-"""From what each sample says to what is minimised: means over valid steps, of one model, a pack, or
-several ranks."""
+"""Losses: means of samples' terms over valid steps, of one model, a pack, or several ranks."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from saformer.engine.distributed import Ranks
 
 Tensors = dict[str, Tensor]
 Losses = Callable[[type, Tensors], tuple[Tensors, Tensors, Tensors]]
-"""Of a batch's type and columns, each [M]: losses, what is only watched, and, where ranks share a
-batch, the valid steps of each."""
+"""Of a batch's type and columns, since compiled functions take tensors. Each [M]: losses, what is
+only watched and, where ranks share a batch, the valid steps of each."""
 
 
 def losses_of(phase: Phase, num_models: int, *, counted: bool = False) -> Losses:
@@ -25,19 +24,12 @@ def losses_of(phase: Phase, num_models: int, *, counted: bool = False) -> Losses
     def losses(kind: type, columns: Tensors) -> tuple[Tensors, Tensors, Tensors]:
         terms = phase.terms(kind(**columns))
         means = {name: means_of(term, num_models) for name, term in terms.items()}
-        counts: Tensors = {}
-        if counted:
-            counts = {name: counts_of(term, num_models) for name, term in terms.items()}
+        counted_terms = terms if counted else {}
+        counts = {name: counts_of(term, num_models) for name, term in counted_terms.items()}
         watched = {name: means.pop(name) for name, term in terms.items() if term.watched}
         return means, watched, counts
 
     return losses
-
-
-def columns_of(batch: Any) -> tuple[type, Tensors]:
-    """A batch as `Losses` take it: compiled, they take tensors, and make the batch, which checks
-    itself, within."""
-    return type(batch), dict(vars(batch))
 
 
 def means_of(term: PerSample, num_models: int) -> Tensor:

@@ -27,7 +27,7 @@ class Measured:
 
 class RunningMetrics:
     """Sums of metrics since they were last read. From the first that is not finite on, nothing is
-    added, and `non_finite` is 1: optimisers on a GPU then change nothing."""
+    added, and the flag `non_finite` is 1."""
 
     def __init__(self, device: torch.device) -> None:
         self._has_kernels = have_triton(device)

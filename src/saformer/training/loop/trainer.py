@@ -72,8 +72,7 @@ class PackTrainer:
     """All that changes while runs are trained together: weights, optimisers, random states, and how
     far they have come. A run alone is a pack of one.
 
-    Several ranks draw the same windows and learn from a share each; their weights stay the same to
-    the last bit.
+    Several ranks draw the same windows and learn from a share each; their weights stay the same.
     """
 
     def __init__(
@@ -83,12 +82,9 @@ class PackTrainer:
         self.members, self.config = tuple(members), config
         if self.ranks.are_several:
             self.members, self.config = _shared(members, config, self.ranks)
-        self.update = 0
-        self.seconds = 0.0
+        self.update, self.seconds = 0, 0.0
         self.device = next(members[0].agent.model.parameters()).device
-        self.generators = [
-            torch.Generator(self.device).manual_seed(member.seed) for member in members
-        ]
+        self.generators = [torch.Generator(self.device).manual_seed(m.seed) for m in members]
         # Two streams from one seed: windows have a generator of their own, dropout uses torch's.
         torch.manual_seed(self.ranks.seed(members[0].seed))
         for member in members:
@@ -117,8 +113,7 @@ class PackTrainer:
         return update, RecordedUpdate(update, model, self.generators, compiled=compiled)
 
     def advance(self, most: int) -> tuple[int, list[Metrics]]:
-        """Some updates, at most `most`: how many there were, and for each member the means of what
-        they measured.
+        """Make at most `most` updates: how many there were, and each member's mean metrics.
 
         A GPU is given several at once, so that it never waits. Raises NonFiniteLossError; the state
         is then what it was before the bad update.
@@ -137,10 +132,8 @@ class PackTrainer:
         if measured.non_finite:
             self._draw_again(before, measured.num_updates)
             names = sorted({name for names in measured.non_finite.values() for name in names})
-            raise NonFiniteLossError(
-                f"training is not finite at update {self.update}: {', '.join(names)}",
-                tuple(measured.non_finite),
-            )
+            message = f"training is not finite at update {self.update}: {', '.join(names)}"
+            raise NonFiniteLossError(message, tuple(measured.non_finite))
         mean_rate = {"learning_rate": sum(rates) / len(rates)}
         return measured.num_updates, [
             mean_rate | {name: values[index] for name, values in measured.means.items()}
@@ -171,11 +164,9 @@ class PackTrainer:
 
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Go on from checkpoints of the same update, one for each member."""
-        updates = {checkpoint.facts["update"] for checkpoint in checkpoints}
+        updates = sorted({checkpoint.facts["update"] for checkpoint in checkpoints})
         if len(updates) != 1:
-            raise ValueError(
-                f"runs can go on together only from the same update, got {sorted(updates)}"
-            )
+            raise ValueError(f"runs can go on together only from the same update, got {updates}")
         groups = [checkpoint.groups for checkpoint in checkpoints]
         for member, generator, own in zip(self.members, self.generators, groups, strict=True):
             member.agent.model.load_state_dict(own["model"])
@@ -193,13 +184,10 @@ class PackTrainer:
 def _shared(
     members: Sequence[Member], config: FitConfig, ranks: Ranks
 ) -> tuple[tuple[Member, ...], FitConfig]:
-    """Members that gather this rank's share of their batches; nothing is recorded, since ranks meet
-    in between."""
+    """Members that gather this rank's share of batches; unrecorded, since ranks meet in between."""
     if config.batch_size < ranks.size:
-        raise ValueError(
-            f"{ranks.size} ranks cannot share a batch of {config.batch_size}: use a larger "
-            "--batch-size"
-        )
+        too_small = f"{ranks.size} ranks cannot share a batch of {config.batch_size}"
+        raise ValueError(f"{too_small}: use a larger --batch-size")
     parts: dict[Sampler, WindowSampler] = {}
     for member in members:
         if not isinstance(member.sampler, WindowSampler):
@@ -216,8 +204,7 @@ def _shared(
 def _learner_of(
     members: Sequence[Member], config: FitConfig, device: torch.device, ranks: Ranks
 ) -> Learner:
-    """What is trained: the agent itself, or a pack; transformers on a GPU are packed even if alone,
-    to be fused."""
+    """The agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
     fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))

@@ -12,7 +12,7 @@ from torch import Tensor
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.engine.distributed import Ranks
 from saformer.runs.metrics import GRADIENT_NORM, WATCHED
-from saformer.training.loop.losses import columns_of, losses_of, summed, weighed
+from saformer.training.loop.losses import losses_of, summed, weighed
 from saformer.training.loop.metrics import RunningMetrics
 from saformer.training.loop.optimizers import Optimizer
 from saformer.training.packs.learner import Batches, Learner
@@ -66,10 +66,11 @@ class Update:
     def __call__(self, *drawn: Tensor) -> None:
         """One update, with the samples that were drawn, if any were."""
         batch = self.batches.gather(*(drawn or self.batches.draw()))
+        kind, columns = type(batch), dict(vars(batch))
         metrics: dict[str, Tensor] = {}
         for phase, stream in self._side_by_side():
             with stream:
-                losses, watched, counts = self.losses[phase.name](*columns_of(batch))
+                losses, watched, counts = self.losses[phase.name](kind, columns)
                 means = losses | watched
                 if self._ranks.are_several:
                     means = weighed(means, counts, self._ranks)

@@ -1,5 +1,4 @@
-"""Layers that hold the weights of M models: row block m of what comes in meets the weights of model
-m."""
+"""Layers that hold the weights of M models: block m of the rows meets the weights of model m."""
 
 from __future__ import annotations
 
@@ -17,17 +16,29 @@ from saformer.core.gaussian import GaussianHead
 from saformer.core.normalizer import KINDS, Normalizer
 
 LOG_DEVIATION_OF_NOTHING = -0.5 * math.log(2 * math.pi)
-"""A Gaussian of this log-deviation has log-likelihood 0 at its mean: padded actions add nothing to
-a likelihood."""
+"""Its Gaussian has log-likelihood 0 at its mean: padded actions add nothing to a likelihood."""
 
 
 class PackedLinear(nn.Module):
-    """M linear maps. Outputs that a model lacks are `fill`, and learn nothing."""
+    """M linear maps: weights [M, out, in], biases [M, out]. Outputs that a model lacks are `fill`,
+    and learn nothing. With `is_gaussian`, outputs are means first, then log-deviations."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, used: Tensor, fill: Tensor) -> None:
+    def __init__(self, parts: Sequence[nn.Linear], *, is_gaussian: bool) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight)  # [M, out, in]
-        self.bias = nn.Parameter(bias)  # [M, out]
+        inputs = max(part.in_features for part in parts)
+        outputs = max(part.out_features for part in parts)
+        weight = parts[0].weight.new_zeros(len(parts), outputs, inputs)
+        bias = weight.new_zeros(len(parts), outputs)
+        used = torch.zeros_like(bias, dtype=torch.bool)
+        for index, part in enumerate(parts):
+            columns = _output_columns(part.out_features, outputs, is_gaussian=is_gaussian)
+            weight[index, columns, : part.in_features] = part.weight.detach()
+            bias[index, columns] = part.bias.detach()
+            used[index, columns] = True
+        fill = weight.new_zeros(outputs)
+        if is_gaussian:
+            fill[outputs // 2 :] = LOG_DEVIATION_OF_NOTHING
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
         self.register_buffer("used", used[:, None])
         self.register_buffer("fill", fill)
         self._is_padded = not bool(used.all())
@@ -128,47 +139,27 @@ def gaussians(model: nn.Module) -> set[str]:
     return {f"{name}.linear" for name, module in modules if isinstance(module, GaussianHead)}
 
 
-def has_packed_layer(module: nn.Module) -> bool:
-    """Whether it is called by row, so that a pack needs another in its place."""
-    if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding | Normalizer):
-        return True
-    return not list(module.children()) and bool(list(module.parameters()))
-
-
-def packed_layer(parts: list[Any], dimensions: Dimensions, *, is_gaussian: bool) -> nn.Module:
-    """One layer for all of these, the layers of one name."""
+def packed_layer(
+    parts: list[Any], dimensions: Dimensions, *, is_gaussian: bool
+) -> nn.Module | None:
+    """One layer for all of these, the modules of one name; None for those that only hold others."""
     match parts[0]:
         case nn.Linear():
-            return _packed_linear(parts, is_gaussian=is_gaussian)
+            return PackedLinear(parts, is_gaussian=is_gaussian)
         case nn.LayerNorm():
             return PackedLayerNorm(parts)
         case nn.Embedding():
             return PackedEmbedding(parts)
         case Normalizer():
             return PackedNormalizer(parts, dimensions)
-    return PackedModule(parts)
+    has_layers = any(True for _ in parts[0].children())
+    has_parameters = any(True for _ in parts[0].parameters())
+    return PackedModule(parts) if has_parameters and not has_layers else None
 
 
 def stacked(parts: Sequence[nn.Module], name: str) -> nn.Parameter:
     """[M, ...] of the parameter of this name of each."""
     return nn.Parameter(torch.stack([part.get_parameter(name).detach() for part in parts]))
-
-
-def _packed_linear(parts: Sequence[nn.Linear], *, is_gaussian: bool) -> PackedLinear:
-    inputs = max(part.in_features for part in parts)
-    outputs = max(part.out_features for part in parts)
-    weight = parts[0].weight.new_zeros(len(parts), outputs, inputs)
-    bias = weight.new_zeros(len(parts), outputs)
-    used = torch.zeros_like(bias, dtype=torch.bool)
-    for index, part in enumerate(parts):
-        columns = _output_columns(part.out_features, outputs, is_gaussian=is_gaussian)
-        weight[index, columns, : part.in_features] = part.weight.detach()
-        bias[index, columns] = part.bias.detach()
-        used[index, columns] = True
-    fill = weight.new_zeros(outputs)
-    if is_gaussian:
-        fill[outputs // 2 :] = LOG_DEVIATION_OF_NOTHING
-    return PackedLinear(weight, bias, used, fill)
 
 
 def _output_columns(own: int, outputs: int, *, is_gaussian: bool) -> Tensor:

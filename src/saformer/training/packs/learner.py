@@ -78,7 +78,10 @@ class Learner(ABC):
         """Give these agents, by default all, what they have learnt."""
         for index in indices or range(self.num_models):
             for name in self._names:
-                slot, parameter = self.slot(index, name), self.agents[index].model.get_parameter(name)
+                slot, parameter = (
+                    self.slot(index, name),
+                    self.agents[index].model.get_parameter(name),
+                )
                 if slot.parameter is not parameter:
                     parameter.copy_(slot.read(slot.parameter, parameter.shape))
 

@@ -20,7 +20,7 @@ from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
 from saformer.core.transformer import Trunk
 from saformer.data.sampling import PackedSampler
-from saformer.training.packs.layers import gaussians, has_packed_layer, packed_layer, stacked
+from saformer.training.packs.layers import gaussians, packed_layer, stacked
 from saformer.training.packs.learner import Batches, Generators, Learner, Slot
 
 LONGEST_FUSED_WINDOW = 128
@@ -122,9 +122,9 @@ def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
     packed, heads = copy.deepcopy(models[0]), gaussians(models[0])
     for name, module in models[0].named_modules():
         parts: list[Any] = [model.get_submodule(name) for model in models]
-        if has_packed_layer(module):
+        layer = packed_layer(parts, dimensions, is_gaussian=name in heads)
+        if layer is not None:
             owner, _, own_name = name.rpartition(".")
-            layer = packed_layer(parts, dimensions, is_gaussian=name in heads)
             packed.get_submodule(owner).add_module(own_name, layer)
         else:
             for own_name, _ in module.named_parameters(recurse=False):
