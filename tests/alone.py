@@ -6,6 +6,7 @@ from typing import Any
 
 import saformer.training.loop.fit
 from saformer.agents.agent import Agent, Sampler
+from saformer.data.relabel import RelabelledStore
 from saformer.runs.run import Run
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.trainer import Member, Metrics, Observer, PackTrainer
@@ -19,10 +20,11 @@ def fit(
     seed: int = 0,
     run: Run | None = None,
     observer: Observer | None = None,
+    data: RelabelledStore | None = None,
     **options: Any,
 ) -> Agent:
     """Train one run; a loss that is not finite raises."""
-    member = Member(agent, sampler, seed, run, observer or Observer())
+    member = Member(agent, sampler, seed, run, observer or Observer(), data)
     failed = saformer.training.loop.fit.fit([member], config, **options)
     if failed:
         raise failed[0]

@@ -61,6 +61,8 @@ def fit(
                         failed[indices[index]] = _with_path(error, trainer.members[index].run)
                     indices = [index for index in indices if index not in failed]
                     trainer = _without(trainer, error.indices)
+        if indices:
+            _finish(trainer)
         for index in indices:
             run = members[index].run
             if run is not None and ranks.is_first:
@@ -125,6 +127,17 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
             where = f"; saved in {', '.join(paths)}" if paths else ""
             done = f"stopped after update {trainer.update} of {config.updates}"
             raise InterruptedTrainingError(done + where)
+
+
+def _finish(trainer: PackTrainer) -> None:
+    """The last stage of training: what a way of acting needs besides the trained weights."""
+    if all(member.data is None for member in trainer.members):
+        return
+    trainer.unpack()
+    for member in trainer.members:
+        if member.data is not None:
+            member.agent.finish(member.data)
+    _save(trainer)
 
 
 def _evaluate(trainer: PackTrainer) -> None:

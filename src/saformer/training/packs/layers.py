@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from saformer.core.batch import Dimensions
+from saformer.core.batch import KINDS, Dimensions
 from saformer.core.gaussian import GaussianHead
-from saformer.core.normalizer import KINDS, Normalizer
+from saformer.core.normalizer import Normalizer
 
 LOG_DEVIATION_OF_NOTHING = -0.5 * math.log(2 * math.pi)
 """Its Gaussian has log-likelihood 0 at its mean: padded actions add nothing to a likelihood."""

@@ -57,8 +57,7 @@ class Learner(ABC):
         self.agents = tuple(agents)
         self.num_models = len(agents)
         self.model = model
-        # an agent's model may come to hold more, as the last stage of training
-        self._names = tuple(name for name, _ in agents[0].model.named_parameters())
+        self._learnt_names = _learnt_names(agents[0])
         as_one = with_model(agents[0], model)
         self.phases: tuple[Phase, ...] = as_one.phases
         self.averages: tuple[MovingAverage, ...] = as_one.averages
@@ -77,13 +76,20 @@ class Learner(ABC):
     def unpack(self, *indices: int) -> None:
         """Give these agents, by default all, what they have learnt."""
         for index in indices or range(self.num_models):
-            for name in self._names:
+            for name in self._learnt_names:
                 slot, parameter = (
                     self.slot(index, name),
                     self.agents[index].model.get_parameter(name),
                 )
                 if slot.parameter is not parameter:
                     parameter.copy_(slot.read(slot.parameter, parameter.shape))
+
+
+def _learnt_names(agent: Agent) -> tuple[str, ...]:
+    """Of the parameters that updates change: a model holds more once its agent is finished."""
+    parts = [phase.parameters for phase in agent.phases] + [a.average for a in agent.averages]
+    learnt = {id(parameter) for part in parts for parameter in part}
+    return tuple(n for n, value in agent.model.named_parameters() if id(value) in learnt)
 
 
 class SingleAgent(Learner):
