@@ -19,7 +19,7 @@ STEP = "step"
 def optimizer_tensors(
     optimizer: Optimizer, learner: Learner, phase: str, index: int
 ) -> dict[str, Tensor]:
-    """The state of one member's parameters, by their order in its phase."""
+    """The state of one member's parameters."""
     tensors = {}
     for order, slot, shape in _slots(learner, phase, index):
         for key, value in optimizer.state[slot.parameter].items():
@@ -47,7 +47,7 @@ def restore_optimizer(
 
 
 def _slots(learner: Learner, phase: str, index: int) -> Iterator[tuple[int, Slot, torch.Size]]:
-    """Where a member's parameters of a phase are kept, in the order of its own phase."""
+    """Where a member's parameters are kept, in the order of its phase."""
     agent = learner.agents[index]
     names = {id(parameter): name for name, parameter in agent.model.named_parameters()}
     parameters = next(p for p in agent.phases if p.name == phase).parameters

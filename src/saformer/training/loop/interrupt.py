@@ -17,18 +17,18 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         # Signals can be handled in the main thread alone; elsewhere they keep their usual meaning.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._former[number] = signal.signal(number, self._request)
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._former[signum] = signal.signal(signum, self._request)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._restore()
 
-    def _request(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, signum: int, frame: FrameType | None) -> None:
         self.requested = True
         self._restore()
 
     def _restore(self) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        for signum, handler in self._former.items():
+            signal.signal(signum, handler)  # type: ignore[arg-type]
         self._former = {}

@@ -51,8 +51,7 @@ def counts_of(term: PerSample, num_models: int) -> Tensor:
 
 
 def weighed(means: Tensors, counts: Tensors, ranks: Ranks) -> Tensors:
-    """This rank's means times its share of all ranks' valid steps, so that they add up to the mean
-    of the whole batch."""
+    """A rank's means by its share of all valid steps: they add up to those of the whole batch."""
     own = torch.stack(list(counts.values())).double()
     shares = dict(zip(counts, own / ranks.sum(own).clamp(min=1), strict=True))
     return {name: value * shares[name].to(value.dtype) for name, value in means.items()}

@@ -21,8 +21,7 @@ class Measured:
     means: dict[str, list[float]]
     """over the good updates, for each model"""
     non_finite: dict[int, tuple[str, ...]]
-    """by the index of the model, the metrics that were not finite in the update after the last good
-    one"""
+    """names of what was not finite in the update after the last good one, by model"""
 
 
 class RunningMetrics:

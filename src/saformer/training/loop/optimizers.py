@@ -45,8 +45,10 @@ class PlainAdamW(torch.optim.AdamW):
         rate: float | Tensor = phase.learning_rate or config.learning_rate
         if on_gpu:  # where a recorded update can read it
             rate = torch.tensor(rate, device=phase.parameters[0].device)
-        options = {"betas": (0.9, 0.999), "weight_decay": _decay(phase, config)}
-        super().__init__(phase.parameters, rate, fused=on_gpu, capturable=on_gpu, **options)
+        decay = _decay(phase, config)
+        super().__init__(
+            phase.parameters, rate, weight_decay=decay, fused=on_gpu, capturable=on_gpu
+        )
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):

@@ -31,7 +31,9 @@ class PackedLinear(nn.Module):
         bias = weight.new_zeros(len(parts), outputs)
         used = torch.zeros_like(bias, dtype=torch.bool)
         for index, part in enumerate(parts):
-            columns = _output_columns(part.out_features, outputs, is_gaussian=is_gaussian)
+            columns = torch.arange(part.out_features)  # where its outputs stand among all
+            if is_gaussian:
+                columns[part.out_features // 2 :] += (outputs - part.out_features) // 2
             weight[index, columns, : part.in_features] = part.weight.detach()
             bias[index, columns] = part.bias.detach()
             used[index, columns] = True
@@ -122,7 +124,7 @@ class PackedModule(nn.Module):
 
     def forward(self, *rows: Tensor) -> Tensor:
         """Each [M * B, ...] -> [M * B, ...]"""
-        parameters = dict(self.named_parameters())
+        parameters: dict[str, Tensor] = dict(self.named_parameters())
         num_models = len(next(iter(parameters.values())))
 
         def call(own: dict[str, Tensor], *own_rows: Tensor) -> Any:
@@ -160,14 +162,6 @@ def packed_layer(
 def stacked(parts: Sequence[nn.Module], name: str) -> nn.Parameter:
     """[M, ...] of the parameter of this name of each."""
     return nn.Parameter(torch.stack([part.get_parameter(name).detach() for part in parts]))
-
-
-def _output_columns(own: int, outputs: int, *, is_gaussian: bool) -> Tensor:
-    """Where a model's outputs stand among the pack's."""
-    if not is_gaussian:
-        return torch.arange(own)
-    half = torch.arange(own // 2)
-    return torch.cat([half, outputs // 2 + half])
 
 
 def _padded(values: Tensor, shape: tuple[int, ...], fill: float = 0.0) -> Tensor:

@@ -1,16 +1,15 @@
 """Many runs of one architecture as one program.
 
-Windows of all models lie in one batch, each model's behind its neighbour's; only the layers that
-hold weights know where one model ends and the next begins. Models are built by themselves and then
-stacked; states and actions of fewer columns are padded with zeros, and what is padded neither
-learns nor counts. So the code of a single model serves a pack as it is.
+Windows of all models lie in one batch, and only the layers that hold weights know where one model
+ends and the next begins. States and actions of fewer columns are padded with zeros, and what is
+padded neither learns nor counts. So the code of a single model serves a pack as it is.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
@@ -75,9 +74,9 @@ class PackedAgent(Learner):
     def slot(self, index: int, name: str) -> Slot:
         shape = self.agents[index].model.get_parameter(name).shape
         if name in self._moved:
-            owner, place = self._moved[name]
+            owner, span = self._moved[name]
             parameter = self.model.get_parameter(owner)
-            return Slot(parameter, lambda tensor: tensor[index][place].view(shape))
+            return Slot(parameter, lambda tensor: tensor[index][span].view(shape))
         parameter = self.model.get_parameter(name)
         if name.rpartition(".")[0] in gaussians(self.agents[index].model):
             half = shape[0] // 2
@@ -87,8 +86,8 @@ class PackedAgent(Learner):
 
 
 def but_for_the_limit(config: Any) -> Any:
-    """A config without the one limit that an agent is trained for: it lies in the data or in a
-    buffer, so that runs for different limits can be trained together."""
+    """A config without the one limit of its agent, which lies in the data or in a buffer: runs for
+    different limits can be trained together."""
     return replace(config, limit=()) if getattr(config, "limit", ()) else config
 
 
@@ -110,12 +109,7 @@ def largest(parts: Sequence[Dimensions]) -> Dimensions:
     constraints = [part.constraints for part in parts]
     if len(set(constraints)) != 1:
         raise ValueError(f"packed runs must have as many constraints, got {constraints}")
-    return Dimensions(
-        state=max(part.state for part in parts),
-        action=max(part.action for part in parts),
-        constraints=constraints[0],
-        horizon=max(part.horizon for part in parts),
-    )
+    return Dimensions(*map(max, zip(*map(astuple, parts), strict=True)))
 
 
 def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
@@ -147,8 +141,8 @@ def _fuse(model: nn.Module) -> dict[str, tuple[str, slice]]:
         network.add_module(own_name, trunks[-1])
         embeddings.append(FusedEmbedding(network.embedding, trunk.drop.p).train(trunk.training))
         network.add_module("embedding", embeddings[-1])
-        for part, tensor, place in trunks[-1].places():
-            moved[f"{name}.{part}"] = f"{name}.{tensor}", place
+        for part, tensor, span in trunks[-1].places():
+            moved[f"{name}.{part}"] = f"{name}.{tensor}", span
     # the salts of all trunks are drawn at once, so they lie in one tensor
     salts = torch.cat([trunk.get_buffer("salts") for trunk in trunks])
     model.register_buffer("salts", salts)
