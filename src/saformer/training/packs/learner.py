@@ -14,6 +14,7 @@ from saformer.agents.agent import Agent, MovingAverage, Phase, with_model
 from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
 
+Samplers = Sequence[Any]
 Generators = Sequence[torch.Generator]
 
 
@@ -64,7 +65,7 @@ class Learner(ABC):
 
     @abstractmethod
     def batches(
-        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
+        self, samplers: Samplers, size: int, generators: Generators, update: int
     ) -> Batches:
         """Batches of `size` samples per model, from this update on."""
 
@@ -99,7 +100,7 @@ class SingleAgent(Learner):
         super().__init__([agent], agent.model)
 
     def batches(
-        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
+        self, samplers: Samplers, size: int, generators: Generators, update: int
     ) -> Batches:
         sampler, generator = samplers[0], generators[0]
         if isinstance(sampler, TransitionSampler):

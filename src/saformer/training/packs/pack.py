@@ -20,7 +20,7 @@ from saformer.core.batch import Dimensions
 from saformer.core.transformer import Trunk
 from saformer.data.sampling import PackedSampler
 from saformer.training.packs.layers import gaussians, packed_layer, stacked
-from saformer.training.packs.learner import Batches, Generators, Learner, Slot
+from saformer.training.packs.learner import Batches, Generators, Learner, Samplers, Slot
 
 LONGEST_FUSED_WINDOW = 128
 """Tokens: fused attention keeps a whole window on the chip."""
@@ -49,7 +49,7 @@ class PackedAgent(Learner):
         super().__init__(agents, model)
 
     def batches(
-        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
+        self, samplers: Samplers, size: int, generators: Generators, update: int
     ) -> Batches:
         self.model.get_buffer("updates").fill_(update)
         windows = PackedSampler(samplers, self.dimensions)
