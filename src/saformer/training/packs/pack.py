@@ -48,10 +48,8 @@ class PackedAgent(Learner):
         model.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
         super().__init__(agents, model)
 
-    def batches(
-        self, samplers: Samplers, size: int, generators: Generators, update: int
-    ) -> Batches:
-        self.model.get_buffer("updates").fill_(update)
+    def batches(self, samplers: Samplers, size: int, generators: Generators, first: int) -> Batches:
+        self.model.get_buffer("updates").fill_(first)
         windows = PackedSampler(samplers, self.dimensions)
 
         def draw() -> tuple[Tensor, ...]:

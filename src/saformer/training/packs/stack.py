@@ -41,9 +41,7 @@ class StackedAgent(Learner):
         super().__init__(agents, _stacked([agent.model for agent in agents]))
         self.phases = tuple(replace(p, terms=self._of_all(p.terms)) for p in self.phases)
 
-    def batches(
-        self, samplers: Samplers, size: int, generators: Generators, update: int
-    ) -> Batches:
+    def batches(self, samplers: Samplers, size: int, generators: Generators, first: int) -> Batches:
         steps = PackedTransitions(samplers, self.agents[0].dimensions)
         return Batches(steps.gathered, lambda: steps.drawn(size, generators))
 
