@@ -22,7 +22,7 @@ from saformer.cli.main import main
 from saformer.data.folder import one_maker
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
-from saformer.envs.tasks import find_task, data_path, make_data
+from saformer.envs.tasks import data_path, find_task, make_data
 from tests.data.test_store import files_may_hold
 
 BRIEF = "--updates 4 --batch-size 4 --evaluate-every 0 --width 16 --layers 1 --candidates 4".split()  # noqa: SIM905

@@ -16,10 +16,10 @@ from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
-from saformer.training.presets import PRESETS
-from saformer.training.trainer import NonFiniteLossError, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import PRESETS
+from saformer.training.loop.trainer import NonFiniteLossError
+from tests.alone import Trainer, fit
 from tests.conftest import randomise, tiny_config
 from tests.contracts.cases import CASES
 
@@ -68,7 +68,7 @@ def test_every_agent_keeps_the_contracts():
         assert "\n" not in kind.description
         assert PRESETS["small"](name).agent != PRESETS["paper"](name).agent
         assert {type(preset(name).agent) for preset in PRESETS.values()} == {kind.config}
-        assert name not in CERTAIN or isinstance(CASES[name].certain, kind.options)
+        assert name not in CERTAIN or isinstance(CASES[name].certain, tuple(kind.rules.values()))
 
 
 @pytest.mark.parametrize(("name", "term"), TERMS)

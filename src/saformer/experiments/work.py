@@ -19,13 +19,13 @@ from saformer.api.run_data import relabelled
 from saformer.api.runs import judge
 from saformer.data.inspection import inspect
 from saformer.data.store import TrajectoryStore
-from saformer.envs.tasks import find_task, data_path
+from saformer.envs.tasks import data_path, find_task
 from saformer.experiments.derived import make_scraps, make_upper
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Training
 from saformer.runs.provenance import commit
 from saformer.runs.run import Run
-from saformer.training.fit import InterruptedTrainingError
-from saformer.training.presets import Preset
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.presets import Preset
 
 SHOWN_TRAJECTORIES = 300
 Row = dict[str, Any]
@@ -274,7 +274,7 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
 
 def _acting(judging: Judging) -> dict[str, Any]:
     """How its policy acts: SaFormer's tables are of the paper's rule unless they say otherwise."""
-    usual = {"verification": "paper"} if judging.training.agent == "saformer" else {}
+    usual = {"rule": "paper"} if judging.training.agent == "saformer" else {}
     return {**usual, **dict(judging.options)}
 
 

@@ -24,7 +24,6 @@ class Run:
     evaluation.json, trace.json from `evaluate`
     calibration.json            from `calibrate`: shares of limits to hold back, by violation rate
     episodes.jsonl              of a run that was fine-tuned: one row per explored episode
-    reserve.safetensors         what verification by reserve needs
     export.json, weights.safetensors   of an export, instead of metrics and checkpoint
     """
 
@@ -34,7 +33,6 @@ class Run:
         self.checkpoint_path = self.path / "checkpoint.safetensors"
         self.weights_path = self.path / "weights.safetensors"
         self.export_path = self.path / "export.json"
-        self.reserve_path = self.path / "reserve.safetensors"
         self.metrics_path = self.path / "metrics.jsonl"
 
     @classmethod

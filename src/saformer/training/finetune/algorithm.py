@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from saformer.agents.finetuned import FineTunedAgent, put_together, taken_apart
-from saformer.core.proposals import ExecutionOptions, Fallback
+from saformer.core.rules import Fallback, NoCriticOptions, PaperOptions, ProposalOptions
 from saformer.data.limits import Limit
 from saformer.data.statistics import without_nan
 from saformer.envs.rollout import Episode
 from saformer.envs.stepping import Workers
 from saformer.runs.checkpoint import Checkpoint
-from saformer.training.config import FitConfig
 from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.finetune.events import (
     FinetuneObserver,
@@ -35,9 +34,10 @@ from saformer.training.finetune.exploration import (
     explore,
     shared_workers,
 )
-from saformer.training.fit import InterruptedTrainingError, in_mode
-from saformer.training.interrupt import Interrupt
-from saformer.training.trainer import Member, NonFiniteLossError, PackTrainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError, in_mode
+from saformer.training.loop.interrupt import Interrupt
+from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
 
 BEST = "best"
 """The group of a checkpoint with the weights of the best evaluation, if they are not the
@@ -52,7 +52,7 @@ def run_algorithm_3(
     fit_config: FitConfig,
     *,
     learnt: Checkpoint,
-    options: ExecutionOptions | None = None,
+    options: ProposalOptions | None = None,
     observer: FinetuneObserver | None = None,
     workers: Workers = "auto",
 ) -> FinetuneOutcome:
@@ -86,6 +86,12 @@ def run_algorithm_3(
     return loop.finish()
 
 
+def exploration_options(options: ProposalOptions) -> PaperOptions:
+    """Algorithm 3 explores by Algorithm 1, whatever rule the policy is judged by."""
+    shared = {field.name: getattr(options, field.name) for field in fields(ProposalOptions)}
+    return options if isinstance(options, PaperOptions) else PaperOptions(**shared)
+
+
 @dataclass
 class _Loop:
     """Can stop anywhere: the numbers of episodes, updates and evaluations say what is due next."""
@@ -95,7 +101,7 @@ class _Loop:
     limits: Sequence[Limit]
     config: FinetuneConfig
     fit_config: FitConfig
-    options: ExecutionOptions
+    options: ProposalOptions
     observer: FinetuneObserver
     workers: Workers
 
@@ -111,13 +117,14 @@ class _Loop:
         self.trainer = PackTrainer([member], self.fit_config)
         # policies for judging and exploring: each is recorded for its own number of lanes
         self.judging = self.agent.policy(options)
-        kinds: tuple[Fallback, ...] = (options.fallback, config.exploration_fallback)
-        rounds = min(config.exploration_rounds, options.rounds)
-        # Algorithm 3 explores by Algorithm 1; a reserve is for those who are judged
-        by_reserve = options.verification == "reserve"
-        explored = replace(options, verification="paper") if by_reserve else options
+        explored = exploration_options(options)
+        kinds: tuple[Fallback, ...] = (explored.fallback, config.exploration_fallback)
+        rounds = min(config.exploration_rounds, explored.rounds)
+        has_critic = not isinstance(options, NoCriticOptions)
         self.exploring = {
-            kind: self.agent.policy(replace(explored, fallback=kind, rounds=rounds))
+            kind: self.agent.policy(
+                replace(explored, fallback=kind, rounds=rounds) if has_critic else options
+            )
             for kind in kinds
         }
         self.evaluations: list[dict[str, Any]] = []  # rows of metrics
@@ -160,8 +167,11 @@ class _Loop:
 
     def finish(self) -> FinetuneOutcome:
         """Mark the run as done, with the best weights."""
-        self._save(finished=True)
         self.agent.model.load_state_dict(self.best_weights)
+        self.agent.finish(self.experience.data)
+        self.best_weights = self._weights()
+        self._save(finished=True)
+        self.agent.model.load_state_dict(self.best_weights)  # a pack has just given it the latest
         outcome = FinetuneOutcome.of(self.experience.rows, self.evaluations)
         trained = {"updates": self.trainer.update, "seconds": round(self.trainer.seconds, 1)}
         self.run.mark_done({**trained, **outcome.facts()})
@@ -210,7 +220,7 @@ class _Loop:
         reference = self.experience.reference
         fallback = next_fallback(rows, tuple(self.exploring), reference, lanes=config.lanes)
         policy = self.exploring[fallback]
-        policy.options = replace(policy.options, seed=1_000_003 * self.seed + first + 1)
+        policy.seed = 1_000_003 * self.seed + first + 1
         with self._acting(f"exploring episodes {first} to {first + count - 1}"):
             explore(
                 policy,
@@ -317,8 +327,11 @@ class _Loop:
         """The present weights, if none were judged better; they are saved when they change."""
         if self._is_judged and best_of(self.evaluations) is self.evaluations[-1]:
             self.trainer.unpack()
-            weights = self.agent.model.state_dict()
-            self.best_weights = {n: w.detach().to("cpu", copy=True) for n, w in weights.items()}
+            self.best_weights = self._weights()
+
+    def _weights(self) -> dict[str, Tensor]:
+        weights = self.agent.model.state_dict()
+        return {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
 
     def _save(self, *, finished: bool = False) -> None:
         """SaFormer's weights as any run has them, so that any reader of runs can read this one.

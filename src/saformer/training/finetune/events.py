@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from saformer.evaluation.confidence import holds, upper_bound
 from saformer.evaluation.evaluate import evaluate
 from saformer.evaluation.verdict import EpisodeRow, Verdict
 from saformer.training.finetune.experience import ExploredEpisode
-from saformer.training.trainer import Metrics
+from saformer.training.loop.trainer import Metrics
 
 WeightsVerdict = dict[str, dict[str, Any]]
 """How some weights do under each limit, by the limit's name."""
@@ -34,7 +34,7 @@ def judge_weights(
     workers: Workers = "auto",
 ) -> WeightsVerdict:
     """Roll out under every limit as it is; the seed decides initial states and proposals."""
-    policy.options = replace(policy.options, seed=seed)
+    policy.seed = seed
     evaluation = evaluate(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
     return {v.limit.name: _plain(v, evaluation.rows) for v in evaluation.verdicts}
 
