@@ -27,8 +27,7 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
 from saformer.kernels.recording import Recorder
-from saformer.rules.fitting import fit_reserve
-from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule
+from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, fit_reserve
 
 Options = TypeVar("Options", bound=ProposalOptions)
 
