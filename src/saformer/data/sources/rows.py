@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from saformer.data.trajectory import Trajectory
 
 Array = NDArray[Any]
+STAND_IN = (
+    "the state after the last step of an episode is not recorded: the state before it stands in"
+)
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,17 @@ class Rows:
             {name: values[part] for name, values in self.columns.items()},
         )
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether the last row is marked as the end of its episode."""
+        return bool(self.terminated[-1] or self.truncated[-1])
+
     def pieces(self) -> Iterator[Rows]:
         """Parts that belong to one episode each."""
         ends = self.terminated | self.truncated
         ends[:-1] |= self.begins[1:]
-        stops = np.flatnonzero(ends) + 1
         start = 0
-        for stop in (*stops.tolist(), len(self)):
+        for stop in (*(np.flatnonzero(ends) + 1).tolist(), len(self)):
             if stop > start:
                 yield self[start:stop]
             start = stop
@@ -87,17 +94,13 @@ class Cutter:
     def _grow(self, pending: list[Rows], piece: Rows) -> Iterator[Trajectory]:
         """Add a piece to the open trajectory and yield what it completes."""
         while len(piece):
-            room = (
-                len(piece)
-                if self.horizon is None
-                else min(len(piece), self.horizon - sum(map(len, pending)))
-            )
+            length = sum(map(len, pending))
+            room = len(piece) if self.horizon is None else min(len(piece), self.horizon - length)
             pending.append(piece[:room])
-            marked = bool(pending[-1].terminated[-1] or pending[-1].truncated[-1])
-            full = self.horizon is not None and sum(map(len, pending)) == self.horizon
-            if marked or full:
-                self.num_cut_at_horizon += not marked
-                yield _join(pending, truncated=not marked)
+            is_marked = pending[-1].is_marked
+            if is_marked or length + room == self.horizon:
+                self.num_cut_at_horizon += not is_marked
+                yield _join(pending, truncated=not is_marked)
                 pending.clear()
             piece = piece[room:]
 
@@ -105,7 +108,7 @@ class Cutter:
 def _join(pieces: list[Rows], *, truncated: bool) -> Trajectory:
     """One trajectory; `truncated` says how it ended if its last row does not."""
     last = pieces[-1]
-    marked = bool(last.terminated[-1] or last.truncated[-1])
+    columns = {name: [piece.columns[name] for piece in pieces] for name in last.columns}
     return Trajectory.of(
         np.concatenate([piece.state for piece in pieces]),
         np.concatenate([piece.action for piece in pieces]),
@@ -113,8 +116,6 @@ def _join(pieces: list[Rows], *, truncated: bool) -> Trajectory:
         # where the state after the last action was not recorded, the one before it stands in
         last.state[-1] if last.next_state is None else last.next_state[-1],
         terminated=bool(last.terminated[-1]),
-        truncated=bool(last.truncated[-1]) if marked else truncated,
-        columns={
-            name: np.concatenate([piece.columns[name] for piece in pieces]) for name in last.columns
-        },
+        truncated=bool(last.truncated[-1]) if last.is_marked else truncated,
+        columns={name: np.concatenate(parts) for name, parts in columns.items()},
     )
