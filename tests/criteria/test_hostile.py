@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saformer.criteria import criterion
-from saformer.criteria.expression import parse
+from saformer.criteria.expression import parse_expression
 from tests.criteria.grammar import TWO_STEPS, examples
 
 HOSTILE = [
@@ -138,7 +138,7 @@ def test_what_is_not_in_the_language_is_refused(text):
     ignored, when look-alikes pass, when the number of parts is not bounded, and when & takes
     numbers."""
     with pytest.raises(ValueError, match="is not understood"):
-        parse(text)
+        parse_expression(text)
 
 
 def test_refusals_teach():

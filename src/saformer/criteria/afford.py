@@ -11,8 +11,7 @@ from saformer.criteria.step import Array, CostCriterion, Doubles, Step
 
 Floats = NDArray[np.float32]
 NUM_POINTS = 33
-"""Scales that are tried at once; each round leaves 1/32 of the stretch that is still in
-question."""
+"""Scales that are tried at once; each round leaves 1/32 of the stretch that is in question."""
 NUM_ROUNDS = 5
 """32**-5 is less than float32 tells apart."""
 SHARES = np.linspace(0.0, 1.0, NUM_POINTS)
@@ -71,14 +70,11 @@ class Affordable:
         nothing, guesses = np.zeros(action.shape), self._guesses(cost, allowed)
         scale = self._raised(action, nothing, slice(None), allowed, guesses=guesses, close=CLOSE**2)
         if len(self.criteria) > 1:
-            little = np.full(
-                (len(action), 1), 4 * CLOSE
-            )  # most can be raised to the end, or not even so much
+            # most entries can be raised to the end, or not even so little
+            little, close = np.full((len(action), 1), 4 * CLOSE), 4 * CLOSE
             for entry in range(action.shape[1]):
-                entries = slice(entry, entry + 1)
-                scale = self._raised(
-                    action, scale, entries, allowed, guesses=little, close=4 * CLOSE
-                )
+                one = slice(entry, entry + 1)
+                scale = self._raised(action, scale, one, allowed, guesses=little, close=close)
         return self._scaled(action, scale)
 
     def _guesses(self, cost: Doubles, allowed: Doubles) -> Doubles:
@@ -87,10 +83,8 @@ class Affordable:
         above, spare = np.maximum(cost - self.least, CLOSE**2), np.maximum(allowed - self.least, 0)
         room = np.minimum(spare / above, 1).min(-1)[:, None]
         about, beyond = np.array([1 - CLOSE / 4, 1, 1 + CLOSE / 4]), np.array([0, 0, CLOSE**2])
-        guesses: Doubles = np.concatenate(
-            [room * about + beyond, np.sqrt(room) * about + beyond], axis=1
-        )
-        return np.minimum(guesses, 1)
+        guesses = [room * about + beyond, np.sqrt(room) * about + beyond]
+        return np.minimum(np.concatenate(guesses, axis=1), 1)
 
     def _raised(
         self,
@@ -110,9 +104,9 @@ class Affordable:
         """
         lanes = np.arange(len(action))
         low, high = np.zeros(len(action)), np.ones(len(action))
-        for number in range(NUM_ROUNDS):
+        for attempt in range(NUM_ROUNDS):
             shares = low[:, None] + (high - low)[:, None] * SHARES  # [L, points]
-            if number == 0:
+            if attempt == 0:
                 shares = np.sort(np.concatenate([shares, guesses], axis=1), axis=1)
             end = shares.shape[1] - 1
             tried = np.repeat(scale[:, None], end + 1, axis=1)  # [L, points, A]
@@ -162,8 +156,6 @@ def require_action_alone(criterion: CostCriterion) -> None:
         read = ", ".join(sorted(criterion.reads - {"action"}))
         raise ValueError(
             f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so what "
-            "an action costs is "
-            "known only once it was taken. A shield needs costs of the action alone, such as "
-            "torque, energy or "
-            '"abs(action[0])"; judge this policy without it'
+            "an action costs is known only once it was taken. A shield needs costs of the action "
+            'alone, such as torque, energy or "abs(action[0])"; judge this policy without it'
         )
