@@ -9,7 +9,7 @@ from typing import Any
 from saformer.agents.agent import Agent
 from saformer.core.policy import Policy
 from saformer.data.totals import Totals
-from saformer.shield import Shield, Unlimited
+from saformer.shield import Shield, LimitBlind
 
 PLAIN, SHIELDED, REFERENCE = "the policy", "the policy + shield", "limit-blind mean action + shield"
 CERTAIN = {"candidates": 1, "verification": "off", "noise": "none", "sample": False}
@@ -51,8 +51,8 @@ def judged_policies(
     return policies
 
 
-def limit_blind(agent: Agent, options: Any, data: Totals) -> Unlimited:
+def limit_blind(agent: Agent, options: Any, data: Totals) -> LimitBlind:
     """The agent's mean action, prompted in every episode with the largest cost of the data."""
     known = {field.name for field in fields(options)}
     certain = replace(options, **{name: value for name, value in CERTAIN.items() if name in known})
-    return Unlimited(agent.policy(certain), data.episode_cost.max(0).tolist())
+    return LimitBlind(agent.policy(certain), data.episode_cost.max(0).tolist())

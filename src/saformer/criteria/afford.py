@@ -12,11 +12,9 @@ from saformer.criteria.step import Array, CostCriterion, Doubles, Step
 Floats = NDArray[np.float32]
 NUM_POINTS = 33
 """Scales that are tried at once; each round leaves 1/32 of the stretch that is in question."""
-NUM_ROUNDS = 5
-"""32**-5 is less than float32 tells apart."""
+NUM_ROUNDS = 5  # 32**-5 is less than float32 tells apart
 SHARES = np.linspace(0.0, 1.0, NUM_POINTS)
-CLOSE = 2.0**-20
-"""A stretch so short, as a share of its upper end, is in question no more."""
+CLOSE = 2.0**-20  # A stretch so short, as a share of its upper end, is in question no more
 
 
 class Affordable:

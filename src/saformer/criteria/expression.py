@@ -50,8 +50,7 @@ METHODS_AS_WRITTEN = " ".join(f".{name}()" for name in METHODS)
 CALLABLE = (*FUNCTIONS, *REDUCTIONS, "column")
 SHORTHANDS = {"torque": "abs(action).sum()", "energy": "(action**2).sum()"}
 """Names that stand for expressions."""
-JOINT_TORQUES = "abs(action)"
-"""What torque[0] picks from."""
+JOINT_TORQUES = "abs(action)"  # What torque[0] picks from
 
 Evaluate = Callable[[Step], Value]
 
@@ -61,8 +60,7 @@ class Expression:
     """A parsed expression: Step -> cost [...]."""
 
     text: str
-    reads: frozenset[str]
-    """the parts and columns it names"""
+    reads: frozenset[str]  # the parts and columns it names
     evaluate: Evaluate = field(compare=False, repr=False)
 
     def __call__(self, step: Step) -> Doubles:

@@ -35,8 +35,7 @@ def _expression(text: str) -> CostCriterion:
     return CostCriterion(text, parsed, parsed.reads)
 
 
-energy = _expression("energy")
-"""sum_i a_i^2: what the motors draw."""
+energy = _expression("energy")  # sum_i a_i^2: what the motors draw
 
 
 def joint_torque(joint: int) -> CostCriterion:

@@ -20,18 +20,13 @@ PARTS = ("action", "state", "next_state", "reward")
 class Step:
     """One step, or any number of them along leading axes, with at least what a criterion reads."""
 
-    action: Array
-    """[..., A] as executed: within the action bounds"""
-    state: Array | None = None
-    """[..., S]"""
-    next_state: Array | None = None
-    """[..., S]"""
-    reward: Array | None = None
-    """[...]"""
+    action: Array  # [..., A] as executed: within the action bounds
+    state: Array | None = None  # [..., S]
+    next_state: Array | None = None  # [..., S]
+    reward: Array | None = None  # [...]
     columns: Mapping[str, Array] = field(default_factory=dict)
     """whatever else was recorded, by name: [...] or [..., k]"""
-    origin: str = "the data"
-    """where the step comes from, for messages"""
+    origin: str = "the data"  # where the step comes from, for messages
 
     @property
     def names(self) -> set[str]:
@@ -45,8 +40,7 @@ class CostCriterion:
 
     name: str
     """`criterion(name)` gives this criterion back, where this package made it: runs store names"""
-    function: Callable[[Step], Array]
-    """Step -> cost [...]"""
+    function: Callable[[Step], Array]  # Step -> cost [...]
     reads: frozenset[str] = frozenset({"action"})
     """parts of a step ("state", "action", "next_state", "reward"), or names of columns"""
 

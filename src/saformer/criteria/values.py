@@ -18,10 +18,8 @@ from saformer.criteria.step import PARTS, Array, Doubles, Step
 class Value:
     """Numbers of each step."""
 
-    array: Array
-    """[..., 1] for one number per step, [..., size] for a vector; a constant is [1]"""
-    size: int | None = None
-    """entries of the vector; None for one number"""
+    array: Array  # [..., 1] for one number per step, [..., size] for a vector; a constant is [1]
+    size: int | None = None  # entries of the vector; None for one number
 
 
 def of_step(step: Step, name: str) -> Value:

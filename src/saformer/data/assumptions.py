@@ -13,12 +13,10 @@ from saformer.data.relabel import Doubles
 from saformer.data.statistics import is_constant
 
 WEAK_CORRELATION = 0.3
-SMALL_SPREAD = 0.1
-"""(p90 - p10) / median of the episode cost"""
+SMALL_SPREAD = 0.1  # (p90 - p10) / median of the episode cost
 CRITIC_ERROR = 0.05
 """usual error of the critic's forecast, as a share of the range of episode costs"""
-CLOSE_LIMITS = 0.01
-"""relative difference below which two limits are one"""
+CLOSE_LIMITS = 0.01  # relative difference below which two limits are one
 FEW_WITHIN = 20
 FEW_TRAJECTORIES = 50
 MANY_LEFT_OUT = 0.1
@@ -29,10 +27,8 @@ LENGTH_CORRELATION = 0.95
 class DataWarning:
     """One thing that the data cannot support, with the numbers, and what to do about it."""
 
-    kind: str
-    """for programs: "weak_correlation" """
-    text: str
-    """for people"""
+    kind: str  # for programs: "weak_correlation"
+    text: str  # for people
 
 
 def check_size(num_trajectories: int, num_left_out: int) -> Iterator[DataWarning]:

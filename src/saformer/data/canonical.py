@@ -23,19 +23,15 @@ class CanonicalBuild:
     """Facts of one canonical build, under the paper's cost: torque, undiscounted."""
 
     fingerprint: str
-    versions: dict[str, str]
-    """of the simulator that made it: another one makes other trajectories"""
+    versions: dict[str, str]  # of the simulator that made it: another one makes other trajectories
     num_trajectories: int
     num_steps: int
-    thresholds: dict[str, float]
-    """min, p10, p20, p30, p50 and max of the episode cost"""
-    percentiles: dict[str, float]
-    """p5, p10, ..., p95 of the episode cost"""
+    thresholds: dict[str, float]  # min, p10, p20, p30, p50 and max of the episode cost
+    percentiles: dict[str, float]  # p5, p10, ..., p95 of the episode cost
     return_min: float
     return_mean: float
     return_max: float
-    correlation: float
-    """of return and cost; NaN if one never changes"""
+    correlation: float  # of return and cost; NaN if one never changes
     frontier: FrontierCurve
 
     @classmethod

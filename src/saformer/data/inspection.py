@@ -27,10 +27,8 @@ class Distribution:
 
     mean: float
     deviation: float
-    percentiles: dict[str, float]
-    """p0, p5, ..., p100"""
-    edges: tuple[float, ...]
-    """of the histogram's bins, one more than there are counts"""
+    percentiles: dict[str, float]  # p0, p5, ..., p100
+    edges: tuple[float, ...]  # of the histogram's bins, one more than there are counts
     counts: tuple[int, ...]
 
     @classmethod
@@ -61,16 +59,12 @@ class ConstraintSupport:
     """min, p10, p20, p30, p50 and max: a row of the paper's threshold table"""
     correlation: float
     """Pearson's, of return and cost: the paper's first assumption. NaN if one never changes"""
-    rank_correlation: float
-    """Spearman's, of the same"""
-    length_correlation: float
-    """Pearson's, of length and cost"""
+    rank_correlation: float  # Spearman's, of the same
+    length_correlation: float  # Pearson's, of length and cost
     relative_spread: float
     """(p90 - p10) / median of the cost: the paper's second assumption. NaN if the median is 0"""
-    variation: float
-    """deviation / mean of the cost; NaN if the mean is 0"""
-    frontier: FrontierCurve
-    """under this constraint alone"""
+    variation: float  # deviation / mean of the cost; NaN if the mean is 0
+    frontier: FrontierCurve  # under this constraint alone
 
 
 @dataclass(frozen=True)
@@ -83,8 +77,7 @@ class LimitSupport:
     share_within: float
     frontier: float
     """mean of the five best returns within the limit; NaN if no trajectory lies within it"""
-    median_return: float
-    """of the trajectories within the limit; NaN if there is none"""
+    median_return: float  # of the trajectories within the limit; NaN if there is none
 
 
 @dataclass(frozen=True)
@@ -92,8 +85,7 @@ class Sample:
     """Some of the trajectories, evenly chosen, to be drawn."""
 
     episode_return: tuple[float, ...]
-    episode_cost: tuple[tuple[float, ...], ...]
-    """a value per constraint for each trajectory"""
+    episode_cost: tuple[tuple[float, ...], ...]  # a value per constraint for each trajectory
 
 
 @dataclass(frozen=True)
@@ -103,11 +95,9 @@ class Inspection:
     fingerprint: str
     num_trajectories: int
     num_steps: int
-    num_left_out: int
-    """unfinished trajectories"""
+    num_left_out: int  # unfinished trajectories
     cost_discount: float
-    length: dict[str, float]
-    """min, median and max of the episodes, in steps"""
+    length: dict[str, float]  # min, median and max of the episodes, in steps
     episode_return: Distribution
     constraints: tuple[ConstraintSupport, ...]
     limits: tuple[LimitSupport, ...]

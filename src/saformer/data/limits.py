@@ -82,8 +82,7 @@ class Frontier:
 
     best: float
     """mean of the five best stored returns within the limit; NaN if it holds no trajectory"""
-    worst: float
-    """the lowest stored return"""
+    worst: float  # the lowest stored return
 
     def share(self, earned: float, *, cap: float = 1.25) -> float:
         """How far from worst to best a return lies, capped above."""
@@ -107,8 +106,7 @@ class FrontierCurve:
     """rising; from each of these limits on, up to the next, the frontier is the entry of `best` at
     the same index"""
     best: tuple[float, ...]
-    worst: float
-    """the lowest stored return"""
+    worst: float  # the lowest stored return
 
     def __post_init__(self) -> None:
         if len(self.cost) != len(self.best) or not self.cost:

@@ -30,16 +30,12 @@ class RelabelledStore:
     store: TrajectoryStore
     criteria: tuple[CostCriterion, ...]
     cost_discount: float
-    cost: Floats
-    """[steps, C] of each step, undiscounted"""
+    cost: Floats  # [steps, C] of each step, undiscounted
     cost_to_go: Floats
     """[steps, C] still to come, this step included, counted from the start of the episode"""
-    return_to_go: Floats
-    """[steps] reward still to come, this step included"""
-    episode_cost: Doubles
-    """[N, C] what each trajectory cost: the limit token D it is trained with"""
-    episode_return: Doubles
-    """[N] what each trajectory earned, undiscounted"""
+    return_to_go: Floats  # [steps] reward still to come, this step included
+    episode_cost: Doubles  # [N, C] what each trajectory cost: the limit token D it is trained with
+    episode_return: Doubles  # [N] what each trajectory earned, undiscounted
     num_left_out: int
     """unfinished trajectories that were left out: what was still to come is unknown"""
     cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False)

@@ -56,25 +56,16 @@ class WindowTable:
     Later writes are in place: recorded updates read the tensors where they lie.
     """
 
-    cost_to_go: Tensor
-    """[steps, C]"""
-    return_to_go: Tensor
-    """[steps, 1]"""
-    state: Tensor
-    """[stored steps, S]"""
-    action: Tensor
-    """[stored steps, A]"""
+    cost_to_go: Tensor  # [steps, C]
+    return_to_go: Tensor  # [steps, 1]
+    state: Tensor  # [stored steps, S]
+    action: Tensor  # [stored steps, A]
     low: Tensor
-    high: Tensor
-    """[A] bounds that actions are clamped to"""
-    limit: Tensor
-    """[N, C] what each trajectory cost"""
-    start: Tensor
-    """[N] its first step, rising"""
-    last: Tensor
-    """[N] its last step"""
-    shift: Tensor
-    """[N] how much further its states and actions are stored"""
+    high: Tensor  # [A] bounds that actions are clamped to
+    limit: Tensor  # [N, C] what each trajectory cost
+    start: Tensor  # [N] its first step, rising
+    last: Tensor  # [N] its last step
+    shift: Tensor  # [N] how much further its states and actions are stored
 
     def windows(self, starts: Tensor, offsets: Tensor) -> WindowBatch:
         """The windows of the steps at `offsets` [K] from each of `starts` [B]."""

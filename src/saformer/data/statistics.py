@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-ROUNDING = 1e-9
-"""Relative difference below which sums of float32 values count as the same."""
+ROUNDING = 1e-9  # Relative difference below which sums of float32 values count as the same
 
 
 def correlation(first: ArrayLike, second: ArrayLike) -> float:

@@ -23,10 +23,8 @@ class EnvironmentSpec:
 
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
-    horizon: int
-    """longest possible episode in steps"""
-    identifier: str | None = None
-    """Gymnasium id, as in "Hopper-v5" """
+    horizon: int  # longest possible episode in steps
+    identifier: str | None = None  # Gymnasium id, as in "Hopper-v5"
     arguments: dict[str, Any] = field(default_factory=dict)
     """what `gymnasium.make` is given beside the id"""
 
@@ -64,8 +62,7 @@ class TrajectoryStore:
     """names of the criteria that this data is judged by, unless others are asked for"""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """how the data came about: source, seeds, versions"""
-    path: Path | None = None
-    """the folder that the columns lie in, if they are on disk"""
+    path: Path | None = None  # the folder that the columns lie in, if they are on disk
 
     @classmethod
     def of(

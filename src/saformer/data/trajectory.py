@@ -20,14 +20,10 @@ DIGEST_BYTES = 16
 class Trajectory:
     """T steps of one episode. Neither `terminated` nor `truncated`: the recording broke off."""
 
-    state: Floats
-    """[T, S] before each action"""
-    action: Floats
-    """[T, A]"""
-    reward: Floats
-    """[T]"""
-    final_state: Floats
-    """[S] after the last action"""
+    state: Floats  # [T, S] before each action
+    action: Floats  # [T, A]
+    reward: Floats  # [T]
+    final_state: Floats  # [S] after the last action
     terminated: bool
     truncated: bool
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)

@@ -20,22 +20,14 @@ from saformer.data.sampling import WindowSampler, concatenate_samplers, offsets_
 class TransitionBatch:
     """B single steps and where each led. Of an episode's two ends, only one ends its values."""
 
-    state: Tensor
-    """[B, S]"""
-    action: Tensor
-    """[B, A]"""
-    reward: Tensor
-    """[B, 1]"""
-    cost: Tensor
-    """[B, C] of this step, undiscounted."""
-    next_state: Tensor
-    """[B, S]"""
-    terminated: Tensor
-    """[B] bool"""
-    truncated: Tensor
-    """[B] bool"""
-    timestep: Tensor
-    """[B] int64, counted from the start of the episode."""
+    state: Tensor  # [B, S]
+    action: Tensor  # [B, A]
+    reward: Tensor  # [B, 1]
+    cost: Tensor  # [B, C] of this step, undiscounted
+    next_state: Tensor  # [B, S]
+    terminated: Tensor  # [B] bool
+    truncated: Tensor  # [B] bool
+    timestep: Tensor  # [B] int64, counted from the start of the episode
     initial_state: Tensor
     """[B, S] how other episodes began, each with equal chance: a limit per episode holds there"""
 

@@ -20,10 +20,8 @@ CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 SUFFIXES = CSV_SUFFIXES + PARQUET_SUFFIXES
 CSV_BLOCK_BYTES = 2 << 20  # some dozens are read ahead
 PARQUET_BATCH_ROWS = 1 << 16
-ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")
-"""How a date ends that has a time zone."""
-NANOSECONDS = re.compile(r"\.\d{7,}")
-"""How a date goes on that is finer than a microsecond."""
+ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")  # How a date ends that has a time zone
+NANOSECONDS = re.compile(r"\.\d{7,}")  # How a date goes on that is finer than a microsecond
 TRUE, FALSE = {"1", "1.0", "true", "t", "yes", "y"}, {"0", "0.0", "false", "f", "no", "n", ""}
 Bools = NDArray[np.bool_]
 
@@ -33,16 +31,13 @@ class LogBlock:
     """Some consecutive rows of one file."""
 
     file: Path
-    first_row: int
-    """index of the first row in its file; the row after the header is 1"""
-    values: dict[str, NDArray[np.float64]]
-    """[n] numbers by column, NaN where a value is missing"""
+    first_row: int  # index of the first row in its file; the row after the header is 1
+    values: dict[str, NDArray[np.float64]]  # [n] numbers by column, NaN where a value is missing
     terminated: Bools
     truncated: Bools
     episode: NDArray[np.object_] | None
     """[n] what the episode column says, as text; None where it says nothing"""
-    time: NDArray[np.float64] | None
-    """[n] seconds"""
+    time: NDArray[np.float64] | None  # [n] seconds
     begins: Bools = field(default_factory=lambda: np.empty(0, dtype=bool))
     """[n] where another episode begins"""
     index: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))

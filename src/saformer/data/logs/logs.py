@@ -23,8 +23,7 @@ class Logs:
     """Log files, how to read them, and what a survey says of them."""
 
     files: tuple[Path, ...]
-    mapping: LogMapping
-    """resolved"""
+    mapping: LogMapping  # resolved
     survey: LogSurvey
 
     def source(self, *, drop_faulty: bool = False) -> Source:

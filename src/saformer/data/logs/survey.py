@@ -16,10 +16,8 @@ from saformer.data.logs.mapping import LogMapping
 from saformer.data.sources.rows import STAND_IN
 
 UNUSABLE = "values that are missing, infinite or too large"
-LARGEST = float(np.finfo(np.float32).max)
-"""What a store can hold."""
-LONG_PAUSE = 1.5
-"""A step that took this many times as long as usual counts as a gap."""
+LARGEST = float(np.finfo(np.float32).max)  # What a store can hold
+LONG_PAUSE = 1.5  # A step that took this many times as long as usual counts as a gap
 
 
 @dataclass
@@ -39,23 +37,17 @@ class LogSurvey:
     mapping: LogMapping
     files: tuple[Path, ...]
     num_rows: int = 0
-    lengths: list[int] = field(default_factory=list)
-    """steps of each episode"""
+    lengths: list[int] = field(default_factory=list)  # steps of each episode
     columns: dict[str, ColumnSurvey] = field(default_factory=dict)
     num_duplicates: int = 0
     num_pauses: int = 0
     num_backward: int = 0
-    num_restarts: int = 0
-    """times that a clock which runs backwards began another episode"""
+    num_restarts: int = 0  # times that a clock which runs backwards began another episode
     time: ColumnSurvey = field(default_factory=ColumnSurvey)
-    num_unmarked: int = 0
-    """episodes without a mark at their end, where other ends are marked"""
-    num_unnamed: int = 0
-    """episodes whose rows have nothing in the episode column"""
-    usual_step: float | None = None
-    """seconds"""
-    repeated: list[str] = field(default_factory=list)
-    """episodes whose rows lie apart"""
+    num_unmarked: int = 0  # episodes without a mark at their end, where other ends are marked
+    num_unnamed: int = 0  # episodes whose rows have nothing in the episode column
+    usual_step: float | None = None  # seconds
+    repeated: list[str] = field(default_factory=list)  # episodes whose rows lie apart
     faulty: dict[int, str] = field(default_factory=dict)
     """index of each episode that cannot be used, and the first reason why"""
 

@@ -21,18 +21,14 @@ STAND_IN = (
 class Rows:
     """Consecutive steps of a recording; episodes may begin and end anywhere among them."""
 
-    state: Array
-    """[n, S]"""
-    action: Array
-    """[n, A]"""
-    reward: Array
-    """[n]"""
+    state: Array  # [n, S]
+    action: Array  # [n, A]
+    reward: Array  # [n]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     begins: NDArray[np.bool_]
     """[n] where another episode begins, whether or not the one before was marked as ended"""
-    next_state: Array | None = None
-    """[n, S] where it was recorded"""
+    next_state: Array | None = None  # [n, S] where it was recorded
     columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -75,8 +71,7 @@ class Cutter:
     """an episode that was not marked as ended after this many steps was ended by the clock"""
     ends_are_complete: bool = False
     """an episode without any mark at its end was recorded whole (truncated), not broken off"""
-    num_cut_at_horizon: int = 0
-    """episodes that had no mark where the horizon ended them"""
+    num_cut_at_horizon: int = 0  # episodes that had no mark where the horizon ended them
 
     def cut(self, blocks: Iterable[Rows]) -> Iterator[Trajectory]:
         """The trajectories in these rows, in their order. The last one is unfinished unless it is

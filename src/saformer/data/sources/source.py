@@ -39,8 +39,7 @@ class Source:
     """Trajectories from elsewhere, read on demand."""
 
     trajectories: Callable[[], Iterable[Trajectory]]
-    num_steps: int
-    """rows to be read, for a progress bar"""
+    num_steps: int  # rows to be read, for a progress bar
     hints: EnvironmentHints
     provenance: Mapping[str, Any]
     criteria: tuple[str, ...] = ("torque",)
