@@ -31,12 +31,17 @@ class Affordable:
     ) -> None:
         self.criteria = tuple(criteria)
         for criterion in self.criteria:
-            require_action_alone(criterion)
+            if not criterion.reads_action_alone:
+                read = ", ".join(sorted(criterion.reads - {"action"}))
+                raise ValueError(
+                    f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so "
+                    "what an action costs is known only once it was taken. A shield needs costs of "
+                    'the action alone, such as torque, energy or "abs(action[0])"; judge this '
+                    "policy without it"
+                )
         self._low, self._high = np.asarray(low, np.float32), np.asarray(high, np.float32)
-        self.cheapest = self._cheapest()
-        """[A] the cheapest action within bounds that was found"""
-        self.least = self.cost(self.cheapest)
-        """[C] what it costs"""
+        self.cheapest = self._cheapest()  # [A] within bounds
+        self.least = self.cost(self.cheapest)  # [C]
 
     def cost(self, action: Floats) -> Doubles:
         """[..., A] -> [..., C]."""
@@ -60,11 +65,8 @@ class Affordable:
         return executed, cost, over
 
     def _nearest(self, action: Floats, cost: Doubles, allowed: Doubles) -> Floats:
-        """The action scaled towards the cheapest one: as a whole, then each entry back as far as
-        costs allow.
-
-        Without the second part, one exhausted constraint would still entries that cost it nothing.
-        """
+        """The action scaled towards the cheapest one as a whole, then each entry back as far as
+        costs allow: else one exhausted constraint would still entries that cost it nothing."""
         nothing, guesses = np.zeros(action.shape), self._guesses(cost, allowed)
         scale = self._raised(action, nothing, slice(None), allowed, guesses=guesses, close=CLOSE**2)
         if len(self.criteria) > 1:
@@ -76,8 +78,7 @@ class Affordable:
         return self._scaled(action, scale)
 
     def _guesses(self, cost: Doubles, allowed: Doubles) -> Doubles:
-        """Scales [L, 6] just about those that would do if costs grew with the action, or with its
-        square."""
+        """[L, 6] scales near the ones for costs that grow with the action, or with its square."""
         above, spare = np.maximum(cost - self.least, CLOSE**2), np.maximum(allowed - self.least, 0)
         room = np.minimum(spare / above, 1).min(-1)[:, None]
         about, beyond = np.array([1 - CLOSE / 4, 1, 1 + CLOSE / 4]), np.array([0, 0, CLOSE**2])
@@ -95,11 +96,7 @@ class Affordable:
         close: float,
     ) -> Doubles:
         """The scale [L, A] with these entries raised towards 1 as far as is affordable, or by
-        `close` less.
-
-        The lower end of the stretch in question is always affordable: the scale that was given, or
-        one that was tried.
-        """
+        `close` less. The lower end of the stretch in question is always affordable."""
         lanes = np.arange(len(action))
         low, high = np.zeros(len(action)), np.ones(len(action))
         for attempt in range(NUM_ROUNDS):
@@ -146,14 +143,3 @@ class Affordable:
                 around = np.clip([best - 1, best + 1], 0, NUM_POINTS - 1)
                 left, right = (float(bound) for bound in tried[around, entry])
         return action
-
-
-def require_action_alone(criterion: CostCriterion) -> None:
-    """ValueError if what an action costs is known only after it was taken."""
-    if not criterion.reads_action_alone:
-        read = ", ".join(sorted(criterion.reads - {"action"}))
-        raise ValueError(
-            f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so what "
-            "an action costs is known only once it was taken. A shield needs costs of the action "
-            'alone, such as torque, energy or "abs(action[0])"; judge this policy without it'
-        )

@@ -74,8 +74,7 @@ class Expression:
 
 
 def parse_expression(text: str) -> Expression:
-    """Read an expression; ValueError says what was not understood, where, and what could stand
-    there."""
+    """Read an expression; ValueError says what was not understood, where, and what could be."""
     compiler = _Compiler(text)
     try:
         evaluate = compiler.compile(compiler.tree())
@@ -96,8 +95,7 @@ class _Compiler:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.reads: set[str] = set()
-        """parts and columns named so far"""
+        self.reads: set[str] = set()  # parts and columns named so far
 
     def tree(self) -> ast.expr:
         """The text parsed, if it is not too large; any node may be in it."""
@@ -165,8 +163,7 @@ class _Compiler:
 
     def constant(self, node: ast.Constant) -> Evaluate:
         if not isinstance(node.value, bool | int | float):
-            rule = "only numbers and True or False are constants; text belongs into column(...)"
-            raise self.refusal(rule, node)
+            raise self.refusal("constants are numbers, True or False; text is for column()", node)
         if not abs(node.value) <= MAX_NUMBER:
             raise self.refusal(f"numbers go up to {MAX_NUMBER:g}", node)
         value = Value(np.array([node.value], dtype=np.float64))
@@ -180,28 +177,24 @@ class _Compiler:
             advice = f"call it, or write column({name!r}) for a column of that name"
             raise self.refusal(f"it is a function: {advice}", node)
         if _is_dunder(name) or not self._part(node).isascii():
-            rule = "names are made of plain letters, digits and inner underscores"
-            raise self.refusal(rule, node)
+            raise self.refusal("names are plain letters, digits and inner underscores", node)
         return self._read(name)
 
     def binary(self, node: ast.BinOp) -> Evaluate:
         operator, operands = type(node.op), [node.left, node.right]
         if operator is ast.Pow:
-            return self._power(node)
+            exponent = _literal(node.right)
+            if exponent is None or not abs(exponent) <= MAX_EXPONENT:
+                raise self.refusal(
+                    f"exponents go from -{MAX_EXPONENT} to {MAX_EXPONENT}", node.right
+                )
+            return self._apply(lambda base: np.power(base, float(exponent)), [node.left], node)
         if operator in LOGIC:
             self._require_truth(operands)
             return self._apply(LOGIC[operator], operands, node)
         if operator not in ARITHMETIC:
-            rule = "the operators are + - * / % ** and, between truth values, & |"
-            raise self.refusal(rule, node)
+            raise self.refusal("the operators are + - * / % **, and & | for truth values", node)
         return self._apply(ARITHMETIC[operator], operands, node)
-
-    def _power(self, node: ast.BinOp) -> Evaluate:
-        exponent = _literal(node.right)
-        if exponent is None or not abs(exponent) <= MAX_EXPONENT:
-            rule = f"an exponent is a number from -{MAX_EXPONENT} to {MAX_EXPONENT}"
-            raise self.refusal(rule, node.right)
-        return self._apply(lambda base: np.power(base, float(exponent)), [node.left], node)
 
     def unary(self, node: ast.UnaryOp) -> Evaluate:
         operator = type(node.op)
@@ -214,12 +207,10 @@ class _Compiler:
         return self._apply(LOGIC[operator], [node.operand], node)
 
     def _require_truth(self, nodes: list[ast.expr]) -> None:
-        """& | ~ bind tighter than comparisons: "a > 1 & b > 2" would mean something that nobody
-        meant."""
+        """& | ~ bind tighter than comparisons: "a > 1 & b > 2" would mean what nobody meant."""
         for node in nodes:
             if not _is_truth(node):
-                rule = "& | ~ go with comparisons in brackets, as in (a > 1) & (b > 2)"
-                raise self.refusal(rule, node)
+                raise self.refusal("& | ~ join brackets, as in (a > 1) & (b > 2)", node)
 
     def logic(self, node: ast.BoolOp) -> Evaluate:
         return self._apply(_folded(LOGIC[type(node.op)]), node.values, node)
@@ -241,29 +232,28 @@ class _Compiler:
     def subscript(self, node: ast.Subscript) -> Evaluate:
         is_joint = isinstance(node.value, ast.Name) and node.value.id == "torque"
         evaluate = self._shorthand(JOINT_TORQUES) if is_joint else self.compile(node.value)
-        is_slice, text = isinstance(node.slice, ast.Slice), self._part(node)
-        index = self._slice(node.slice) if is_slice else self._index(node.slice)
+        index, text = self._index(node.slice), self._part(node)
         return lambda step: values.pick(evaluate(step), index, text)
 
-    def _slice(self, node: Any) -> slice:
-        bounds = (node.lower, node.upper, node.step)
-        lower, upper, step = (None if bound is None else self._index(bound) for bound in bounds)
-        if step == 0:
-            raise self.refusal("a slice cannot advance by 0", node)
-        return slice(lower, upper, step)
-
-    def _index(self, node: ast.expr) -> int:
+    def _index(self, node: ast.expr) -> int | slice:
+        if isinstance(node, ast.Slice):
+            bounds = (node.lower, node.upper, node.step)
+            lower, upper, step = (None if bound is None else self._index(bound) for bound in bounds)
+            if step == 0:
+                raise self.refusal("a slice cannot advance by 0", node)
+            return slice(lower, upper, step)
         index = _literal(node)
         if not isinstance(index, int):
-            rule = "entries are picked by whole numbers, as in state[0], state[-1] or action[0:2]"
-            raise self.refusal(rule, node)
+            raise self.refusal("indices are whole numbers, as in state[-1], action[0:2]", node)
         return index
 
     def call(self, node: ast.Call) -> Evaluate:
         if node.keywords:
             raise self.refusal("arguments have no keywords", node)
         if isinstance(node.func, ast.Attribute):
-            return self._method(node, node.func)
+            if node.func.attr not in METHODS or node.args:
+                raise self.refusal(f"the methods are {METHODS_AS_WRITTEN}, without arguments", node)
+            return self._reduce(REDUCTIONS[node.func.attr], node.func.value, node)
         name = node.func.id if isinstance(node.func, ast.Name) else None
         if name == "column":
             return self._column(node)
@@ -279,14 +269,9 @@ class _Compiler:
             raise self.refusal(f"{hint}The functions are {', '.join(CALLABLE)}", node.func)
         num_arguments, function = FUNCTIONS[name]
         if len(node.args) != num_arguments:
-            counts = f"{num_arguments} arguments, not {len(node.args)}"
-            raise self.refusal(f"{name} takes {counts}", node)
+            given = len(node.args)
+            raise self.refusal(f"{name} takes {num_arguments} arguments, not {given}", node)
         return self._apply(function, node.args, node)
-
-    def _method(self, node: ast.Call, called: ast.Attribute) -> Evaluate:
-        if called.attr not in METHODS or node.args:
-            raise self.refusal(f"the methods are {METHODS_AS_WRITTEN}, without arguments", node)
-        return self._reduce(REDUCTIONS[called.attr], called.value, node)
 
     def _column(self, node: ast.Call) -> Evaluate:
         first = node.args[0] if len(node.args) == 1 else None

@@ -7,8 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -71,8 +70,7 @@ def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
 
     That is "torque", "torque[0]", "energy", the name of a logged column, an expression over the
     step and its columns, or "module:function" for a Python function Step -> cost. The last one runs
-    code, so texts out of files that were made elsewhere are to be read with `trusted=False`, which
-    refuses it.
+    code: read texts that were made elsewhere with `trusted=False`, which refuses it.
     """
     text = text.strip()
     if text == torque.name:
@@ -90,11 +88,14 @@ def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
 
 
 def _of_function(text: str, module: str, name: str) -> CostCriterion:
+    folder = os.getcwd()
+    sys.path.insert(0, folder)  # as `python -m` has it
     try:
-        with _current_folder_importable():
-            function = getattr(importlib.import_module(module), name, None)
+        function = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise ValueError(f"criterion {text!r}: {module!r} cannot be imported: {error}") from error
+    finally:
+        sys.path.remove(folder)
     if isinstance(function, CostCriterion):
         return replace(function, name=text)
     if not callable(function):
@@ -106,17 +107,6 @@ def _of_function(text: str, module: str, name: str) -> CostCriterion:
         expected = 'a set of names is expected, as in {"state"}'
         raise ValueError(f"criterion {text!r}: reads is {reads!r}; {expected}")
     return CostCriterion(text, function, frozenset(reads))
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """As `python -m` has it."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 def _checked(quantity: str) -> str:

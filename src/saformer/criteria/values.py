@@ -109,18 +109,9 @@ def excess(x: Doubles, bound: Doubles) -> Doubles:
     return np.maximum(x - bound, 0.0)
 
 
-def clipped(x: Doubles, low: Doubles, high: Doubles) -> Doubles:
-    return np.minimum(np.maximum(x, low), high)
-
-
 def beyond(x: Doubles, low: Doubles, high: Doubles) -> Doubles:
     """1 where x lies below low or above high."""
     return either(comparison(np.less)(x, low), comparison(np.greater)(x, high))
-
-
-def norm(x: Doubles, *, axis: int, keepdims: bool) -> Doubles:
-    length: Doubles = np.sqrt(np.sum(x**2, axis=axis, keepdims=keepdims))
-    return length
 
 
 FUNCTIONS: dict[str, tuple[int, Callable[..., Doubles]]] = {
@@ -130,7 +121,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Doubles]]] = {
     "minimum": (2, np.minimum),
     "maximum": (2, np.maximum),
     "above": (2, excess),
-    "clip": (3, clipped),
+    "clip": (3, np.clip),
     "outside": (3, beyond),
     "where": (3, choice),
 }
@@ -140,6 +131,6 @@ REDUCTIONS: dict[str, Callable[..., Doubles]] = {
     "mean": np.mean,
     "max": np.max,
     "min": np.min,
-    "norm": norm,
+    "norm": np.linalg.norm,
 }
 """Functions of a vector's entries together."""

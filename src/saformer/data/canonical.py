@@ -1,5 +1,4 @@
-"""Frozen facts of the canonical builds: the frontier that policies are judged by, whoever built the
-data."""
+"""Frozen facts of the canonical builds: policies are judged by them, whoever built the data."""
 
 from __future__ import annotations
 

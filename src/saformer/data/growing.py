@@ -68,8 +68,7 @@ class GrowingSampler:
         return self._old.num_steps + self._num_new_steps
 
     def append(self, data: RelabelledStore, *, unspent: ArrayLike = 0.0) -> None:
-        """Draw from these trajectories too, from the next batch on; of what they were promised,
-        they did not spend so much [C]."""
+        """Draw from these trajectories too; `unspent` [C] is what was promised less their cost."""
         store, table, room, device = data.store, self._new, self._room, self.device
         trajectories = slice(self.num_trajectories, self.num_trajectories + len(store))
         steps = slice(self._num_new_steps, self._num_new_steps + store.num_steps)
@@ -94,8 +93,7 @@ class GrowingSampler:
         self.favour(range(self.num_trajectories))
 
     def favour(self, indices: Sequence[int]) -> None:
-        """Draw half of the new windows from the trajectories at these indices, in the order in
-        which they were appended."""
+        """Draw half of the new windows from these trajectories, counted as they were appended."""
         repeated = torch.arange(len(self._favoured)) % len(indices)
         self._favoured.copy_(torch.tensor(list(indices))[repeated])
 

@@ -34,11 +34,8 @@ class Limit:
 
 
 def parse_limit(text: str, data: Totals) -> Limit:
-    """A limit from "4300" (in units of the cost), "p10" (a percentile of the data), or one of these
-    per constraint.
-
-    "p20,350" sets two constraints. A limit outside the data's range is accepted with a warning.
-    """
+    """A limit from "4300" (in units of the cost), "p10" (a percentile of the data) or, for two
+    constraints, "p20,350". One outside the data's range is accepted with a warning."""
     parts, num_constraints = text.split(","), data.episode_cost.shape[1]
     if len(parts) == 1:
         parts = parts * num_constraints
@@ -70,8 +67,7 @@ def _value(text: str, costs: Doubles) -> float:
 
 
 def thresholds(data: Totals) -> tuple[dict[str, float], ...]:
-    """One row of the paper's threshold table per constraint: {"min": ..., "p10": ..., "max":
-    ...}."""
+    """One row of the paper's threshold table per constraint: {"min": ..., ..., "max": ...}."""
     rows = np.percentile(data.episode_cost, list(THRESHOLDS.values()), axis=0).T
     return tuple(dict(zip(THRESHOLDS, row.tolist(), strict=True)) for row in rows)
 

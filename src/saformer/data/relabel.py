@@ -46,8 +46,7 @@ class RelabelledStore:
         return self.store.environment
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> RelabelledStore:
-        """The trajectories where `keep` [N] is True, or at these indices, as often as they are
-        named."""
+        """The trajectories where `keep` [N] is True, or at these indices, which may repeat."""
         store, indices = self.store.filter(keep), np.arange(len(self.store))[keep]
         # A step's row here is its row in the view, shifted as far as its trajectory's start was.
         shifts = self.store.starts[indices] - store.starts
@@ -66,10 +65,8 @@ class RelabelledStore:
 def cached_on_data(
     function: Callable[[RelabelledStore], Result],
 ) -> Callable[[RelabelledStore], Result]:
-    """Keep each result in the data's own cache, so that runs of several seeds and limits share it.
-
-    Nobody may write to a result.
-    """
+    """Keep results in the data's own cache: runs of several seeds and limits share them, and nobody
+    may write to them."""
     key = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)

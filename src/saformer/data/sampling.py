@@ -90,11 +90,9 @@ class WindowTable:
 
 
 class WindowSampler:
-    """Draws windows of K steps that begin at any step with equal chance and are padded at their
-    end.
+    """Draws windows of K steps: any first step with equal chance, padded at the episode's end.
 
-    On a CPU, states and actions stay where the store has them, on disk if need be; on other devices
-    they are copied.
+    On a CPU, states and actions stay where the store has them, on disk if need be.
     """
 
     def __init__(
@@ -124,8 +122,7 @@ class WindowSampler:
         return sampler
 
     def windows(self, starts: Tensor) -> WindowBatch:
-        """The windows that begin at these steps [B], counted over all trajectories laid end to
-        end."""
+        """The windows that begin at these steps [B] of all trajectories laid end to end."""
         return self.table.windows(starts, self.offsets)
 
 
@@ -225,6 +222,7 @@ def concatenate_samplers(parts: Sequence[WindowSampler], dimensions: Dimensions)
     whole.num_steps = firsts.pop()
     unbounded = torch.full((dimensions.action,), torch.inf, device=whole.device)
     pairs = list(zip(tables, firsts, strict=True))
+    unchanged = ("cost_to_go", "return_to_go", "limit", "shift")
     whole.table = WindowTable(
         state=torch.cat([_widened(table.state, dimensions.state) for table in tables]),
         action=torch.cat([_widened(table.action, dimensions.action) for table in tables]),
@@ -232,10 +230,7 @@ def concatenate_samplers(parts: Sequence[WindowSampler], dimensions: Dimensions)
         high=unbounded,
         start=torch.cat([table.start + first for table, first in pairs]),
         last=torch.cat([table.last + first for table, first in pairs]),
-        cost_to_go=torch.cat([table.cost_to_go for table in tables]),
-        return_to_go=torch.cat([table.return_to_go for table in tables]),
-        limit=torch.cat([table.limit for table in tables]),
-        shift=torch.cat([table.shift for table in tables]),
+        **{name: torch.cat([getattr(table, name) for table in tables]) for name in unchanged},
     )
     return whole
 

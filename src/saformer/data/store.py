@@ -113,8 +113,7 @@ class TrajectoryStore:
         return TrajectoryStore.open(path)
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> TrajectoryStore:
-        """A view of the trajectories where `keep` [N] is True, or at these indices. Copies
-        nothing."""
+        """A view, not a copy, of the trajectories where `keep` [N] is True, or at these indices."""
         episodes = {name: np.asarray(values)[keep] for name, values in self.episodes.items()}
         if not len(episodes["length"]):
             raise ValueError(f"no trajectory is left of {len(self)}: at least one must be kept")
@@ -135,8 +134,7 @@ class TrajectoryStore:
         return self.filter(~held_out), self.filter(held_out)
 
     def extend(self, trajectories: Iterable[Trajectory]) -> TrajectoryStore:
-        """This view and new trajectories after it. A store on disk has them on disk when this
-        returns.
+        """This view and new trajectories after it, on disk if the store is.
 
         Nothing that was there is rewritten, and earlier views go on showing what they showed.
         """
@@ -209,8 +207,7 @@ class TrajectoryStore:
         return hashlib.blake2b(digests.data, digest_size=8).hexdigest()
 
     def as_of(self, fingerprint: str) -> TrajectoryStore | None:
-        """A view of what this store held when it had this fingerprint, if it has only grown
-        since."""
+        """A view of the store when it had this fingerprint, if it has only grown since."""
         digest = hashlib.blake2b(digest_size=8)
         for count, row in enumerate(np.ascontiguousarray(self.episodes["digest"]), start=1):
             digest.update(row.data)
@@ -219,8 +216,7 @@ class TrajectoryStore:
         return None
 
     def gather(self, name: str, first: int = 0, stop: int | None = None) -> Array:
-        """A step column of trajectories `first` to `stop`, laid end to end; a slice where they lie
-        so already."""
+        """A step column of trajectories `first` to `stop`, laid end to end; a slice if they are."""
         starts, values = self.episodes["start"][first:stop], self.steps[name]
         stops = starts + self.lengths[first:stop]
         if (starts[1:] == stops[:-1]).all():

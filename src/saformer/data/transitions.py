@@ -35,8 +35,7 @@ class TransitionBatch:
 class TransitionSampler:
     """Draws single steps, each with equal chance, and first states of episodes, likewise.
 
-    A transition is a window of two steps. As for windows, on a CPU states and actions stay where
-    the store has them.
+    A transition is a window of two steps.
     """
 
     def __init__(self, data: RelabelledStore, *, device: torch.device | str = "cpu") -> None:
@@ -64,8 +63,7 @@ class TransitionSampler:
         return steps, torch.randint(count, size, generator=generator, device=device)
 
     def transitions(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
-        """These steps [B], counted over all trajectories laid end to end, and the first states of
-        the trajectories [B] at these indices."""
+        """These steps [B] of all trajectories laid end to end; first states of trajectories [B]."""
         pairs = self._pairs.windows(steps)
         trajectory = torch.searchsorted(self._start, steps, right=True) - 1
         is_last = ~pairs.valid[:, 1]
@@ -84,12 +82,7 @@ class TransitionSampler:
 
 
 class PackedTransitions:
-    """The steps of M models in one batch, each model's behind its neighbour's; all of one size.
-
-    Every model draws from its own data with its own generator, as it would alone. On a GPU all data
-    lie in one table, so that a batch is gathered at once; models may share a sampler, and then
-    share its rows.
-    """
+    """The steps of M models in one batch, as a PackedSampler packs windows; all of one size."""
 
     def __init__(self, samplers: Sequence[TransitionSampler], dimensions: Dimensions) -> None:
         self._samplers = tuple(samplers)
@@ -107,8 +100,7 @@ class PackedTransitions:
     def drawn(
         self, batch_size: int, generators: Sequence[torch.Generator]
     ) -> tuple[Tensor, Tensor]:
-        """[M, B] the steps of a batch, and the trajectories whose first states go with them, each
-        model's counted over its own data."""
+        """[M, B] each: as every model draws them alone, counted over its own data."""
         pairs = zip(self._samplers, generators, strict=True)
         drawn = [sampler.drawn(batch_size, generator) for sampler, generator in pairs]
         steps, begun = zip(*drawn, strict=True)

@@ -6,7 +6,7 @@ import csv
 import glob
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data.logs.mapping import LogMapping
+from saformer.data.sources.source import Progress
 
 CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 SUFFIXES = CSV_SUFFIXES + PARQUET_SUFFIXES
@@ -38,9 +39,8 @@ class LogBlock:
     episode: NDArray[np.object_] | None
     """[n] what the episode column says, as text; None where it says nothing"""
     time: NDArray[np.float64] | None  # [n] seconds
-    begins: Bools = field(default_factory=lambda: np.empty(0, dtype=bool))
-    """[n] where another episode begins"""
-    index: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    begins: Bools = field(default_factory=lambda: np.empty(0, bool))  # [n] another episode begins
+    index: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """[n] of the episode, counted over all files"""
 
     def __len__(self) -> int:
@@ -53,8 +53,7 @@ class LogBlock:
 
 
 def find_files(patterns: Sequence[str | Path]) -> list[Path]:
-    """Log files by name, by pattern ("logs/*.csv") or by folder, each once, in this order and
-    sorted within."""
+    """Log files by name, pattern ("logs/*.csv") or folder, each once, in natural order within."""
     files: list[Path] = []
     for pattern in map(str, patterns):
         path = Path(pattern)
@@ -95,10 +94,7 @@ def header_of(file: Path, mapping: LogMapping) -> list[str]:
 
 
 def read_log(
-    files: Sequence[Path],
-    mapping: LogMapping,
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    files: Sequence[Path], mapping: LogMapping, *, progress: Progress | None = None
 ) -> Iterator[LogBlock]:
     """The rows of all files in blocks; `mapping` is resolved, and `progress` counts files."""
     segmenter = _Segmenter(mapping)
@@ -141,10 +137,9 @@ class _Segmenter:
 
 
 def _read_blocks(file: Path, mapping: LogMapping) -> Iterator[LogBlock]:
-    batches = _parquet_batches if file.suffix.lower() in PARQUET_SUFFIXES else _csv_batches
     row = 1
     try:
-        for batch in batches(file, mapping):
+        for batch in _batches(file, mapping):
             if batch.num_rows:
                 yield _block(file, row, batch, mapping)
                 row += batch.num_rows
@@ -168,10 +163,13 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def _csv_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
-    pyarrow = _arrow()
+def _batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
+    pyarrow, columns = _arrow(), list(mapping.read)
     from pyarrow import csv as arrow_csv
 
+    if file.suffix.lower() in PARQUET_SUFFIXES:
+        yield from _parquet(file).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns)
+        return
     types = dict.fromkeys(mapping.numeric, pyarrow.float64())
     for name in (mapping.episode, mapping.terminated, mapping.truncated):
         if name is not None:
@@ -183,16 +181,11 @@ def _csv_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
         arrow_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
         arrow_csv.ParseOptions(delimiter=_delimiter_of(file, mapping)),
         arrow_csv.ConvertOptions(
-            column_types=types, include_columns=list(mapping.read), strings_can_be_null=True
+            column_types=types, include_columns=columns, strings_can_be_null=True
         ),
     )
     with reader:
         yield from reader
-
-
-def _parquet_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
-    columns = list(mapping.read)
-    yield from _parquet(file).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns)
 
 
 def _parquet(file: Path) -> Any:

@@ -27,8 +27,7 @@ class Logs:
     survey: LogSurvey
 
     def source(self, *, drop_faulty: bool = False) -> Source:
-        """The trajectories. A log with problems is refused, unless the episodes they lie in may be
-        dropped."""
+        """The trajectories. A log with problems is refused, unless faulty episodes may be dropped."""
         mapping, faulty, lengths = self.mapping, self.survey.faulty, self.survey.lengths
         problems = self.survey.problems
         if problems and not drop_faulty:

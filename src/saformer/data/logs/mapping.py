@@ -150,13 +150,13 @@ def _typed(path: str, name: str, value: Any) -> Any:
         return isinstance(entry, int | float) and not isinstance(entry, bool)
 
     if name in SEVERAL:
-        value = (value,) if isinstance(value, str) else value
-        expected, is_valid = "a list of column names", isinstance(value, list | tuple)
-        is_valid = is_valid and all(isinstance(entry, str) for entry in value)
+        value = [value] if isinstance(value, str) else value
+        expected = "a list of column names"
+        is_valid = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
     elif name in ("action_low", "action_high"):
-        value = (value,) if isinstance(value, int | float) else value
-        expected, is_valid = "a list of numbers", isinstance(value, list | tuple)
-        is_valid = is_valid and all(is_number(entry) for entry in value)
+        value = [value] if isinstance(value, int | float) else value
+        expected = "a list of numbers"
+        is_valid = isinstance(value, list) and all(is_number(entry) for entry in value)
     elif name in ("gap", "horizon"):
         expected, is_valid = "a number", is_number(value)
     elif name == "episodes_per_file":

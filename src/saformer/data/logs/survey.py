@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from saformer.data.inspection import length_summary
 from saformer.data.logs.files import LogBlock, read_log
 from saformer.data.logs.mapping import LogMapping
 from saformer.data.sources.rows import STAND_IN
+from saformer.data.sources.source import Progress
 
 UNUSABLE = "values that are missing, infinite or too large"
 LARGEST = float(np.finfo(np.float32).max)  # What a store can hold
@@ -153,10 +154,7 @@ class LogSurvey:
 
 
 def survey(
-    files: Sequence[Path],
-    mapping: LogMapping,
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    files: Sequence[Path], mapping: LogMapping, *, progress: Progress | None = None
 ) -> LogSurvey:
     """Read every file once; `mapping` is resolved, and `progress` counts files."""
     surveyor = _Surveyor(mapping, files)

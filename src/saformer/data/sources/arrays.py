@@ -192,8 +192,7 @@ def _blocks(
 def _extra(
     file: Mapping[str, Any], roles: Mapping[str, str], shapes: Shapes
 ) -> tuple[dict[str, str], list[str]]:
-    """Whatever else has a row per step (`infos/*`), as {column: name in the file}, and what cannot
-    be a column."""
+    """{column: name} of what else has a row per step (`infos/*`), and what cannot be a column."""
     num_rows, used = shapes[roles["state"]][0], set(roles.values())
     columns, left_out = {}, []
     for name, shape in shapes.items():

@@ -64,8 +64,7 @@ class Rows:
 
 @dataclass
 class Cutter:
-    """Cuts rows into trajectories: after a row marked as the last, before a row that begins an
-    episode."""
+    """Cuts rows into trajectories: after a last row, and before one that begins an episode."""
 
     horizon: int | None = None
     """an episode that was not marked as ended after this many steps was ended by the clock"""
@@ -74,8 +73,7 @@ class Cutter:
     num_cut_at_horizon: int = 0  # episodes that had no mark where the horizon ended them
 
     def cut(self, blocks: Iterable[Rows]) -> Iterator[Trajectory]:
-        """The trajectories in these rows, in their order. The last one is unfinished unless it is
-        marked."""
+        """The trajectories in these rows. The last one is unfinished unless it is marked."""
         pending: list[Rows] = []
         for block in blocks:
             for piece in block.pieces():
