@@ -69,10 +69,10 @@ class Shield:
             self._begin(len(self.budget.limit))
         rows = self._rows(lanes)
         self._spent[rows], self._num_steps[rows] = 0, 0
-        limit, needed = self._limit(rows), self._affordable.least * self._weights(rows)[1]
-        for lane, constraint in np.argwhere(limit * (1 + ROUNDING) < needed):
+        limits, needed = self._limit(rows), self._affordable.least * self._weights(rows)[1]
+        for lane, constraint in np.argwhere(limits * (1 + ROUNDING) < needed):
             raise ValueError(
-                f"a limit of {limit[lane, constraint]:g} cannot be kept: even the cheapest action "
+                f"a limit of {limits[lane, constraint]:g} cannot be kept: even the cheapest action "
                 f"costs {self._least} a step ({self._names}), {needed[lane, constraint]:g} over "
                 f"{self._horizon} steps; raise the limit"
             )

@@ -82,8 +82,9 @@ class Affordable:
         above, spare = np.maximum(cost - self.least, CLOSE**2), np.maximum(allowed - self.least, 0)
         room = np.minimum(spare / above, 1).min(-1)[:, None]
         about, beyond = np.array([1 - CLOSE / 4, 1, 1 + CLOSE / 4]), np.array([0, 0, CLOSE**2])
-        guesses = [room * about + beyond, np.sqrt(room) * about + beyond]
-        return np.minimum(np.concatenate(guesses, axis=1), 1)
+        near = [room * about + beyond, np.sqrt(room) * about + beyond]
+        guesses: Doubles = np.minimum(np.concatenate(near, axis=1), 1)
+        return guesses
 
     def _raised(
         self,

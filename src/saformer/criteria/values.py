@@ -58,9 +58,8 @@ def pick(value: Value, index: int | slice, text: str) -> Value:
     """An entry of each step's vector, or some of them."""
     if value.size is None:
         raise ValueError(f"{text!r} picks from a vector, but it is given one number per step")
-    is_entry = isinstance(index, int)
-    bounds = [index] if is_entry else [index.start, index.stop]
-    highest = value.size - 1 if is_entry else value.size
+    bounds = [index] if isinstance(index, int) else [index.start, index.stop]
+    highest = value.size - 1 if isinstance(index, int) else value.size
     if any(bound is not None and not -value.size <= bound <= highest for bound in bounds):
         entries = f"there are {value.size} entries, numbered from 0"
         raise ValueError(f"{text!r} is out of range: {entries}")

@@ -127,8 +127,9 @@ class GrowingSampler:
 
     def _new_starts(self, count: int, generator: torch.Generator) -> Tensor:
         """The first half anywhere, the others anywhere in favoured trajectories."""
-        how = {"dtype": torch.float64, "generator": generator, "device": self.device}
-        drawn, which = torch.rand(2, count, **how)
+        drawn, which = torch.rand(
+            2, count, dtype=torch.float64, generator=generator, device=self.device
+        )
         chosen = self._favoured[(which * len(self._favoured)).long()]
         first = self._new.start[chosen]
         length = self._new.last[chosen] - first + 1

@@ -126,7 +126,8 @@ class FrontierCurve:
                 means[cost] = float(np.mean(best))
         before = [None, *means.values()]
         changes = [(c, m) for (c, m), old in zip(means.items(), before, strict=False) if m != old]
-        return cls(*zip(*changes, strict=True), float(returns.min()))
+        rising, bests = zip(*changes, strict=True)
+        return cls(rising, bests, float(returns.min()))
 
     def at(self, limit: float) -> Frontier:
         """The same as `frontier` of the data at this limit."""

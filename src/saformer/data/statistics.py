@@ -15,7 +15,8 @@ def correlation(first: ArrayLike, second: ArrayLike) -> float:
     """Pearson's. NaN if one never changes."""
     if is_constant(first) or is_constant(second):
         return float("nan")
-    return float(np.corrcoef(np.array([first, second], dtype=np.float64))[0, 1])
+    matrix = np.atleast_2d(np.corrcoef(np.array([first, second], dtype=np.float64)))
+    return float(matrix[0, 1])
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike) -> float:

@@ -255,14 +255,16 @@ def _flags(file: Path, name: str, column: Any) -> Bools:
         if text.strip().lower() not in TRUE | FALSE:
             expected = "0 or 1, true or false"
             raise ValueError(f"{file}: column {name!r} holds {text!r}, expected {expected}")
-    meanings: Bools = np.array([text.strip().lower() in TRUE for text in texts], dtype=bool)
-    return meanings[_to_numpy(encoded.indices)]
+    meanings = np.array([text.strip().lower() in TRUE for text in texts], dtype=bool)
+    flags: Bools = meanings[_to_numpy(encoded.indices)]
+    return flags
 
 
 def _texts(column: Any) -> NDArray[np.object_]:
     encoded = column.cast(_arrow().string()).dictionary_encode()
-    texts: NDArray[np.object_] = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-    return texts[_to_numpy(encoded.indices.fill_null(len(texts) - 1))]
+    known = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
+    texts: NDArray[np.object_] = known[_to_numpy(encoded.indices.fill_null(len(known) - 1))]
+    return texts
 
 
 def _seconds(file: Path, name: str, column: Any) -> NDArray[np.float64]:

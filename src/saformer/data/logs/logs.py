@@ -27,7 +27,7 @@ class Logs:
     survey: LogSurvey
 
     def source(self, *, drop_faulty: bool = False) -> Source:
-        """The trajectories. A log with problems is refused, unless faulty episodes may be dropped."""
+        """The trajectories. A log with problems is refused unless it may drop faulty episodes."""
         mapping, faulty, lengths = self.mapping, self.survey.faulty, self.survey.lengths
         problems = self.survey.problems
         if problems and not drop_faulty:
