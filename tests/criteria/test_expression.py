@@ -102,8 +102,10 @@ def test_division_by_zero_is_reported_without_a_warning():
 
 
 @pytest.mark.parametrize(
-    "text", ["speed > 2", "speed != 2", "outside(speed, 0, 1)", "above(speed, 2)", "1 if speed else 0", "not speed",
-             "speed and 1", "0 or speed", "where(speed > 2, 1, 0)", "max(speed, 0)", "clip(speed, 0, 1)",
+    "text", ["speed > 2", "speed != 2", "outside(speed, 0, 1)", "above(speed, 2)",
+    "1 if speed else 0", "not speed",
+             "speed and 1", "0 or speed", "where(speed > 2, 1, 0)", "max(speed, 0)",
+             "clip(speed, 0, 1)",
              "0 < speed < 1"],
 )  # fmt: skip
 def test_what_is_not_known_does_not_pass_for_free(text):

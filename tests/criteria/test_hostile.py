@@ -159,9 +159,12 @@ def test_refusals_teach():
 
 
 TOKENS = (
-    "action", "state", "speed", "column('infos/qpos')", "0", "1", "-", "2.5", "(", ")", "[", "]", ":", ",", ".sum()",
-    ".max()", "abs", "max", "sum", "where", "above", "outside", "**", "2", "+", "*", "/", "%", "<", "==", "&", "|", "~",
-    " and ", " or ", " not ", " if ", " else ", "True", " lambda ", "__import__", "'os'", ".__class__", "@", "=", ":=",
+    "action", "state", "speed", "column('infos/qpos')", "0", "1", "-", "2.5", "(", ")", "[", "]",
+    ":", ",", ".sum()",
+    ".max()", "abs", "max", "sum", "where", "above", "outside", "**", "2", "+", "*", "/", "%",
+    "<", "==", "&", "|", "~",
+    " and ", " or ", " not ", " if ", " else ", "True", " lambda ", "__import__", "'os'",
+    ".__class__", "@", "=", ":=",
     " for ", " in ", "f'{action}'", "{", "}", "\\", "#", "`", " ",
 )  # fmt: skip
 

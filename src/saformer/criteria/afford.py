@@ -73,8 +73,8 @@ class Affordable:
             # most entries can be raised to the end, or not even so little
             little, close = np.full((len(action), 1), 4 * CLOSE), 4 * CLOSE
             for entry in range(action.shape[1]):
-                one = slice(entry, entry + 1)
-                scale = self._raised(action, scale, one, allowed, guesses=little, close=close)
+                entries = slice(entry, entry + 1)
+                scale = self._raised(action, scale, entries, allowed, guesses=little, close=close)
         return self._scaled(action, scale)
 
     def _guesses(self, cost: Doubles, allowed: Doubles) -> Doubles:

@@ -269,8 +269,8 @@ class _Compiler:
             raise self.refusal(f"{hint}The functions are {', '.join(CALLABLE)}", node.func)
         num_arguments, function = FUNCTIONS[name]
         if len(node.args) != num_arguments:
-            given = len(node.args)
-            raise self.refusal(f"{name} takes {num_arguments} arguments, not {given}", node)
+            count = len(node.args)
+            raise self.refusal(f"{name} takes {num_arguments} arguments, not {count}", node)
         return self._apply(function, node.args, node)
 
     def _column(self, node: ast.Call) -> Evaluate:

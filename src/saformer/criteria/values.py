@@ -49,8 +49,8 @@ def elementwise(function: Callable[..., Doubles], values: list[Value], text: str
 def over_entries(function: Callable[..., Doubles], value: Value, text: str) -> Value:
     """Reduce each step's vector to a number."""
     if value.size is None:
-        given = "but it is given one number per step"
-        raise ValueError(f"{text!r} takes a vector's entries together, {given}")
+        problem = "takes a vector's entries together, but it is given one number per step"
+        raise ValueError(f"{text!r} {problem}")
     return Value(function(np.asarray(value.array, dtype=np.float64), axis=-1, keepdims=True))
 
 

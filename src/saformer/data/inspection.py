@@ -178,7 +178,10 @@ def _warnings(
     yield from assumptions.check_size(len(data.store), data.num_left_out)
     yield from assumptions.check_return(data.episode_return)
     for index, constraint in enumerate(constraints):
-        name, own_limits = constraint.criterion, [(one.name, one.values[index]) for one in limits]
+        name, own_limits = (
+            constraint.criterion,
+            [(each.name, each.values[index]) for each in limits],
+        )
         if constraint.cost.percentiles["p100"] > 0:  # else the others would only say so again
             yield from assumptions.check_correlation(name, constraint.correlation)
         yield from assumptions.check_spread(name, constraint.cost.percentiles)
@@ -186,9 +189,9 @@ def _warnings(
             yield from assumptions.check_close_limits(name, own_limits)
             follows = constraint.length_correlation
             yield from assumptions.check_length(name, follows, shortest, longest)
-    yield from assumptions.check_within(
-        [(f"{one.name} = {', '.join(map(rounded, one.values))}", one.num_within) for one in limits]
-    )
+    shown = [f"{limit.name} = {', '.join(map(rounded, limit.values))}" for limit in limits]
+    counts = [limit.num_within for limit in limits]
+    yield from assumptions.check_within(list(zip(shown, counts, strict=True)))
 
 
 def _sample(data: RelabelledStore) -> Sample:

@@ -29,8 +29,8 @@ class Limit:
 
     def __post_init__(self) -> None:
         if not all(np.isfinite(value) and value >= 0 for value in self.values):
-            given = f"{self.name!r} = {self.values}"
-            raise ValueError(f"a limit must be a finite number of at least 0, got {given}")
+            limit = f"{self.name!r} = {self.values}"
+            raise ValueError(f"a limit must be a finite number of at least 0, got {limit}")
 
 
 def parse_limit(text: str, data: Totals) -> Limit:

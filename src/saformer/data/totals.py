@@ -50,10 +50,8 @@ class TotalsAlone:
     def __post_init__(self) -> None:
         num_returns, num_criteria = len(self.episode_return), len(self.criteria)
         if self.episode_cost.shape != (num_returns, num_criteria) or not num_returns:
-            given = f"costs of shape {self.episode_cost.shape}"
-            raise ValueError(
-                f"{given} do not fit {num_returns} returns and {num_criteria} criteria"
-            )
+            counts = f"{num_returns} returns and {num_criteria} criteria"
+            raise ValueError(f"costs of shape {self.episode_cost.shape} do not fit {counts}")
 
 
 def percentiles(

@@ -112,8 +112,8 @@ def _check(parts: dict[str, Floats]) -> None:
     shapes = {"action": (steps, parts["action"].shape[1])}
     for name, shape in {**shapes, "reward": (steps,), "final_state": (num_states,)}.items():
         if parts[name].shape != shape:
-            given = f"{name} has shape {parts[name].shape}"
-            raise ValueError(f"{given}, expected {shape} to match {steps} states")
+            problem = f"{name} has shape {parts[name].shape}, expected {shape}"
+            raise ValueError(f"{problem} to match {steps} states")
     for name, values in parts.items():
         bad = ~np.isfinite(values)
         if bad.any():

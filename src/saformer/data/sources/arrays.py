@@ -245,5 +245,5 @@ def _notes(
     if "next_state" not in roles:
         yield STAND_IN
     if roles.get("terminated") == "dones":
-        taken = "every marked end is taken as terminated"
-        yield f'"dones" does not tell terminated from truncated: {taken}'
+        meaning = "every marked end is taken as terminated"
+        yield f'"dones" does not tell terminated from truncated: {meaning}'
