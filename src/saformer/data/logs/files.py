@@ -234,7 +234,7 @@ def _block(file: Path, row: int, batch: Any, mapping: LogMapping) -> LogBlock:
         {name: _numbers(file, name, batch.column(name)) for name in mapping.numeric},
         flags(mapping.terminated),
         flags(mapping.truncated),
-        None if episode is None else _texts(batch.column(episode)),
+        None if episode is None else _to_numpy(batch.column(episode).cast(_arrow().string())),
         None if time is None else _seconds(file, time, batch.column(time)),
     )
 
@@ -258,13 +258,6 @@ def _flags(file: Path, name: str, column: Any) -> Bools:
     meanings = np.array([text.strip().lower() in TRUE for text in texts], dtype=bool)
     flags: Bools = meanings[_to_numpy(encoded.indices)]
     return flags
-
-
-def _texts(column: Any) -> NDArray[np.object_]:
-    encoded = column.cast(_arrow().string()).dictionary_encode()
-    known = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-    texts: NDArray[np.object_] = known[_to_numpy(encoded.indices.fill_null(len(known) - 1))]
-    return texts
 
 
 def _seconds(file: Path, name: str, column: Any) -> NDArray[np.float64]:
