@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
-from saformer.data.relabel import RelabelledStore, once_for_each
+from saformer.data.relabel import RelabelledStore, cached_on_data
 from saformer.data.sampling import dimensions_of, statistics_of
 from saformer.data.transitions import TransitionBatch
 
@@ -133,7 +133,7 @@ def fresh(make: Callable[[], Made], data: RelabelledStore, config: OneLimit, *, 
     return agent
 
 
-@once_for_each
+@cached_on_data
 def _typical_step(data: RelabelledStore) -> dict[str, Tensor]:
     """The root mean square of rewards [1] and of costs [C]."""
     return {
@@ -142,7 +142,7 @@ def _typical_step(data: RelabelledStore) -> dict[str, Tensor]:
     }
 
 
-@once_for_each
+@cached_on_data
 def _mean_cost_to_go(data: RelabelledStore) -> Tensor:
     """[C] of the data's steps, each counted from itself on, in raw units; undiscounted, for all of
     the horizon."""
