@@ -22,7 +22,7 @@ from benchmarks.decisions import (
     model_of_paper_size,
     policy_at_work,
 )
-from saformer.accelerated.model import fastest
+from saformer.kernels.decisions import fastest
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
 from saformer.core.proposals import draw

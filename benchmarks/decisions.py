@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarks import rooflines
 from benchmarks.rooflines import Ceilings, Work, float32_ceilings
-from saformer.accelerated.model import fastest
+from saformer.kernels.decisions import fastest
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import Prompt

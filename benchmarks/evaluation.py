@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.decisions import decide, latencies, model_of_paper_size
 from benchmarks.measure import Peak, peak_memory
-from saformer.accelerated.model import fastest
+from saformer.kernels.decisions import fastest
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision

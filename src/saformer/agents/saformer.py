@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from saformer.accelerated.model import fastest
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
@@ -16,6 +15,7 @@ from saformer.core.proposals import ActionNoise, ExecutionOptions, PastReturn
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
+from saformer.kernels.decisions import fastest
 from saformer.reserve import Reserve
 
 

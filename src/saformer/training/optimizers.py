@@ -103,7 +103,7 @@ def optimizer_of(
         on_gpu and have_triton(device) and all(p.dtype == torch.float32 for p in phase.parameters)
     ):
         return PlainAdamW(phase, config, num_models=num_models, on_gpu=on_gpu)
-    from saformer.training.fused.adamw import FusedAdamW  # Triton comes with PyTorch for GPUs
+    from saformer.kernels.adamw import FusedAdamW  # Triton comes with PyTorch for GPUs
 
     return FusedAdamW(
         phase.parameters,

@@ -19,12 +19,7 @@ from torch import Tensor, nn
 from saformer.agents.agent import Agent, MovingAverage, Phase
 from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
-from saformer.core.transformer import Trunk
 from saformer.training.packed_layers import gaussians, packed_layer
-
-LONGEST_FUSED_WINDOW = 128
-"""Tokens: fused attention keeps a whole window on the chip."""
-FUSED_WIDTHS = (32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -51,8 +46,7 @@ class PackedAgent:
     """Agents of one kind and one architecture, trained as one. Their own weights are set by
     `unpack`.
 
-    With `fused`, transformer blocks are computed by the kernels of `training.fused`: bfloat16, on a
-    GPU.
+    With `fused`, transformer blocks are computed by the kernels: bfloat16, on a GPU.
     """
 
     def __init__(
@@ -67,7 +61,11 @@ class PackedAgent:
         self.model = _pack([agent.model for agent in agents], self.dimensions)
         device = next(self.model.parameters()).device
         self._seeds = torch.tensor(seeds or [0] * len(agents), device=device)
-        self._moved = _fuse(self.model) if fused else {}
+        self._moved: dict[str, tuple[str, slice]] = {}
+        if fused:
+            from saformer.kernels.training import fuse  # Triton comes with PyTorch for GPUs
+
+            self._moved = fuse(self.model)
         self.model.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
         # an agent's losses read its model: this one reads all of them
         self._as_one = copy.copy(agents[0])
@@ -86,7 +84,7 @@ class PackedAgent:
     def begin_update(self) -> None:
         """What fused transformers drop is a function of the run's seed and of the update."""
         if self._moved:
-            from saformer.training.fused.block import draw_salts
+            from saformer.kernels.launch import draw_salts
 
             draw_salts(
                 self._seeds, self.model.get_buffer("updates"), self.model.get_buffer("salts")
@@ -124,23 +122,6 @@ def but_for_the_limit(config: Any) -> Any:
     return replace(config, limit=()) if getattr(config, "limit", ()) else config
 
 
-def can_be_fused(agent: Agent) -> bool:
-    """Whether all of an agent's transformers suit the fused kernels."""
-    networks: list[Any] = [
-        part for part in agent.model.modules() if isinstance(getattr(part, "trunk", None), Trunk)
-    ]
-    sizes = [
-        (len(network.embedding.layout) * agent.config.window, network.trunk.config)
-        for network in networks
-    ]
-    return bool(networks) and all(
-        tokens <= LONGEST_FUSED_WINDOW
-        and config.width in FUSED_WIDTHS
-        and config.width // config.heads >= 16
-        for tokens, config in sizes
-    )
-
-
 def largest(parts: Sequence[Dimensions]) -> Dimensions:
     """Sizes that hold all of these; costs must agree in number."""
     if len({part.constraints for part in parts}) != 1:
@@ -165,36 +146,3 @@ def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
                 own_name, packed_layer(parts, dimensions, is_gaussian=name in heads)
             )
     return packed
-
-
-def _fuse(model: nn.Module) -> dict[str, tuple[str, slice]]:
-    """Fuse the blocks of every transformer, and say where their parameters went."""
-    from saformer.training.fused.trunk import (
-        FusedEmbedding,
-        FusedTrunk,
-    )  # Triton comes with PyTorch for GPUs
-
-    moved: dict[str, tuple[str, slice]] = {}
-    trunks: list[FusedTrunk] = []
-    embeddings: list[FusedEmbedding] = []
-    for name, trunk in [
-        (name, part) for name, part in model.named_modules() if isinstance(part, Trunk)
-    ]:
-        owner, _, own_name = name.rpartition(".")
-        network: Any = model.get_submodule(owner)
-        trunks.append(FusedTrunk(trunk).train(trunk.training))
-        network.add_module(own_name, trunks[-1])
-        embeddings.append(FusedEmbedding(network.embedding, trunk.drop.p).train(trunk.training))
-        network.add_module("embedding", embeddings[-1])
-        moved |= {
-            f"{name}.{part}": (f"{name}.{tensor}", place)
-            for part, tensor, place in trunks[-1].places()
-        }
-    # the salts of all trunks are drawn at once, so they lie in one tensor
-    salts = torch.cat([trunk.get_buffer("salts") for trunk in trunks])
-    model.register_buffer("salts", salts)
-    each = salts.split([len(trunk.get_buffer("salts")) for trunk in trunks])
-    for fused, embedding, own in zip(trunks, embeddings, each, strict=True):
-        fused.register_buffer("salts", own)
-        embedding.register_buffer("salts", own[0])
-    return moved

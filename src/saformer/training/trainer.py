@@ -13,12 +13,13 @@ from saformer.agents.agent import Agent, Sampler
 from saformer.data.sampling import PackedSampler, WindowSampler
 from saformer.data.transitions import PackedTransitions, TransitionSampler
 from saformer.engine.distributed import Ranks
+from saformer.kernels.precision import set_training_dtype, training_dtype
+from saformer.kernels.sizes import can_fuse
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.optimizers import have_triton, optimizer_of
-from saformer.training.pack import PackedAgent, Slot, can_be_fused
-from saformer.training.precision import set_training_dtype, training_dtype
+from saformer.training.pack import PackedAgent, Slot
 from saformer.training.stack import StackedAgent
 from saformer.training.update import Batches, Learner, Update
 
@@ -322,7 +323,7 @@ def _learner_of(
     to be fused."""
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
-    fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))
+    fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_fuse, agents))
     if len(agents) == 1 and not (fused and config.compile != "off"):
         set_training_dtype(agents[0].model, dtype)
         return agents[0]

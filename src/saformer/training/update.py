@@ -203,11 +203,9 @@ class Update:
                 torch.zeros_like(values),
             )
         if self._has_kernels:
-            from saformer.training.fused.books import (
-                book,
-            )  # one launch where there are seventeen below
+            from saformer.kernels.metrics import add_metrics  # one launch, not seventeen
 
-            book(values, self._sums, self._odd, self._num_good, self._bad)
+            add_metrics(values, self._sums, self._odd, self._num_good, self._bad)
             return
         was_bad = self._bad.clone()
         self._bad.copy_(torch.maximum(was_bad, (~torch.isfinite(values)).any().float()))

@@ -12,8 +12,6 @@ import warnings
 import pytest
 import torch
 
-from saformer.accelerated import model as accelerated
-from saformer.accelerated.model import FusedSaFormer, can_be_fused, fastest
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
@@ -21,6 +19,9 @@ from saformer.core.history import History
 from saformer.core.model import SaFormer
 from saformer.core.proposals import ExecutionOptions
 from saformer.core.transformer import TrunkConfig
+from saformer.kernels import decisions
+from saformer.kernels.decisions import FusedSaFormer, fastest
+from saformer.kernels.sizes import fits_kernels
 from tests.conftest import randomise, tiny_config
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -34,7 +35,7 @@ def found():
     environment = (
         os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
     )
-    command = [sys.executable, "-m", "tests.accelerated.reference"]
+    command = [sys.executable, "-m", "tests.kernels.decision_reference"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -49,39 +50,39 @@ def test_kernels_equal_plain_pytorch(found):
 
 def test_a_cpu_computes_the_plain_model(agent, monkeypatch):
     """Seen to fail when the device does not matter."""
-    monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
+    monkeypatch.setattr(decisions, "fits_kernels", lambda config: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert fastest(agent.model) is agent.model
 
 
 def test_only_what_the_kernels_hold_is_fused():
     """Seen to fail when narrow heads are let through."""
-    assert can_be_fused(TrunkConfig())
-    assert can_be_fused(TrunkConfig(width=32, heads=2))
-    assert not can_be_fused(TrunkConfig(width=48, heads=1))
-    assert not can_be_fused(TrunkConfig(width=256, heads=1))
-    assert not can_be_fused(TrunkConfig(width=32, heads=4))
+    assert fits_kernels(TrunkConfig())
+    assert fits_kernels(TrunkConfig(width=32, heads=2))
+    assert not fits_kernels(TrunkConfig(width=48, heads=1))
+    assert not fits_kernels(TrunkConfig(width=256, heads=1))
+    assert not fits_kernels(TrunkConfig(width=32, heads=4))
 
 
 def test_a_model_of_doubles_is_left_alone(agent, monkeypatch):
     """Seen to fail when the weights' type does not matter."""
-    monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
-    monkeypatch.setattr(accelerated, "_has_kernels", lambda device: True)
-    monkeypatch.setattr(accelerated, "_rehearsed", lambda *sizes: pytest.fail("rehearsed"))
+    monkeypatch.setattr(decisions, "fits_kernels", lambda config: True)
+    monkeypatch.setattr(decisions, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(decisions, "_rehearsed", lambda *sizes: pytest.fail("rehearsed"))
     model = copy.deepcopy(agent.model).double()
     assert fastest(model) is model
 
 
 def test_kernels_that_fail_are_done_without(agent, monkeypatch):
     """A warning of one line. Seen to fail when what a rehearsal finds is ignored."""
-    monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
-    monkeypatch.setattr(accelerated, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(decisions, "fits_kernels", lambda config: True)
+    monkeypatch.setattr(decisions, "_has_kernels", lambda device: True)
 
     def fails(plain):
         raise OSError("no compiler\nand much more")
 
-    monkeypatch.setattr(accelerated, "FusedSaFormer", fails)
-    accelerated._rehearsed.cache_clear()
+    monkeypatch.setattr(decisions, "FusedSaFormer", fails)
+    decisions._rehearsed.cache_clear()
     with pytest.warns(UserWarning, match=r"\(OSError: no compiler\): they are slower$"):
         assert fastest(agent.model) is agent.model
 
@@ -89,16 +90,16 @@ def test_kernels_that_fail_are_done_without(agent, monkeypatch):
 @pytest.mark.parametrize("mistake", [0.01, torch.nan])
 def test_kernels_that_are_wrong_are_done_without(agent, monkeypatch, mistake):
     """Seen to fail when a rehearsal compares nothing."""
-    monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
-    monkeypatch.setattr(accelerated, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(decisions, "fits_kernels", lambda config: True)
+    monkeypatch.setattr(decisions, "_has_kernels", lambda device: True)
 
     def wrong(plain):
         other = copy.deepcopy(plain)
         other.critic.head.bias.data.add_(mistake)
         return other
 
-    monkeypatch.setattr(accelerated, "FusedSaFormer", wrong)
-    accelerated._rehearsed.cache_clear()
+    monkeypatch.setattr(decisions, "FusedSaFormer", wrong)
+    decisions._rehearsed.cache_clear()
     with pytest.warns(UserWarning, match="off by 0, 0, 0, 0, (0.0|nan)"):
         assert fastest(agent.model) is agent.model
 

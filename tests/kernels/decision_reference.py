@@ -13,8 +13,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from saformer.accelerated import fused
-from saformer.accelerated.model import FusedSaFormer
 from saformer.core import execution
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
@@ -22,11 +20,14 @@ from saformer.core.model import SaFormer
 from saformer.core.proposals import ExecutionOptions
 from saformer.core.recording import Recorder
 from saformer.core.transformer import Trunk, TrunkConfig
+from saformer.kernels import decision_modules
+from saformer.kernels.decisions import FusedSaFormer
 from tests.conftest import randomise
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 TILES = {"R": 16, "C": 16, "num_warps": 4, "num_stages": 2}
+QKV_TILES = TILES | {"K": 16}
 """Several tiles even of the few rows that an interpreter can afford."""
 
 
@@ -53,7 +54,7 @@ def trunk_differences(sizes: tuple[int, ...], candidates: int = 11) -> dict[str,
     padding = torch.tensor([0, min(4, length - 1), length - 1], device=DEVICE)
     valid = torch.arange(length, device=DEVICE) >= padding[:, None]
     branches = torch.randn(lanes, candidates, own, width, generator=made).to(DEVICE)
-    ours = fused.FusedTrunk(trunk)
+    ours = decision_modules.DecisionTrunk(trunk)
     (last, memory), (our_last, our_memory) = trunk.read(tokens, valid), ours.read(tokens, valid)
     some = torch.tensor([2, 0], device=DEVICE)
     return {
@@ -142,7 +143,7 @@ def main() -> None:
     sizes = [(32, 1, 2, 18, 2), (64, 2, 1, 5, 1), (32, 2, 2, 1, 1)]
     if ON_GPU:
         sizes += [(128, 1, 3, 97, 2), (128, 1, 3, 39, 1), (128, 4, 2, 40, 2), (64, 1, 3, 197, 2)]
-    with patch.multiple(fused, LOOK_BACK_FEW=TILES, ANSWER_FEW=TILES, ASK_FEW=TILES | {"K": 16}):
+    with patch.multiple(decision_modules, ATTENTION_FEW=TILES, MLP_FEW=TILES, QKV_FEW=QKV_TILES):
         for size in sizes:
             found[f"trunk {size}"] = trunk_differences(size)
         found["decisions"] = decision_differences(Dimensions(state=5, action=3, horizon=3), steps=4)

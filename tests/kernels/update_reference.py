@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from saformer.agents.agent import Phase
+from saformer.kernels.adamw import FusedAdamW
 from saformer.training.config import FitConfig
-from saformer.training.fused.adamw import FusedAdamW
 from saformer.training.optimizers import Optimizer, PlainAdamW, optimizer_of
 from saformer.training.trainer import Member, PackTrainer
 from saformer.training.update import Update
