@@ -21,7 +21,6 @@ from torch import Tensor
 
 from benchmarks import rooflines
 from benchmarks.rooflines import Ceilings, Work, float32_ceilings
-from saformer.kernels.decisions import fastest
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import Prompt
@@ -30,6 +29,7 @@ from saformer.core.policy import Policy
 from saformer.core.proposals import ExecutionOptions
 from saformer.core.transformer import TrunkConfig
 from saformer.criteria import torque
+from saformer.kernels.decisions import fastest
 from saformer.reserve import Reserve
 from saformer.shield import Shield
 

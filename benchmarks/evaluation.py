@@ -27,7 +27,6 @@ import torch
 
 from benchmarks.decisions import decide, latencies, model_of_paper_size
 from benchmarks.measure import Peak, peak_memory
-from saformer.kernels.decisions import fastest
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
@@ -38,6 +37,7 @@ from saformer.envs.lanes import Maker
 from saformer.envs.pool import Pool, close_idle
 from saformer.envs.rollout import play, take_turns
 from saformer.envs.stepping import Here, Workers, pick_workers
+from saformer.kernels.decisions import fastest
 
 WINDOW, CANDIDATES = 20, 128
 LIMITS = 4

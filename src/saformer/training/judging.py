@@ -11,7 +11,7 @@ from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore
 from saformer.envs.stepping import Workers
 from saformer.evaluation.confidence import holds, upper_bound
-from saformer.evaluation.evaluate import evaluate
+from saformer.evaluation.evaluate import evaluate_policy
 from saformer.evaluation.verdict import EpisodeRow, Verdict
 
 Judged = dict[str, dict[str, Any]]
@@ -29,7 +29,7 @@ def judge(
 ) -> Judged:
     """Roll out under every limit as it is; the seed decides initial states and proposals."""
     policy.options = replace(policy.options, seed=seed)
-    found = evaluate(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
+    found = evaluate_policy(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
     return {verdict.limit.name: _plain(verdict, found.rows) for verdict in found.verdicts}
 
 

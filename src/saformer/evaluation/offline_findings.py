@@ -1,5 +1,5 @@
-"""What judged steps say: errors, likelihoods and, for each limit, how far its verification can be
-believed."""
+"""Findings on judged steps: errors, likelihoods and, for each limit, how reliable its verification
+is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from saformer.data.limits import Limit, frontier
 from saformer.data.relabel import RelabelledStore
-from saformer.evaluation.held_out import Doubles, Indices, JudgedSteps
+from saformer.evaluation.offline_reader import Doubles, Indices, JudgedSteps
 
 NEAREST = 0.1
 """Share of the held-out trajectories that counts as near a limit."""
@@ -31,8 +31,7 @@ class Errors:
     relative: float
     """root_mean_square / deviation; NaN if what was logged never changes"""
     explained: float
-    """share of the variance explained, 1 - relative**2: 1 is perfect, 0 no better than a
-    constant"""
+    """share of the variance, 1 - relative**2: 1 is perfect, 0 no better than a constant"""
 
 
 def errors(expected: Doubles, logged: Doubles) -> Errors:
@@ -58,8 +57,7 @@ def critic_errors(steps: JudgedSteps) -> tuple[Errors, ...]:
 
 @dataclass(frozen=True)
 class ActionFit:
-    """How well the actor predicts logged actions. Nats per step, of the action in model units
-    (bounds at -1 and 1)."""
+    """How well the actor predicts logged actions, in nats per step, of actions in model units."""
 
     log_likelihood: float
     blind_log_likelihood: float
@@ -73,12 +71,10 @@ class ActionFit:
         return self.log_likelihood - self.blind_log_likelihood
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
         return {**asdict(self), "gain": self.gain}
 
 
 def action_fit(steps: JudgedSteps) -> ActionFit:
-    """Means over the steps."""
     return ActionFit(
         float(steps.log_likelihood.mean()),
         float(steps.blind_log_likelihood.mean()),
@@ -88,25 +84,22 @@ def action_fit(steps: JudgedSteps) -> ActionFit:
 
 @dataclass(frozen=True)
 class Support:
-    """What the training data shows of a limit."""
+    """The training trajectories within a limit."""
 
     num_within: int
-    """training trajectories within the limit"""
     share: float
     frontier: float
     """mean of the five best returns among them; NaN if there are none"""
 
 
 def support(training: RelabelledStore, limit: Limit) -> Support:
-    """Count the training trajectories within a limit."""
     within = (training.episode_cost <= np.array(limit.values)).all(-1)
     return Support(int(within.sum()), float(within.mean()), frontier(training, limit).best)
 
 
 @dataclass(frozen=True)
 class Near:
-    """The held-out trajectories whose cost lies nearest to a limit, prompted with that limit as
-    when acting."""
+    """The held-out trajectories of a cost nearest to a limit, prompted with it as when acting."""
 
     num_trajectories: int
     lowest_cost: tuple[float, ...]
@@ -119,38 +112,33 @@ class Near:
     critic: tuple[Errors, ...]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
         return {**asdict(self), "action": self.action.plain()}
 
 
 def nearest(episode_cost: Doubles, limit: Limit, scale: Doubles) -> Indices:
-    """The tenth of the trajectories, at least five, that cost most nearly the limit: [N, C] -> [n].
-
-    Distance is that of the constraint that lies furthest off, in units of `scale` [C].
-    """
+    """The tenth of the trajectories, at least five, whose cost is nearest to the limit: [N, C] ->
+    [n]. Distance is that of the furthest constraint, in units of `scale` [C]."""
     distance = (np.abs(episode_cost - np.array(limit.values)) / scale).max(-1)
     num_near = max(FEW, round(NEAREST * len(distance)))
     return np.sort(np.argsort(distance, kind="stable")[:num_near])
 
 
-def near(episode_cost: Doubles, asked: JudgedSteps, hindsight: JudgedSteps) -> Near:
-    """Describe trajectories of these costs [n, C], read under the limit asked for and under their
-    own."""
+def near(episode_cost: Doubles, prompted: JudgedSteps, hindsight: JudgedSteps) -> Near:
+    """Describe trajectories of these costs [n, C], read under the limit and under their own."""
     return Near(
         num_trajectories=len(episode_cost),
         lowest_cost=tuple(episode_cost.min(0).tolist()),
         highest_cost=tuple(episode_cost.max(0).tolist()),
-        num_judged=len(asked.step),
-        action=action_fit(asked),
+        num_judged=len(prompted.step),
+        action=action_fit(prompted),
         hindsight_log_likelihood=float(hindsight.log_likelihood.mean()),
-        critic=critic_errors(asked),
+        critic=critic_errors(prompted),
     )
 
 
 @dataclass(frozen=True)
 class VerificationRecord:
-    """Whether the critic's word on the logged action (forecast <= remaining) agrees with what then
-    happened.
+    """Whether the critic's word on logged actions (forecast <= remaining) agrees with the outcome.
 
     The cost-to-go stays within what remains exactly if the whole trajectory stays within the limit.
     """
@@ -187,14 +175,11 @@ class VerificationRecord:
         return _share(self.num_false_alarms, self.num_within)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
         shares = {name: getattr(self, name) for name in ("missed", "missed_before", "false_alarms")}
         return {**asdict(self), **shares}
 
 
 def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
-    """Hold the forecast of every step against what remained of the limit, and that against the
-    outcome."""
     budget = np.array(limit.values)
     spent = steps.episode_cost - steps.cost_to_go
     accepted = (steps.forecast <= budget - spent).all(-1)
@@ -213,8 +198,8 @@ def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
 
 
 @dataclass(frozen=True)
-class LimitEvidence:
-    """All that the logs say about one limit."""
+class LimitFindings:
+    """All findings on one limit."""
 
     limit: Limit
     support: Support
@@ -222,12 +207,8 @@ class LimitEvidence:
     verification: VerificationRecord
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return {
-            **asdict(self),
-            "near": self.near.plain(),
-            "verification": self.verification.plain(),
-        }
+        parts = {"near": self.near.plain(), "verification": self.verification.plain()}
+        return {**asdict(self), **parts}
 
 
 def _share(part: int, whole: int) -> float:
