@@ -17,10 +17,11 @@ from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import History
 from saformer.core.model import SaFormer
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import PaperOptions, PaperRule
 from saformer.core.transformer import TrunkConfig
 from saformer.kernels import decisions
 from saformer.kernels.decisions import FusedSaFormer, fastest
+from saformer.kernels.recording import Recorder
 from saformer.kernels.sizes import fits_kernels
 from tests.conftest import randomise, tiny_config
 
@@ -104,7 +105,7 @@ def test_kernels_that_are_wrong_are_done_without(agent, monkeypatch, mistake):
         assert fastest(agent.model) is agent.model
 
 
-def test_a_reading_of_some_lanes_is_theirs(agent):
+def test_a_prefix_of_some_lanes_is_theirs(agent):
     """Seen to fail when one network is read on other lanes."""
     model: SaFormer = agent.model
     policy = agent.policy()
@@ -113,15 +114,16 @@ def test_a_reading_of_some_lanes_is_theirs(agent):
     history: History = policy.history
     lanes, state = torch.tensor([2, 0]), torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
     with torch.no_grad():
-        some = model.read(history.prompt(state, policy.budget, torch.arange(3))).of_lanes(lanes)
-        alone = model.read(history.prompt(state[lanes], policy.budget, lanes))
-        action, asked = torch.zeros(2, 4, 1), torch.zeros(2, 4, 1)
+        some = model.prefill(history.prompt(state, policy.budget, torch.arange(3))).of_lanes(lanes)
+        alone = model.prefill(history.prompt(state[lanes], policy.budget, lanes))
+        action, wanted = torch.zeros(2, 4, 1), torch.zeros(2, 4, 1)
         for one, other in zip((some, alone), (alone, some), strict=True):
             assert torch.allclose(
                 model.forecast(one, action).mean, model.forecast(other, action).mean
             )
             assert torch.allclose(
-                model.actions(one, asked, action)[0], model.actions(other, asked, action)[0]
+                model.sample_actions(one, wanted, action)[0],
+                model.sample_actions(other, wanted, action)[0],
             )
     assert torch.equal(some.remaining, alone.remaining)
 
@@ -155,9 +157,10 @@ def test_decisions_of_the_papers_size_are_the_plain_ones():
     the way."""
     torch.manual_seed(0)
     plain = SaFormer(Dimensions(state=17, action=6, horizon=1000), TrunkConfig()).cuda()
-    options = ExecutionOptions(candidates=128, rounds=1)
+    options = PaperOptions(candidates=128, rounds=1)
     policies = [
-        SaFormerPolicy(model, window=20, options=options) for model in (fastest(plain), plain)
+        SaFormerPolicy(model, PaperRule(options), window=20, recorder=Recorder)
+        for model in (fastest(plain), plain)
     ]
     made = torch.Generator().manual_seed(0)
     for policy in policies:

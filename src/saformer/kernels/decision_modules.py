@@ -33,7 +33,7 @@ DRAW_RETURNS = {"R": 128, "num_warps": 4}
 
 @dataclass(frozen=True)
 class QKVCache:
-    """As `core.transformer.Memory`, with queries, keys and values of a layer in one tensor."""
+    """As `core.transformer.KVCache`, with queries, keys and values of a layer in one tensor."""
 
     qkv: tuple[Tensor, ...]
     """per layer [L, P, 3 * E]"""
@@ -100,8 +100,8 @@ class DecisionTrunk(nn.Module):
         self.norm, self.heads = plain.norm, plain.config.heads
         self.blocks = plain.blocks
 
-    def read(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, QKVCache]:
-        """As `Trunk.read`: [L, P, E], [L, P] -> the last output [L, E] and the cache."""
+    def prefill(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, QKVCache]:
+        """As `Trunk.prefill`: [L, P, E], [L, P] -> the last output [L, E] and the cache."""
         lanes, length, _ = tokens.shape
         mask = torch.zeros(valid.shape, device=valid.device).masked_fill_(~valid, -torch.inf)
         own_lanes = torch.arange(lanes, device=valid.device)
@@ -164,7 +164,7 @@ class DecisionTrunk(nn.Module):
 def draw_returns(
     expected: Gaussian, noise: Tensor, normalizer: Normalizer
 ) -> tuple[Tensor, Tensor]:
-    """As `SaFormer.returns_to_go`, of a Gaussian over [L, 1]: [L, N, 1], log-density [L, N]."""
+    """As `SaFormer.sample_returns`, of a Gaussian over [L, 1]: [L, N, 1], log-density [L, N]."""
     noise = noise.contiguous()
     drawn, density = torch.empty_like(noise), torch.empty_like(noise)
     decision_kernels.draw_returns_kernel[(triton.cdiv(noise.numel(), DRAW_RETURNS["R"]),)](
@@ -182,7 +182,7 @@ def draw_actions(
     normalizer: Normalizer,
     bounds: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """As `SaFormer.actions`, of the actor's outputs [L, N, E]: [L, N, A], log-density [L, N]."""
+    """As `SaFormer.sample_actions`, of the actor's outputs [L, N, E]: [L, N, A], log-density [L, N]."""
     noise = noise.contiguous()
     action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
     decision_kernels.draw_actions_kernel[(triton.cdiv(density.numel(), DRAW_ACTIONS["R"]),)](

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.history import Prompt
-from saformer.core.model import Reading, SaFormer
+from saformer.core.model import Prefix, SaFormer
 from saformer.core.transformer import TrunkConfig
 from saformer.kernels.sizes import fits_kernels
 
@@ -40,20 +40,20 @@ class FusedSaFormer(SaFormer):
         self._draw_returns = decision_modules.draw_returns
         self._draw_actions = decision_modules.draw_actions
 
-    def returns_to_go(self, reading: Reading, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample_returns(self, prefix: Prefix, noise: Tensor) -> tuple[Tensor, Tensor]:
         """In one kernel."""
-        return self._draw_returns(reading.return_to_go, noise, self.normalizer)
+        return self._draw_returns(prefix.return_to_go, noise, self.normalizer)
 
-    def actions(
-        self, reading: Reading, return_to_go: Tensor, noise: Tensor
+    def sample_actions(
+        self, prefix: Prefix, return_to_go: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
         """With head, drawing and bounds in one kernel."""
         normalized = self.normalizer.normalize("return_to_go", return_to_go)
-        state = reading.state[:, None].expand(-1, normalized.shape[1], -1)
+        state = prefix.state[:, None].expand(-1, normalized.shape[1], -1)
         values = {"return_to_go": normalized, "state": state}
-        tokens = self._branches(self.actor, reading, values)
+        tokens = self._branches(self.actor, prefix, values)
         bounds = self.get_buffer("action_low"), self.get_buffer("action_high")
-        outputs = self.actor.trunk.branch(tokens, reading.actor)
+        outputs = self.actor.trunk.branch(tokens, prefix.actor)
         return self._draw_actions(outputs, self.actor.action_head, noise, self.normalizer, bounds)
 
 
@@ -121,9 +121,9 @@ def _decide(model: SaFormer, lanes: int, candidates: int, steps: int) -> tuple[T
         valid=time > 0,
     )
     remaining, state = noise(lanes, sizes.constraints), noise(lanes, sizes.state)
-    reading = model.read(Prompt(past, remaining, state, time[:, -1] + 1))
-    return_to_go, return_density = model.returns_to_go(reading, noise(lanes, candidates))
+    prefix = model.prefill(Prompt(past, remaining, state, time[:, -1] + 1))
+    return_to_go, return_density = model.sample_returns(prefix, noise(lanes, candidates))
     action_noise = noise(lanes, candidates, sizes.action)
-    action, action_density = model.actions(reading, return_to_go, action_noise)
-    forecast = model.forecast(reading, action)
+    action, action_density = model.sample_actions(prefix, return_to_go, action_noise)
+    forecast = model.forecast(prefix, action)
     return return_to_go, return_density, action, action_density, forecast.mean

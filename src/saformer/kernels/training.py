@@ -81,8 +81,10 @@ class FusedTrunk(nn.Module):
             for name, tensor, part in block.slices():
                 yield f"blocks.{index}.{name}", f"blocks.{index}.{tensor}", part
 
-    def answers(self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]) -> list[Any]:
-        """As `Trunk.answers`, of tokens already dropped: [M * B, K * len(layout), W]."""
+    def head_outputs(
+        self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]
+    ) -> list[Any]:
+        """As `Trunk.head_outputs`, of tokens already dropped: [M * B, K * len(layout), W]."""
         salts, x = self.get_buffer("salts"), tokens
         every, read = list(range(len(layout))), sorted(layout.kinds.index(kind) for kind in heads)
         for index, block in enumerate(self.blocks):
