@@ -85,9 +85,8 @@ class OfflineEvaluation:
 
     def plain(self) -> dict[str, Any]:
         """For JSON: what is not a number is null."""
-        limits = [findings.plain() for findings in self.limits]
-        parts = {"action": self.action.plain(), "limits": limits, "warnings": self.warnings}
-        plain: dict[str, Any] = without_nan({"label": NO_ROLLOUT, **asdict(self), **parts})
+        whole = {"label": NO_ROLLOUT, **asdict(self), "warnings": self.warnings}
+        plain: dict[str, Any] = without_nan(whole)
         return plain
 
 

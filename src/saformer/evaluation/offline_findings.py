@@ -1,10 +1,8 @@
-"""Findings on judged steps: errors, likelihoods and, for each limit, how reliable its verification
-is."""
+"""Findings on judged steps: errors, likelihoods and, per limit, how reliable verification is."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -64,22 +62,13 @@ class ActionFit:
     """of one Gaussian over all training actions, blind to limit, state and past"""
     mean_absolute_error: tuple[float, ...]
     """of the expected action, per dimension, in raw units"""
-
-    @property
-    def gain(self) -> float:
-        """What the actor knows beyond the blind Gaussian."""
-        return self.log_likelihood - self.blind_log_likelihood
-
-    def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "gain": self.gain}
+    gain: float
+    """log_likelihood - blind_log_likelihood"""
 
 
 def action_fit(steps: JudgedSteps) -> ActionFit:
-    return ActionFit(
-        float(steps.log_likelihood.mean()),
-        float(steps.blind_log_likelihood.mean()),
-        tuple(steps.action_error.mean(0).tolist()),
-    )
+    own, blind = float(steps.log_likelihood.mean()), float(steps.blind_log_likelihood.mean())
+    return ActionFit(own, blind, tuple(steps.action_error.mean(0).tolist()), own - blind)
 
 
 @dataclass(frozen=True)
@@ -110,9 +99,6 @@ class Near:
     hindsight_log_likelihood: float
     """of the same actions when each trajectory is prompted with what it really cost"""
     critic: tuple[Errors, ...]
-
-    def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "action": self.action.plain()}
 
 
 def nearest(episode_cost: Doubles, limit: Limit, scale: Doubles) -> Indices:
@@ -158,25 +144,12 @@ class VerificationRecord:
     """those of them at which the limit was not yet passed"""
     num_false_alarms: int
     """steps within, yet rejected"""
-
-    @property
-    def missed(self) -> float:
-        """Share of the steps over that were accepted; NaN if there are none."""
-        return _share(self.num_missed, self.num_over)
-
-    @property
-    def missed_before(self) -> float:
-        """The same among steps at which the limit was not yet passed."""
-        return _share(self.num_missed_before, self.num_over_before)
-
-    @property
-    def false_alarms(self) -> float:
-        """Share of the steps within that were rejected; NaN if there are none."""
-        return _share(self.num_false_alarms, self.num_within)
-
-    def plain(self) -> dict[str, Any]:
-        shares = {name: getattr(self, name) for name in ("missed", "missed_before", "false_alarms")}
-        return {**asdict(self), **shares}
+    missed: float
+    """num_missed / num_over; like the others NaN where there are none"""
+    missed_before: float
+    """num_missed_before / num_over_before"""
+    false_alarms: float
+    """num_false_alarms / num_within"""
 
 
 def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
@@ -185,15 +158,21 @@ def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
     accepted = (steps.forecast <= budget - spent).all(-1)
     over = (steps.episode_cost > budget).any(-1)
     before = over & (spent <= budget).all(-1)
+    num_over, num_before, num_within = int(over.sum()), int(before.sum()), int((~over).sum())
+    missed, missed_before = int((over & accepted).sum()), int((before & accepted).sum())
+    false_alarms = int((~over & ~accepted).sum())
     return VerificationRecord(
         num_trajectories_over=len(np.unique(steps.trajectory[over])),
         num_trajectories_within=len(np.unique(steps.trajectory[~over])),
-        num_over=int(over.sum()),
-        num_over_before=int(before.sum()),
-        num_within=int((~over).sum()),
-        num_missed=int((over & accepted).sum()),
-        num_missed_before=int((before & accepted).sum()),
-        num_false_alarms=int((~over & ~accepted).sum()),
+        num_over=num_over,
+        num_over_before=num_before,
+        num_within=num_within,
+        num_missed=missed,
+        num_missed_before=missed_before,
+        num_false_alarms=false_alarms,
+        missed=_share(missed, num_over),
+        missed_before=_share(missed_before, num_before),
+        false_alarms=_share(false_alarms, num_within),
     )
 
 
@@ -205,10 +184,6 @@ class LimitFindings:
     support: Support
     near: Near
     verification: VerificationRecord
-
-    def plain(self) -> dict[str, Any]:
-        parts = {"near": self.near.plain(), "verification": self.verification.plain()}
-        return {**asdict(self), **parts}
 
 
 def _share(part: int, whole: int) -> float:
