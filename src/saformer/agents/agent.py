@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -120,3 +121,13 @@ class ActsOneWay:
 
     def mean_options(self, options: Any = None) -> Any:
         return replace(options or self.default_options, **dict(self.means))
+
+
+AnyAgent = TypeVar("AnyAgent", bound=Agent)
+
+
+def with_model(agent: AnyAgent, model: nn.Module) -> AnyAgent:
+    """The same agent around another model, which its phases and averages then are of."""
+    other = copy.copy(agent)
+    other.model = model  # type: ignore[misc]  # read-only to callers, an attribute of every agent
+    return other
