@@ -92,18 +92,10 @@ class FusedAdamW:
     over: then `settle` hands them to the GPU. Where `found_inf` is set, a step changes nothing.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        *,
-        num_models: int,
-        learning_rate: float,
-        weight_decay: float,
-        gradient_clip: float,
-    ) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], *, num_models: int, learning_rate: float,
+                 weight_decay: float, gradient_clip: float) -> None:  # fmt: skip
         device = parameters[0].device
-        self._parameters = tuple(parameters)
-        self._models = num_models
+        self._parameters, self._models = tuple(parameters), num_models
         self._clip = float(gradient_clip)
         rate = torch.tensor(learning_rate, device=device)
         self.param_groups = [{"lr": rate, "weight_decay": weight_decay}]

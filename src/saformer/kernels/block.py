@@ -162,14 +162,7 @@ class _Shape:
 
     def attention(self, heads: int) -> dict[str, Any]:
         """A program has a whole window: T keys, Q queries."""
-        return {
-            "scale": (self.width // heads) ** -0.5,
-            "length": self.length,
-            "windows": self.windows,
-            "num_queries": self._num_queries,
-            "H": heads,
-            "W": self.width,
-            "T": max(16, triton.next_power_of_2(self.length)),
-            "Q": max(16, triton.next_power_of_2(self._num_queries)),
-            "num_stages": 1,
-        }
+        t, q = (max(16, triton.next_power_of_2(n)) for n in (self.length, self._num_queries))
+        sizes = {"length": self.length, "windows": self.windows, "num_queries": self._num_queries}
+        constants = {"H": heads, "W": self.width, "T": t, "Q": q, "num_stages": 1}
+        return {"scale": (self.width // heads) ** -0.5, **sizes, **constants}

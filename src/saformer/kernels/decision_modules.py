@@ -49,8 +49,7 @@ class QKVCache:
 
 @dataclass(frozen=True)
 class _Queries:
-    """Tokens of each lane whose outputs are computed: `count` of `tokens`, each `every`th from
-    `first` on."""
+    """Tokens of each lane that are queries: `count` of `tokens`, each `every`th from `first` on."""
 
     lanes: int
     tokens: int
@@ -161,9 +160,8 @@ class DecisionTrunk(nn.Module):
         return index == len(self.blocks) - 1
 
 
-def draw_returns(
-    expected: Gaussian, noise: Tensor, normalizer: Normalizer
-) -> tuple[Tensor, Tensor]:
+def draw_returns(expected: Gaussian, noise: Tensor,
+                 normalizer: Normalizer) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `SaFormer.sample_returns`, of a Gaussian over [L, 1]: [L, N, 1], log-density [L, N]."""
     noise = noise.contiguous()
     drawn, density = torch.empty_like(noise), torch.empty_like(noise)
@@ -175,14 +173,9 @@ def draw_returns(
     return drawn[..., None], density
 
 
-def draw_actions(
-    outputs: Tensor,
-    head: GaussianHead,
-    noise: Tensor,
-    normalizer: Normalizer,
-    bounds: tuple[Tensor, Tensor],
-) -> tuple[Tensor, Tensor]:
-    """As `SaFormer.sample_actions`, of the actor's outputs [L, N, E]: [L, N, A], log-density [L, N]."""
+def draw_actions(outputs: Tensor, head: GaussianHead, noise: Tensor, normalizer: Normalizer,
+                 bounds: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As `SaFormer.sample_actions`, of outputs [L, N, E]: [L, N, A], log-density [L, N]."""
     noise = noise.contiguous()
     action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
     decision_kernels.draw_actions_kernel[(triton.cdiv(density.numel(), DRAW_ACTIONS["R"]),)](
@@ -215,8 +208,7 @@ def _launch(
 
 
 def _rows_of(values: Tensor) -> tuple[Tensor, int, int]:
-    """[B, K, size], the distance of rows, and how many rows behind each other are one: K if it was
-    repeated."""
+    """[B, K, size], the distance of rows, and how many in a row are one: K if it was repeated."""
     first, second, last = values.stride()
     if second == 0 and last == 1:
         return values, first, values.shape[1]

@@ -43,8 +43,7 @@ class FusedBlock(nn.Module):
         self.vectors = _joined([parts[name] for name in PARAMETERS["vectors"]])
 
     def forward(self, x: Tensor, salts: Tensor, tokens: int, positions: Sequence[int]) -> Tensor:
-        """[M * B, K * tokens, W], [3, M] -> outputs at these positions of each step,
-        [M * B, K * len(positions), W]."""
+        """[M * B, K * tokens, W], [3, M] -> outputs [M * B, K * len(positions), W]."""
         rounded = self.weights.detach().bfloat16()
         rate = self.rate if self.training else 0.0
         out: Tensor = fused_block(
@@ -124,22 +123,15 @@ class FusedEmbedding(nn.Module):
         self.register_buffer("salts", torch.zeros(len(self.of_time.weight), **options))
 
     def embed(self, values: Mapping[str, Tensor], timestep: Tensor) -> Tensor:
-        """As `TokenEmbedding.embed`: {kind: [M * B, K, _]}, [M * B, K] ->
-        [M * B, K * len(values), W]."""
+        """As `TokenEmbedding.embed`: {kind: [M * B, K, _]}, [M * B, K] -> [M * B, K * J, W]."""
+        joined = torch.cat([values[kind] for kind in self.layout.kinds], -1)
+        weight = torch.cat([part.weight for part in self._maps], -1)
+        bias = torch.stack([part.bias for part in self._maps], 1)
         tokens: Tensor = fused_embedding(
-            torch.cat([values[kind] for kind in self.layout.kinds], -1),
-            timestep.clamp(max=self.horizon - 1),
-            torch.cat([part.weight for part in self._maps], -1),
-            torch.stack([part.bias for part in self._maps], 1),
-            self.of_time.weight,
-            self.norm.weight,
-            self.norm.bias,
-            self.get_buffer("firsts"),
-            self.get_buffer("salts"),
-            self.sizes,
-            self.rate if self.training else 0.0,
-            EPS,
-        )[0]
+            joined, timestep.clamp(max=self.horizon - 1), weight, bias, self.of_time.weight,
+            self.norm.weight, self.norm.bias, self.get_buffer("firsts"), self.get_buffer("salts"),
+            self.sizes, self.rate if self.training else 0.0, EPS,
+        )[0]  # fmt: skip
         return tokens
 
 
