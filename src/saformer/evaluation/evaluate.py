@@ -16,7 +16,7 @@ from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
 from saformer.envs.stepping import Workers
-from saformer.evaluation.trace import DecisionTrace, cost_paths
+from saformer.evaluation.trace import DecisionTrace, spending_paths
 from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge_limit
 
 FIRST_SEED = 1_000_000
@@ -149,7 +149,7 @@ def evaluate_policy(
         verdicts,
         decisions_per_second=sum(row.num_steps for row in rows) / seconds,
         trace={
-            "paths": cost_paths(played, lane_limits, cost_discount=data.cost_discount),
+            "paths": spending_paths(played, lane_limits, cost_discount=data.cost_discount),
             "decisions": [
                 {"limit_name": lane_limits[lane].name, **decision}
                 for lane, decision in sorted(trace.decisions.items())

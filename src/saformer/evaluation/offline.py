@@ -101,7 +101,7 @@ def judge_offline(
     max_windows: int = MAX_WINDOWS,
     progress: Progress | None = None,
 ) -> OfflineEvaluation:
-    """Hold a model against trajectories that it was not trained on, on the device that it is on.
+    """Hold a model against trajectories that it was not trained on.
 
     Every step is judged once, with the K - 1 steps of past that the policy would have. More than
     `max_windows` windows are subsampled evenly; near each limit, at most a tenth of that is read.
@@ -117,15 +117,15 @@ def judge_offline(
     count = _counter(len(chosen) + 2 * sum(len(part) for part in near_windows), progress)
     with without_dropout(model):
         baseline = blind_baseline(model, training)
-        reader = HeldOutReader(
-            model, held_out, baseline=baseline, window=window, batch_size=batch_size
-        )
+        sizes = {"window": window, "batch_size": batch_size}
+        reader = HeldOutReader(model, held_out, baseline=baseline, **sizes)
         judged = reader.read(chosen, progress=count)
-        prompted = [
-            reader.read(part, limit=limit.values, progress=count)
-            for limit, part in zip(limits, near_windows, strict=True)
-        ]
-        hindsight = [reader.read(part, progress=count) for part in near_windows]
+        findings = []
+        for limit, trajectories, part in zip(limits, near_limit, near_windows, strict=True):
+            prompted = reader.read(part, limit=limit.values, progress=count)
+            near_it = near(episode_cost[trajectories], prompted, reader.read(part, progress=count))
+            record = verification_record(judged, limit)
+            findings.append(LimitFindings(limit, support(training, limit), near_it, record))
     return OfflineEvaluation(
         criteria=tuple(criterion.name for criterion in held_out.criteria),
         cost_discount=held_out.cost_discount,
@@ -139,15 +139,7 @@ def judge_offline(
         critic=critic_errors(judged),
         return_to_go=errors(judged.expected_return, judged.return_to_go),
         action=action_fit(judged),
-        limits=tuple(
-            LimitFindings(
-                limit,
-                support(training, limit),
-                near(episode_cost[near_limit[i]], prompted[i], hindsight[i]),
-                verification_record(judged, limit),
-            )
-            for i, limit in enumerate(limits)
-        ),
+        limits=tuple(findings),
         calibration=_calibration(judged),
         by_progress=tuple(_by_progress(judged)),
     )

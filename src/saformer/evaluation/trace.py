@@ -56,7 +56,7 @@ def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
     }
 
 
-def cost_paths(
+def spending_paths(
     episodes: Sequence[Episode],
     limits: Sequence[Limit],
     *,
