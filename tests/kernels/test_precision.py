@@ -10,8 +10,6 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.sampling import WindowSampler
 from saformer.kernels import precision
-from saformer.training.loop.config import FitConfig
-from saformer.training.packs.pack import PackedAgent
 from saformer.kernels.precision import (
     QuickDropout,
     attend_quickly,
@@ -19,6 +17,8 @@ from saformer.kernels.precision import (
     set_training_dtype,
     training_dtype,
 )
+from saformer.training.loop.config import FitConfig
+from saformer.training.packs.pack import PackedAgent
 from tests.alone import Trainer
 from tests.conftest import tiny_config
 

@@ -21,7 +21,7 @@ from saformer.training.loop.presets import Preset
 LEAST = 10.0
 """What the cheapest stored episode costs at least."""
 LIMIT = 0.7 * LEAST
-PAPER = {"verification": "paper"}
+PAPER = {"rule": "paper"}
 """What is fine-tuned explores and is judged by the paper's rule."""
 AGENT = SaFormerConfig(
     window=10, candidates=32, temperature=0.5, trunk=TrunkConfig(layers=2, width=32, dropout=0.0)
