@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.core.policy import Policy
 from saformer.data.relabel import RelabelledStore
+from saformer.data.sampling import dimensions_of
 
 
 class Sampler(Protocol):
@@ -49,6 +51,14 @@ class MovingAverage:
     rate: float
 
 
+class AgentConfig(Protocol):
+    """A frozen dataclass. An agent that is trained for one limit also has `limit`."""
+
+    @property
+    def cost_discount(self) -> float:
+        """gamma_c."""
+
+
 class Agent(Protocol):
     """Can be trained by `fit`, saved with its run, and asked for a policy."""
 
@@ -62,7 +72,7 @@ class Agent(Protocol):
 
     @property
     def config(self) -> Any:
-        """A frozen dataclass."""
+        """A frozen dataclass: an `AgentConfig`."""
 
     @property
     def model(self) -> nn.Module:
@@ -89,3 +99,36 @@ class Agent(Protocol):
 
     def policy(self, options: Any = None) -> Policy:
         """What has been learnt, ready to act."""
+
+
+Config = TypeVar("Config", bound=AgentConfig)
+
+
+class AgentBase(ABC, Generic[Config]):
+    """What most agents have in common: they are one model, made for one dataset by one seed."""
+
+    num_models = 1
+
+    def __init__(self, dimensions: Dimensions, config: Config) -> None:
+        self.dimensions = dimensions
+        self.config = config
+
+    @classmethod
+    def create(cls, data: RelabelledStore, config: Config, *, seed: int) -> Self:
+        """A fresh agent for this data: initialised by the seed, units fixed by the data."""
+        if data.cost_discount != config.cost_discount:
+            counted = f"the data counts costs at {data.cost_discount}"
+            raise ValueError(f"{counted}, the agent at {config.cost_discount}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            agent = cls(dimensions_of(data), config)
+        agent.fix_units(data)
+        return agent
+
+    @abstractmethod
+    def fix_units(self, data: RelabelledStore) -> None:
+        """Set statistics and bounds from the data, once, before training."""
+
+    @property
+    def averages(self) -> tuple[MovingAverage, ...]:
+        return ()
