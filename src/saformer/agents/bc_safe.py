@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import AgentBase, Phase
 from saformer.agents.sequence import (
     Drawing,
     Noise,
     SequenceModel,
     SequencePolicy,
     check_config,
-    seeded,
 )
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
@@ -61,43 +60,32 @@ class BCSafeOptions:
     """Seed of the noise."""
 
 
-class BCSafeAgent:
+class BCSafeAgent(AgentBase[BCSafeConfig]):
     """Imitates the trajectories within one limit, for which it is trained."""
 
     name = "bc_safe"
-    num_models = 1
-    averages: tuple[MovingAverage, ...] = ()
 
     def __init__(self, dimensions: Dimensions, config: BCSafeConfig) -> None:
         if len(config.limit) != dimensions.constraints:
+            needed = f"bc_safe needs one limit for each of {dimensions.constraints} constraints"
             raise ValueError(
-                f"bc_safe needs one limit for each of {dimensions.constraints} constraints, got "
-                f"{list(config.limit)}: "
-                "give it with limit (--limit p20)"
+                f"{needed}, got {list(config.limit)}: give it with limit (--limit p20)"
             )
-        self.dimensions = dimensions
-        self.config = config
+        super().__init__(dimensions, config)
         layout = Layout(("state",) if config.window == 1 else ("state", "action"))
         self.model = SequenceModel(layout, dimensions, config.trunk, GaussianHead)
 
-    @classmethod
-    def create(cls, data: RelabelledStore, config: BCSafeConfig, *, seed: int) -> BCSafeAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
-        statistics."""
-        agent = seeded(cls, data, config, seed=seed)
-        agent.model.fix_units(data)
-        learnt_from(data, config)  # refused now, not when training begins
-        return agent
+    def fix_units(self, data: RelabelledStore) -> None:
+        self.model.fix_units(data)
+        learnt_from(data, self.config)  # refused now, not when training begins
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         """Windows of K steps of the trajectories within the limit."""
-        return WindowSampler(
-            learnt_from(data, self.config), window=self.config.window, device=device
-        )
+        data = learnt_from(data, self.config)
+        return WindowSampler(data, window=self.config.window, device=device)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """One network, one loss."""
         return (Phase("actor", tuple(self.model.parameters()), self.actor_terms),)
 
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
@@ -107,7 +95,6 @@ class BCSafeAgent:
 
     @property
     def default_options(self) -> BCSafeOptions:
-        """How to act unless told otherwise."""
         return BCSafeOptions()
 
     def policy(self, options: BCSafeOptions | None = None) -> SequencePolicy:
@@ -128,9 +115,8 @@ def learnt_from(data: RelabelledStore, config: BCSafeConfig) -> RelabelledStore:
     if len(within) == 0:
         least = ", ".join(f"{cost:.4g}" for cost in data.episode_cost.min(0))
         raise ValueError(
-            f"no trajectory stays within the limit {list(config.limit)}, so bc_safe has nothing "
-            "to learn from: "
-            f"the cheapest costs {least}"
+            f"no trajectory stays within the limit {list(config.limit)}, so bc_safe has nothing to "
+            f"learn from: the cheapest costs {least}"
         )
     order = np.argsort(-data.episode_return[within], kind="stable")
     return data.filter(np.sort(within[order[: max(1, round(config.best * len(within)))]]))

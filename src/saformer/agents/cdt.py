@@ -8,16 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import AgentBase, Phase
+from saformer.agents.networks import EntropyWeight, entropy_terms
 from saformer.agents.sequence import (
     Drawing,
     Noise,
     SequenceModel,
     SequencePolicy,
     check_config,
-    seeded,
 )
-from saformer.agents.temperature import Temperature, entropy_terms
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
 from saformer.core.objectives import PerSample, action_entropy, over_valid_steps
@@ -89,10 +88,9 @@ class CDTModel(nn.Module):
         super().__init__()
         self.sequence = SequenceModel(LAYOUT, dimensions, config.trunk, GaussianHead)
         self.cost_head = nn.Linear(config.trunk.width, dimensions.constraints)
-        self.temperature = Temperature(config.initial_temperature)
-        self.register_buffer(
-            "front_cost", torch.full((FRONT_SIZE, dimensions.constraints), torch.inf)
-        )
+        self.temperature = EntropyWeight(config.initial_temperature)
+        front_cost = torch.full((FRONT_SIZE, dimensions.constraints), torch.inf)
+        self.register_buffer("front_cost", front_cost)
         self.register_buffer("front_return", torch.zeros(FRONT_SIZE))
 
     def remember_front(self, data: RelabelledStore) -> None:
@@ -113,26 +111,18 @@ class CDTModel(nn.Module):
         return torch.where(within, earned, earned[-1]).amax(1)
 
 
-class CDTAgent:
+class CDTAgent(AgentBase[CDTConfig]):
     """Constrained Decision Transformer (Liu et al., 2023)."""
 
     name = "cdt"
-    num_models = 1
-    averages: tuple[MovingAverage, ...] = ()
 
     def __init__(self, dimensions: Dimensions, config: CDTConfig) -> None:
-        self.dimensions = dimensions
-        self.config = config
+        super().__init__(dimensions, config)
         self.model = CDTModel(dimensions, config)
 
-    @classmethod
-    def create(cls, data: RelabelledStore, config: CDTConfig, *, seed: int) -> CDTAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
-        statistics."""
-        agent = seeded(cls, data, config, seed=seed)
-        agent.model.sequence.fix_units(data)
-        agent.model.remember_front(data)
-        return agent
+    def fix_units(self, data: RelabelledStore) -> None:
+        self.model.sequence.fix_units(data)
+        self.model.remember_front(data)
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         """Windows of K steps, of the data and of prompts beyond its front."""
@@ -147,13 +137,7 @@ class CDTAgent:
         temperature, rate = tuple(self.model.temperature.parameters()), self.config.temperature_rate
         return (
             Phase("actor", network, self.actor_terms),
-            Phase(
-                "temperature",
-                temperature,
-                self.temperature_terms,
-                learning_rate=rate,
-                weight_decay=0.0,
-            ),
+            Phase("temperature", temperature, self.temperature_terms, rate, weight_decay=0.0),
         )
 
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
@@ -190,34 +174,25 @@ class CDTAgent:
         return entropy_terms(self.model.temperature, entropy, target)
 
     def _cost_error(self, predicted: Tensor, batch: WindowBatch) -> PerSample:
-        """Squared error of each step's cost, summed over constraints: what the cost-to-go falls by
-        until the next.
-
-        In deviations of the cost-to-go over the horizon, so that it is of the order of 1 whatever
-        the cost's unit.
-        """
+        """Squared error of each step's cost (what the cost-to-go falls by), summed over constraints
+        in deviations of the cost-to-go over the horizon: of order 1 whatever the cost's unit."""
         cost = self.dimensions.horizon * (batch.cost_to_go[:, :-1] - batch.cost_to_go[:, 1:])
         error = ((predicted[:, :-1] - cost) ** 2).sum(-1)
-        return over_valid_steps(error, batch.valid[:, :-1] & batch.valid[:, 1:]).scaled(
-            self.config.cost_weight
-        )
+        valid = batch.valid[:, :-1] & batch.valid[:, 1:]
+        return over_valid_steps(error, valid).scaled(self.config.cost_weight)
 
     @property
     def default_options(self) -> CDTOptions:
-        """How to act unless told otherwise."""
         return CDTOptions()
 
     def policy(self, options: CDTOptions | None = None) -> SequencePolicy:
         """Acts towards a return and a cost."""
         options = options or self.default_options
-        asked = options.target_return
 
         def target(limit: Tensor) -> Tensor:
-            return (
-                self.model.best_return(limit)
-                if asked is None
-                else limit.new_full((len(limit),), asked)
-            )
+            if options.target_return is None:
+                return self.model.best_return(limit)
+            return limit.new_full((len(limit),), options.target_return)
 
         return SequencePolicy(
             self.model.sequence,

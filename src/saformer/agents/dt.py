@@ -8,14 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import AgentBase, Phase
 from saformer.agents.sequence import (
     Drawing,
     Noise,
     SequenceModel,
     SequencePolicy,
     check_config,
-    seeded,
 )
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
@@ -65,37 +64,27 @@ class DTOptions:
     """Seed of the noise."""
 
 
-class DTAgent:
-    """Decision Transformer (Chen et al., 2021), the paper's unconstrained baseline: it pays no heed
-    to limits."""
+class DTAgent(AgentBase[DTConfig]):
+    """Decision Transformer (Chen et al., 2021), the paper's unconstrained baseline: it heeds no
+    limits."""
 
     name = "dt"
-    num_models = 1
-    averages: tuple[MovingAverage, ...] = ()
 
     def __init__(self, dimensions: Dimensions, config: DTConfig) -> None:
-        self.dimensions = dimensions
-        self.config = config
+        super().__init__(dimensions, config)
         head = nn.Linear if config.action == "point" else GaussianHead
         self.model = SequenceModel(LAYOUT, dimensions, config.trunk, head)
         self.model.register_buffer("target_return", torch.zeros(()))
 
-    @classmethod
-    def create(cls, data: RelabelledStore, config: DTConfig, *, seed: int) -> DTAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
-        statistics."""
-        agent = seeded(cls, data, config, seed=seed)
-        agent.model.fix_units(data)
-        agent.model.get_buffer("target_return").fill_(usual_target(data))
-        return agent
+    def fix_units(self, data: RelabelledStore) -> None:
+        self.model.fix_units(data)
+        self.model.get_buffer("target_return").fill_(usual_target(data))
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
-        """Windows of K steps."""
         return WindowSampler(data, window=self.config.window, device=device)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """One network, one loss."""
         return (Phase("actor", tuple(self.model.parameters()), self.actor_terms),)
 
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
@@ -108,18 +97,17 @@ class DTAgent:
 
     @property
     def default_options(self) -> DTOptions:
-        """How to act unless told otherwise."""
         return DTOptions()
 
     def policy(self, options: DTOptions | None = None) -> SequencePolicy:
         """Acts towards a target return."""
         options = options or self.default_options
         if self.config.action == "point" and options.noise != "none":
-            raise ValueError(
-                f"noise {options.noise!r} needs a Gaussian: train with --action gaussian"
-            )
-        asked = options.target_return
-        target = self.model.get_buffer("target_return") if asked is None else torch.tensor(asked)
+            needed = "needs a Gaussian: train with --action gaussian"
+            raise ValueError(f"noise {options.noise!r} {needed}")
+        target = self.model.get_buffer("target_return")
+        if options.target_return is not None:
+            target = torch.tensor(options.target_return)
         return SequencePolicy(
             self.model,
             window=self.config.window,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.networks import EntropyWeight, entropy_terms
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
-from saformer.agents.temperature import Temperature, entropy_terms
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
@@ -45,7 +45,7 @@ class FineTunedModel(nn.Module):
     def __init__(self, saformer: SaFormer, initial_temperature: float) -> None:
         super().__init__()
         self.saformer = saformer
-        self.temperature = Temperature(initial_temperature)
+        self.temperature = EntropyWeight(initial_temperature)
 
 
 class FineTunedAgent:

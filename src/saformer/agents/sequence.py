@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from saformer.agents.agent import AgentConfig
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.budget import Budget
 from saformer.core.gaussian import Gaussian
@@ -19,7 +20,7 @@ from saformer.core.policy import Decision, as_rows
 from saformer.core.tokens import Layout, TokenEmbedding
 from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import dimensions_of, statistics_of
+from saformer.data.sampling import statistics_of
 
 Noise = Literal["none", "normal", "two_point"]
 """How an action is drawn from a Gaussian: its mean, a sample, or one deviation above or below the
@@ -27,12 +28,8 @@ mean."""
 
 
 class SequenceModel(nn.Module):
-    """A causal transformer over the tokens of a layout; `action_head` reads it at every state
-    token.
-
-    `Normalizer` apart, it speaks model units. What the head answers is the agent's affair: an
-    action, or a Gaussian.
-    """
+    """A causal transformer over the tokens of a layout; `action_head` reads it at every state token
+    and gives an action or a Gaussian. All but `decide` is in model units."""
 
     def __init__(
         self,
@@ -52,7 +49,6 @@ class SequenceModel(nn.Module):
 
     @property
     def layout(self) -> Layout:
-        """The order of tokens within a step."""
         return self.embedding.layout
 
     def fix_units(self, data: RelabelledStore) -> None:
@@ -62,19 +58,16 @@ class SequenceModel(nn.Module):
         self.get_buffer("action_high").copy_(torch.tensor(data.store.environment.action_high))
 
     def answers(self, batch: WindowBatch, heads: Mapping[str, nn.Module]) -> list[Any]:
-        """What heads read off whole windows, each at the tokens of one kind, for training: over [B,
-        K]."""
+        """What heads say of whole windows, each at the tokens of one kind: over [B, K]."""
         tokens = self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep)
         return self.trunk.answers(tokens, self.layout, heads)
 
     def forward(self, batch: WindowBatch) -> Any:
-        """What the head says of every step's action, each given all that came before it: over [B,
-        K, A]."""
+        """Every step's action given all that came before it: over [B, K, A]."""
         return self.answers(batch, {"state": self.action_head})[0]
 
     def decide(self, prompt: Prompt, return_to_go: Tensor) -> Any:
-        """What the head says of the present action, over [L, A]; prompt and return-to-go [L, 1] in
-        raw units."""
+        """The present action, over [L, A]; prompt and return-to-go [L, 1] are in raw units."""
         past = self.normalizer.window(prompt.past)
         known = {
             "return_to_go": return_to_go,
@@ -118,16 +111,14 @@ class Drawing:
         if self.noise == "none":
             return predicted.mean
         noise = torch.randn(predicted.mean.shape, generator=generator, device=predicted.mean.device)
-        return predicted.at(
-            self.temperature * (noise.sign() if self.noise == "two_point" else noise)
-        )
+        noise = noise.sign() if self.noise == "two_point" else noise
+        return predicted.at(self.temperature * noise)
 
 
 class SequencePolicy:
-    """Drives L episodes by one reading of each lane's window per step.
+    """Drives L episodes, one forward pass over each lane's window per step.
 
-    Each lane is begun with a target return (of its limit, if the agent heeds it); what was earned
-    is taken off it.
+    Each lane begins with a target return, which may depend on its limit; rewards are taken off it.
     """
 
     def __init__(
@@ -150,9 +141,8 @@ class SequencePolicy:
         """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
         dimensions = self._model.dimensions
         num_lanes = len(as_rows(state, dimensions.state, self._device))
-        limit = as_rows(limit, dimensions.constraints, self._device, least=0.0).expand(
-            num_lanes, -1
-        )
+        limit = as_rows(limit, dimensions.constraints, self._device, least=0.0)
+        limit = limit.expand(num_lanes, -1)
         if lanes is None:
             self._generator.manual_seed(self._drawing.seed)
             self._begin(limit)
@@ -168,33 +158,27 @@ class SequencePolicy:
         lanes = self._lanes(lanes)
         state = as_rows(state, self._model.dimensions.state, self._device)
         if len(state) != len(lanes):
-            raise ValueError(
-                f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one "
-                "state a lane"
-            )
-        asked = self.return_to_go[lanes]
-        predicted = self._model.decide(
-            self.history.prompt(state, self.budget, lanes), asked[:, None]
-        )
+            counts = f"got {len(state)} states for {len(lanes)} lanes"
+            raise ValueError(f"{counts}; call reset first, with one state a lane")
+        target = self.return_to_go[lanes]
+        prompt = self.history.prompt(state, self.budget, lanes)
+        predicted = self._model.decide(prompt, target[:, None])
         action = self._model.raw_action(self._drawing.draw(predicted, self._generator))
-        self.history.append(state, action, asked[:, None], self.budget, lanes)
-        return Decision(
-            action, return_to_go=asked if "return_to_go" in self._model.layout.kinds else None
-        )
+        self.history.append(state, action, target[:, None], self.budget, lanes)
+        has_target = "return_to_go" in self._model.layout.kinds
+        return Decision(action, return_to_go=target if has_target else None)
 
     def observe(
         self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
     ) -> None:
-        """Book what the last action brought: rewards [L], costs [L, C]; `action` [L, A] if another
-        was executed."""
-        lanes = self._lanes(lanes)
-        cost = as_rows(cost, self._model.dimensions.constraints, self._device, least=0.0)
+        """Book rewards [L] and costs [L, C] of the last step; `action` [L, A] if another was
+        executed."""
+        lanes, dimensions = self._lanes(lanes), self._model.dimensions
+        cost = as_rows(cost, dimensions.constraints, self._device, least=0.0)
         self.return_to_go[lanes] -= as_rows(reward, 1, self._device)[:, 0]
         self.budget.spend(cost, lanes)
         if action is not None:
-            self.history.correct(
-                as_rows(action, self._model.dimensions.action, self._device), lanes
-            )
+            self.history.correct(as_rows(action, dimensions.action, self._device), lanes)
 
     def _begin(self, limit: Tensor) -> None:
         self.budget = Budget(limit, cost_discount=self._cost_discount)
@@ -202,26 +186,17 @@ class SequencePolicy:
         self.return_to_go = self._target(limit)  # [L]
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return (
-            torch.arange(len(self.budget.limit), device=self._device)
-            if lanes is None
-            else lanes.to(self._device)
-        )
+        if lanes is None:
+            return torch.arange(len(self.budget.limit), device=self._device)
+        return lanes.to(self._device)
 
 
-class SequenceConfig(Protocol):
+class SequenceConfig(AgentConfig, Protocol):
     """What the configs of this family have in common."""
 
     @property
     def window(self) -> int:
         """K."""
-
-    @property
-    def cost_discount(self) -> float:
-        """gamma_c."""
-
-
-Made = TypeVar("Made")
 
 
 def check_config(config: SequenceConfig) -> None:
@@ -230,20 +205,3 @@ def check_config(config: SequenceConfig) -> None:
         raise ValueError(f"window must be at least 1 step, got {config.window}")
     if not 0 < config.cost_discount <= 1:
         raise ValueError(f"cost_discount must lie in (0, 1], got {config.cost_discount}")
-
-
-def seeded(
-    make: Callable[[Dimensions, Any], Made],
-    data: RelabelledStore,
-    config: SequenceConfig,
-    *,
-    seed: int,
-) -> Made:
-    """A fresh agent for this data, its weights decided by the seed alone."""
-    if data.cost_discount != config.cost_discount:
-        raise ValueError(
-            f"the data counts costs at {data.cost_discount}, the agent at {config.cost_discount}"
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make(dimensions_of(data), config)
