@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
@@ -51,70 +51,26 @@ class MovingAverage:
     rate: float
 
 
-class AgentConfig(Protocol):
-    """A frozen dataclass. An agent that is trained for one limit also has `limit`."""
-
-    @property
-    def cost_discount(self) -> float:
-        """gamma_c."""
-
-
-class Agent(Protocol):
+class Agent(ABC):
     """Can be trained by `fit`, saved with its run, and asked for a policy."""
 
-    @property
-    def name(self) -> str:
-        """What it is called on the command line."""
-
-    @property
-    def dimensions(self) -> Dimensions:
-        """The sizes of its task."""
-
-    @property
-    def config(self) -> Any:
-        """A frozen dataclass: an `AgentConfig`."""
-
-    @property
-    def model(self) -> nn.Module:
-        """Everything that a checkpoint must hold."""
-
-    @property
-    def num_models(self) -> int:
-        """1: an agent is one model; a pack of them is several."""
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """What one update optimises, in order."""
-
-    @property
-    def averages(self) -> tuple[MovingAverage, ...]:
-        """What follows the optimised parameters: target networks."""
-
-    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> Sampler:
-        """Draws what its phases learn from."""
-
-    @property
-    def default_options(self) -> Any:
-        """How its policy acts unless told otherwise: a frozen dataclass of the agent's own."""
-
-    def policy(self, options: Any = None) -> Policy:
-        """What has been learnt, ready to act."""
-
-
-Config = TypeVar("Config", bound=AgentConfig)
-
-
-class AgentBase(ABC, Generic[Config]):
-    """What most agents have in common: they are one model, made for one dataset by one seed."""
-
+    name: str
+    """on the command line"""
+    mean_settings: tuple[tuple[str, Any], ...] = ()
+    """options under which its policy acts by its mean"""
     num_models = 1
+    """a pack of agents is several"""
+    config: Any
+    """a frozen dataclass with `cost_discount`; with `limit` if it is trained for one limit"""
+    model: nn.Module
+    """everything that a checkpoint must hold"""
 
-    def __init__(self, dimensions: Dimensions, config: Config) -> None:
+    def __init__(self, dimensions: Dimensions, config: Any) -> None:
         self.dimensions = dimensions
         self.config = config
 
     @classmethod
-    def create(cls, data: RelabelledStore, config: Config, *, seed: int) -> Self:
+    def create(cls, data: RelabelledStore, config: Any, *, seed: int) -> Self:
         """A fresh agent for this data: initialised by the seed, units fixed by the data."""
         if data.cost_discount != config.cost_discount:
             counted = f"the data counts costs at {data.cost_discount}"
@@ -129,6 +85,37 @@ class AgentBase(ABC, Generic[Config]):
     def fix_units(self, data: RelabelledStore) -> None:
         """Set statistics and bounds from the data, once, before training."""
 
+    @abstractmethod
+    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> Sampler:
+        """Draws what its phases learn from."""
+
+    @property
+    @abstractmethod
+    def phases(self) -> tuple[Phase, ...]:
+        """What one update optimises, in order."""
+
     @property
     def averages(self) -> tuple[MovingAverage, ...]:
+        """What follows the optimised parameters: target networks."""
         return ()
+
+    def finish(self, data: RelabelledStore) -> None:  # noqa: B027 - most have nothing to fit
+        """Fit what its way of acting needs besides the trained weights: the last stage of training.
+        What is fitted is part of the model."""
+
+    @abstractmethod
+    def options(self, *, shielded: bool = False) -> Any:
+        """How its policy usually acts, by itself or within a shield: a frozen dataclass, whose type
+        names the rule (`Kind.rules`)."""
+
+    @property
+    def default_options(self) -> Any:
+        return self.options()
+
+    def mean_options(self, options: Any = None) -> Any:
+        """The same options (the usual ones) changed so that it acts by its mean."""
+        return replace(options or self.options(), **dict(self.mean_settings))
+
+    @abstractmethod
+    def policy(self, options: Any = None) -> Policy:
+        """What has been learnt, ready to act, by the rule that the options belong to."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from saformer.agents.agent import AgentBase, Phase
+from saformer.agents.agent import Agent, Phase
 from saformer.agents.sequence import (
     Drawing,
     Noise,
@@ -42,7 +42,7 @@ class BCSafeConfig:
     """Size of the transformer; over one step it is a residual perceptron."""
 
     def __post_init__(self) -> None:
-        check_config(self)
+        check_config(self.window, self.cost_discount)
         if not 0 < self.best <= 1:
             raise ValueError(f"best must lie in (0, 1], got {self.best}")
 
@@ -60,10 +60,12 @@ class BCSafeOptions:
     """Seed of the noise."""
 
 
-class BCSafeAgent(AgentBase[BCSafeConfig]):
+class BCSafeAgent(Agent):
     """Imitates the trajectories within one limit, for which it is trained."""
 
     name = "bc_safe"
+    mean_settings = (("noise", "none"),)
+    config: BCSafeConfig
 
     def __init__(self, dimensions: Dimensions, config: BCSafeConfig) -> None:
         if len(config.limit) != dimensions.constraints:
@@ -93,13 +95,12 @@ class BCSafeAgent(AgentBase[BCSafeConfig]):
         batch = self.model.normalizer.window(batch)
         return {"action": over_valid_steps(-self.model(batch).log_prob(batch.action), batch.valid)}
 
-    @property
-    def default_options(self) -> BCSafeOptions:
+    def options(self, *, shielded: bool = False) -> BCSafeOptions:
         return BCSafeOptions()
 
     def policy(self, options: BCSafeOptions | None = None) -> SequencePolicy:
         """Acts as the trajectories within the limit did, whatever limit it is then given."""
-        options = options or self.default_options
+        options = options or self.options()
         return SequencePolicy(
             self.model,
             window=self.config.window,

@@ -128,10 +128,12 @@ class BCQLag(MarkovModel):
         self.cost_critic_target = target_of(self.cost_critic)
 
 
-class BCQLagAgent(MarkovAgent[BCQLagConfig]):
+class BCQLagAgent(MarkovAgent):
     """BCQ under a limit on the cost of an episode."""
 
     name = "bcq_lag"
+    mean_settings = (("candidates", 1),)
+    config: BCQLagConfig
     model: BCQLag
 
     def __init__(self, dimensions: Dimensions, config: BCQLagConfig) -> None:
@@ -249,13 +251,12 @@ class BCQLagAgent(MarkovAgent[BCQLagConfig]):
         shape = (len(state), candidates, self.model.vae.code)
         return torch.randn(*shape, device=state.device, dtype=state.dtype)
 
-    @property
-    def default_options(self) -> BCQLagOptions:
+    def options(self, *, shielded: bool = False) -> BCQLagOptions:
         return BCQLagOptions(candidates=self.config.acting_candidates)
 
     def policy(self, options: BCQLagOptions | None = None) -> MarkovPolicy:
         """The best of sampled actions."""
-        options = options or self.default_options
+        options = options or self.options()
         code = self.model.vae.code
 
         def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import AgentBase, Phase
+from saformer.agents.agent import Agent, Phase
 from saformer.agents.networks import EntropyWeight, entropy_terms
 from saformer.agents.sequence import (
     Drawing,
@@ -56,7 +56,7 @@ class CDTConfig:
     """Size of the transformer."""
 
     def __post_init__(self) -> None:
-        check_config(self)
+        check_config(self.window, self.cost_discount)
         for name in ("initial_temperature", "temperature_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
@@ -111,10 +111,12 @@ class CDTModel(nn.Module):
         return torch.where(within, earned, earned[-1]).amax(1)
 
 
-class CDTAgent(AgentBase[CDTConfig]):
+class CDTAgent(Agent):
     """Constrained Decision Transformer (Liu et al., 2023)."""
 
     name = "cdt"
+    mean_settings = (("noise", "none"),)
+    config: CDTConfig
 
     def __init__(self, dimensions: Dimensions, config: CDTConfig) -> None:
         super().__init__(dimensions, config)
@@ -181,13 +183,12 @@ class CDTAgent(AgentBase[CDTConfig]):
         valid = batch.valid[:, :-1] & batch.valid[:, 1:]
         return over_valid_steps(error, valid).scaled(self.config.cost_weight)
 
-    @property
-    def default_options(self) -> CDTOptions:
+    def options(self, *, shielded: bool = False) -> CDTOptions:
         return CDTOptions()
 
     def policy(self, options: CDTOptions | None = None) -> SequencePolicy:
         """Acts towards a return and a cost."""
-        options = options or self.default_options
+        options = options or self.options()
 
         def target(limit: Tensor) -> Tensor:
             if options.target_return is None:

@@ -116,10 +116,12 @@ class COptiDICE(MarkovModel):
         self.register_buffer("episode_mass", torch.ones(()))
 
 
-class COptiDICEAgent(MarkovAgent[COptiDICEConfig]):
+class COptiDICEAgent(MarkovAgent):
     """Stationary distribution correction under a limit on the cost of an episode."""
 
     name = "coptidice"
+    mean_settings = (("sample", False),)
+    config: COptiDICEConfig
     model: COptiDICE
 
     def __init__(self, dimensions: Dimensions, config: COptiDICEConfig) -> None:
@@ -224,13 +226,12 @@ class COptiDICEAgent(MarkovAgent[COptiDICEConfig]):
         target = td_target(gain, next_value, batch, discount=discount, horizon=model.horizon)
         return target - value, initial_value / model.get_buffer("episode_mass")
 
-    @property
-    def default_options(self) -> COptiDICEOptions:
+    def options(self, *, shielded: bool = False) -> COptiDICEOptions:
         return COptiDICEOptions(sample=self.config.sample)
 
     def policy(self, options: COptiDICEOptions | None = None) -> MarkovPolicy:
         """The actor, sampled or by its likeliest mean."""
-        model, options = self.model, options or self.default_options
+        model, options = self.model, options or self.options()
 
         def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
             actions = model.actor(model.timed(state, timestep))

@@ -113,10 +113,11 @@ class CPQ(MarkovModel):
         self.cost_critic_target = target_of(self.cost_critic)
 
 
-class CPQAgent(MarkovAgent[CPQConfig]):
+class CPQAgent(MarkovAgent):
     """Constraints-penalised Q-learning for a limit on the cost of an episode."""
 
     name = "cpq"
+    config: CPQConfig
     model: CPQ
 
     def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
@@ -235,13 +236,12 @@ class CPQAgent(MarkovAgent[CPQConfig]):
         timed = model.timed(state, torch.zeros_like(state[:, 0]))
         return model.units.raw_cost(model.cost_critic_target(timed, model.actor.sample(timed))[0])
 
-    @property
-    def default_options(self) -> MarkovOptions:
+    def options(self, *, shielded: bool = False) -> MarkovOptions:
         return MarkovOptions()
 
     def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:
         """The mean of the actor's distribution."""
-        model, options = self.model, options or self.default_options
+        model, options = self.model, options or self.options()
 
         def choose(state: Tensor, timestep: Tensor, _: torch.Generator) -> Tensor:
             return model.actor.mean(model.timed(state, timestep))

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import AgentBase, Phase
+from saformer.agents.agent import Agent, Phase
 from saformer.agents.sequence import (
     Drawing,
     Noise,
@@ -45,7 +45,7 @@ class DTConfig:
     """Size of the transformer."""
 
     def __post_init__(self) -> None:
-        check_config(self)
+        check_config(self.window, self.cost_discount)
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,13 @@ class DTOptions:
     """Seed of the noise."""
 
 
-class DTAgent(AgentBase[DTConfig]):
+class DTAgent(Agent):
     """Decision Transformer (Chen et al., 2021), the paper's unconstrained baseline: it heeds no
     limits."""
 
     name = "dt"
+    mean_settings = (("noise", "none"),)
+    config: DTConfig
 
     def __init__(self, dimensions: Dimensions, config: DTConfig) -> None:
         super().__init__(dimensions, config)
@@ -95,13 +97,12 @@ class DTAgent(AgentBase[DTConfig]):
             return {"action": action_error(predicted, batch.action, batch.valid)}
         return {"action": over_valid_steps(-predicted.log_prob(batch.action), batch.valid)}
 
-    @property
-    def default_options(self) -> DTOptions:
+    def options(self, *, shielded: bool = False) -> DTOptions:
         return DTOptions()
 
     def policy(self, options: DTOptions | None = None) -> SequencePolicy:
         """Acts towards a target return."""
-        options = options or self.default_options
+        options = options or self.options()
         if self.config.action == "point" and options.noise != "none":
             needed = "needs a Gaussian: train with --action gaussian"
             raise ValueError(f"noise {options.noise!r} {needed}")

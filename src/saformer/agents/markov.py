@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import AgentBase, AgentConfig
+from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
 from saformer.core.budget import Budget
 from saformer.core.normalizer import Normalizer
@@ -126,23 +126,12 @@ class MarkovModel(nn.Module):
         return torch.cat([state, share], dim=-1)
 
 
-class OneLimit(AgentConfig, Protocol):
-    """The config of an agent that is trained for one limit."""
-
-    @property
-    def limit(self) -> tuple[float, ...]:
-        """In raw units, for each constraint."""
-
-
-Config = TypeVar("Config", bound=OneLimit)
-
-
-class MarkovAgent(AgentBase[Config]):
+class MarkovAgent(Agent):
     """An agent of single steps, trained for one limit on the cost of an episode."""
 
     model: MarkovModel
 
-    def __init__(self, dimensions: Dimensions, config: Config) -> None:
+    def __init__(self, dimensions: Dimensions, config: Any) -> None:
         _check_limit(config.limit, dimensions.constraints)
         super().__init__(dimensions, config)
 

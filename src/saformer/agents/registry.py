@@ -16,10 +16,11 @@ from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, COptiDICE
 from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.agents.dt import DTAgent, DTConfig, DTOptions
 from saformer.agents.markov import MarkovOptions
-from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
+from saformer.agents.saformer import SaFormerAgent, SaFormerConfig, options_for
 from saformer.core.batch import Dimensions
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import NoCriticOptions, PaperOptions
 from saformer.data.relabel import RelabelledStore
+from saformer.rules.reserve import ReserveOptions
 
 
 class AgentClass(Protocol):
@@ -40,9 +41,14 @@ class Kind:
     config: type[Any]
     """has `cost_discount`; of an agent that is trained for one limit, also `limit`, one number per
     constraint"""
-    options: type[Any]
+    rules: Mapping[str, type[Any]]
+    """how its policy can act: the options of each rule by its name, the default first"""
     description: str
     """one line"""
+
+    def rule_of(self, options: Any) -> str:
+        """The name of the rule that these options belong to."""
+        return next(name for name, rule in self.rules.items() if isinstance(options, rule))
 
     @property
     def has_one_limit(self) -> bool:
@@ -54,43 +60,46 @@ KINDS = {
     "saformer": Kind(
         SaFormerAgent,
         SaFormerConfig,
-        ExecutionOptions,
+        {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptions},
         "one policy for all limits: proposes returns and actions, rejects what a critic "
         "forecasts to overrun",
     ),
     "dt": Kind(
-        DTAgent, DTConfig, DTOptions, "Decision Transformer: asked for a return, heeds no limit"
+        DTAgent,
+        DTConfig,
+        {"dt": DTOptions},
+        "Decision Transformer: asked for a return, heeds no limit",
     ),
     "cdt": Kind(
         CDTAgent,
         CDTConfig,
-        CDTOptions,
+        {"cdt": CDTOptions},
         "Constrained Decision Transformer: asked for a return and a cost, one policy for all "
         "limits",
     ),
     "bc_safe": Kind(
         BCSafeAgent,
         BCSafeConfig,
-        BCSafeOptions,
+        {"bc_safe": BCSafeOptions},
         "behaviour cloning of the trajectories within one limit",
     ),
     "bcq_lag": Kind(
         BCQLagAgent,
         BCQLagConfig,
-        BCQLagOptions,
+        {"bcq_lag": BCQLagOptions},
         "BCQ-Lagrangian: actions like the data's, the best by two critics and a learnt price on "
         "cost",
     ),
     "cpq": Kind(
         CPQAgent,
         CPQConfig,
-        MarkovOptions,
+        {"cpq": MarkovOptions},
         "Constraints Penalised Q-learning: unfamiliar actions count as costly",
     ),
     "coptidice": Kind(
         COptiDICEAgent,
         COptiDICEConfig,
-        COptiDICEOptions,
+        {"coptidice": COptiDICEOptions},
         "COptiDICE: corrects how often the data does what, under a cost constraint, and imitates "
         "that",
     ),
@@ -124,10 +133,12 @@ def restore_agent(
     return agent
 
 
-def default_options(name: str, dimensions: Dimensions, config: Mapping[str, Any]) -> Any:
-    """How the policy of a saved agent acts unless told otherwise."""
-    kind = find_kind(name)
-    return kind.agent(dimensions, from_plain(kind.config, config)).default_options
+def rule_options(name: str, config: Any, rule: str) -> Any:
+    """The options of an agent's rule, as its config would have them."""
+    rules = find_kind(name).rules
+    if rule not in rules:
+        raise ValueError(f"{name} knows no rule {rule!r}; it acts by {', '.join(rules)}")
+    return options_for(config, rules[rule])
 
 
 def from_plain(cls: type, values: Mapping[str, Any]) -> Any:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 import torch
 
 from saformer.accelerated.model import fastest
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import Agent, Phase
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
-from saformer.core.proposals import ActionNoise, ExecutionOptions, PastReturn
+from saformer.core.proposals import ActionNoise, PastReturn, ProposalOptions
+from saformer.core.rules import NoCriticOptions, NoCriticRule, PaperOptions, PaperRule, Rule
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
-from saformer.reserve import Reserve
+from saformer.data.sampling import WindowSampler, statistics_of
+from saformer.kernels.recording import Recorder
+from saformer.rules.fitting import fit_reserve
+from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, make_room
+
+Options = TypeVar("Options", bound=ProposalOptions)
 
 
 @dataclass(frozen=True)
@@ -53,39 +59,26 @@ class SaFormerConfig:
             raise ValueError(f"penalty must be at least 0, got {self.penalty}")
 
 
-class SaFormerAgent:
+class SaFormerAgent(Agent):
     """The paper's method.
 
     Its phases are the inner loop of Algorithm 2; `training.fit` owns the algorithm.
     """
 
     name = "saformer"
-    num_models = 1
-    averages: tuple[MovingAverage, ...] = ()
+    config: SaFormerConfig
+    model: SaFormer
 
     def __init__(self, dimensions: Dimensions, config: SaFormerConfig) -> None:
-        self.dimensions = dimensions
-        self.config = config
+        super().__init__(dimensions, config)
         self.model = SaFormer(dimensions, config.trunk)
-        self.reserve: Reserve | None = None
+        self.model.register_load_state_dict_pre_hook(make_room)
 
-    @classmethod
-    def create(cls, data: RelabelledStore, config: SaFormerConfig, *, seed: int) -> SaFormerAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
-        statistics."""
-        if data.cost_discount != config.cost_discount:
-            raise ValueError(
-                f"the data counts costs at {data.cost_discount}, the agent at "
-                f"{config.cost_discount}"
-            )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            agent = cls(dimensions_of(data), config)
-        agent.model.normalizer.set_statistics(statistics_of(data))
-        environment = data.store.environment
-        agent.model.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
-        agent.model.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
-        return agent
+    def fix_units(self, data: RelabelledStore) -> None:
+        model, environment = self.model, data.store.environment
+        model.normalizer.set_statistics(statistics_of(data))
+        model.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
+        model.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         """Windows of K steps."""
@@ -110,24 +103,57 @@ class SaFormerAgent:
         forecast = self.model.critic(batch)
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
-    def policy(self, options: ExecutionOptions | None = None) -> SaFormerPolicy:
-        """Algorithm 1 with what has been learnt so far; verification by reserve needs one
-        (`prepare_reserve`)."""
-        return SaFormerPolicy(
-            fastest(self.model),
-            window=self.config.window,
-            cost_discount=self.config.cost_discount,
-            options=options or self.default_options,
-            reserve=self.reserve,
-        )
+    def finish(self, data: RelabelledStore) -> None:
+        """Fit the reserve for the weights as they are, in evaluation mode."""
+        was_training = self.model.training
+        self.model.eval()
+        self.model.add_module("reserve", fit_reserve(self.model, data, window=self.config.window))
+        self.model.train(was_training)
 
     @property
-    def default_options(self) -> ExecutionOptions:
-        """How to act unless told otherwise."""
-        config = self.config
-        return ExecutionOptions(
-            candidates=config.candidates,
-            temperature=config.temperature,
-            action_noise=config.action_noise,
-            past_return=config.past_return,
+    def reserve(self) -> Reserve | None:
+        """Fitted as training ends; weights of an unfinished training have none."""
+        return self.model._modules.get("reserve")  # type: ignore[return-value]
+
+    def options(self, *, shielded: bool = False) -> ProposalOptions:
+        """By reserve once it is fitted, else by the paper's rule. Within a shield, which
+        keeps the limit, the reserve only says which limit earns most."""
+        if self.reserve is None:
+            return options_for(self.config, PaperOptions)
+        options = options_for(self.config, ReserveOptions)
+        return replace(options, candidates=1, enforce=False) if shielded else options
+
+    def mean_options(self, options: ProposalOptions | None = None) -> NoCriticOptions:
+        """The first of the candidates, the mean of both heads, whatever it costs."""
+        return NoCriticOptions(candidates=1)
+
+    def policy(self, options: ProposalOptions | None = None) -> SaFormerPolicy:
+        """Algorithm 1 with what has been learnt so far, by the rule that the options belong to."""
+        return SaFormerPolicy(
+            fastest(self.model),
+            self._rule(options or self.options()),
+            window=self.config.window,
+            cost_discount=self.config.cost_discount,
+            recorder=Recorder,
         )
+
+    def _rule(self, options: ProposalOptions) -> Rule:
+        if isinstance(options, PaperOptions):
+            return PaperRule(options)
+        if isinstance(options, NoCriticOptions):
+            return NoCriticRule(options)
+        if not isinstance(options, ReserveOptions):
+            raise TypeError(f"saformer acts by no rule of {type(options).__name__}")
+        if self.reserve is None:
+            raise ValueError(
+                "the rule of reserve is fitted as training ends, and these weights come from an "
+                "unfinished training or an older version: act by the paper's rule (rule 'paper'), "
+                "or train to the end"
+            )
+        return ReserveRule(options, self.reserve)
+
+
+def options_for(config: SaFormerConfig, rule: type[Options]) -> Options:
+    """A rule's options as the config would have them."""
+    names = {field.name for field in fields(config)} & {field.name for field in fields(rule)}
+    return rule(**{name: getattr(config, name) for name in names})

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import AgentConfig
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.budget import Budget
 from saformer.core.gaussian import Gaussian
@@ -60,7 +59,7 @@ class SequenceModel(nn.Module):
     def answers(self, batch: WindowBatch, heads: Mapping[str, nn.Module]) -> list[Any]:
         """What heads say of whole windows, each at the tokens of one kind: over [B, K]."""
         tokens = self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep)
-        return self.trunk.answers(tokens, self.layout, heads)
+        return self.trunk.head_outputs(tokens, self.layout, heads)
 
     def forward(self, batch: WindowBatch) -> Any:
         """Every step's action given all that came before it: over [B, K, A]."""
@@ -82,7 +81,7 @@ class SequenceModel(nn.Module):
         tokens = [embed(past.tokens(kinds), past.timestep), embed(now, prompt.timestep[:, None])]
         seen = past.valid.repeat_interleave(len(kinds), dim=1)
         valid = torch.cat([seen, seen.new_ones(len(seen), len(now))], dim=1)
-        output, _ = self.trunk.read(torch.cat(tokens, dim=1), valid)
+        output, _ = self.trunk.prefill(torch.cat(tokens, dim=1), valid)
         return self.action_head(output)
 
     def raw_action(self, action: Tensor) -> Tensor:
@@ -191,17 +190,9 @@ class SequencePolicy:
         return lanes.to(self._device)
 
 
-class SequenceConfig(AgentConfig, Protocol):
-    """What the configs of this family have in common."""
-
-    @property
-    def window(self) -> int:
-        """K."""
-
-
-def check_config(config: SequenceConfig) -> None:
+def check_config(window: int, cost_discount: float) -> None:
     """Refuse what no agent of this family could be made of."""
-    if config.window < 1:
-        raise ValueError(f"window must be at least 1 step, got {config.window}")
-    if not 0 < config.cost_discount <= 1:
-        raise ValueError(f"cost_discount must lie in (0, 1], got {config.cost_discount}")
+    if window < 1:
+        raise ValueError(f"window must be at least 1 step, got {window}")
+    if not 0 < cost_discount <= 1:
+        raise ValueError(f"cost_discount must lie in (0, 1], got {cost_discount}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from torch import Tensor
 
 from saformer.agents.agent import Agent
 from saformer.api.findings import findings_of
-from saformer.api.reserving import RULE
-from saformer.api.settings import options_of
+from saformer.api.settings import options_of, plain_options
 from saformer.evaluation.calibration import Calibration
 from saformer.runs.export import read_facts
 from saformer.runs.run import Run, find_run
@@ -83,7 +81,7 @@ def options_as_calibrated(
             f"again (saformer calibrate {run.path} --rate {calibration.rate:g})"
         )
     options = options_of(agent, {**calibration.options, **execution})
-    asked = said_options(options)
+    asked = said_options(agent, options)
     others = [
         f"{name} {asked[name]} for {value}"
         for name, value in calibration.options.items()
@@ -98,15 +96,15 @@ def options_as_calibrated(
     return options
 
 
-def said_options(options: Any) -> dict[str, Any]:
+def said_options(agent: Agent, options: Any) -> dict[str, Any]:
     """All options that make it this policy."""
-    return {name: value for name, value in asdict(options).items() if name not in UNSAID}
+    plain = plain_options(agent, options)
+    return {name: value for name, value in plain.items() if name not in UNSAID}
 
 
 def identity(run: Run, weights: Mapping[str, Tensor]) -> str:
-    """Equal for the same run with the same weights, be it exported or not, while they act by the
-    same rule."""
-    found = hashlib.sha256(f"{run.spec.digest} {RULE}".encode())
+    """Equal for the same run with the same weights, be it exported or not."""
+    found = hashlib.sha256(run.spec.digest.encode())
     for name, value in sorted(weights.items()):
         found.update(name.encode() + value.cpu().numpy().tobytes())
     return found.hexdigest()[:16]

@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 from saformer.agents.agent import Agent
 from saformer.agents.registry import find_kind
-from saformer.agents.saformer import SaFormerAgent
 from saformer.api.calibrated import FILE, identity, kept_calibrations, said_options
 from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
-from saformer.api.reserving import prepared
 from saformer.api.run_data import totals_of
 from saformer.api.runs import frontier_of, limits_of, load
 from saformer.api.settings import options_of
@@ -63,8 +61,6 @@ def calibrate(
             "fresh episodes, so nothing can be calibrated"
         )
     options = options_of(agent, execution or {})
-    if isinstance(agent, SaFormerAgent):
-        options = prepared(agent, run, options, data=data, listener=listener)
 
     def trial(tried: Sequence[Limit], margin: float, first_seed: int) -> Sequence[Verdict]:
         return roll_out(
@@ -86,7 +82,7 @@ def calibrate(
         episodes=episodes,
         seed=seed,
         run=identity(run, agent.model.state_dict()),
-        options=said_options(options),
+        options=said_options(agent, options),
         limits=calibrate_margins(
             trial, parsed, rate=rate, confidence=confidence, seed=seed, margins=margins
         ),

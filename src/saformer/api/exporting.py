@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from saformer import __version__
-from saformer.agents.saformer import SaFormerAgent
 from saformer.api.calibrated import FILE, LEFT_BEHIND, identity, kept_calibrations
 from saformer.api.listener import Listener
-from saformer.api.reserving import prepare_reserve
 from saformer.api.run_data import data_of
 from saformer.api.runs import load
 from saformer.data.relabel import RelabelledStore
@@ -54,9 +52,7 @@ def export(
             f"{out} exists; exports are never overwritten: choose another name or remove it"
         )
     agent, found = load(path, device="cpu"), data_of(run, listener, data=data)
-    if isinstance(agent, SaFormerAgent):
-        prepare_reserve(agent, run, data=data, listener=listener)
-    model, reserve = agent.model, getattr(agent, "reserve", None)
+    model = agent.model
     weights = narrowed(model.state_dict(), {name for name, _ in model.named_parameters()}, dtype)
     calibrations = _Calibrations.of(run, model.state_dict(), widened(weights))
     content = {
@@ -65,7 +61,6 @@ def export(
             "episode_cost": torch.from_numpy(found.episode_cost),
             "episode_return": torch.from_numpy(found.episode_return),
         },
-        **({"reserve": reserve.state_dict()} if reserve is not None else {}),
     }
     rates_left = [one.rate for one in calibrations.rounded]
     facts = {"dtype": dtype, **_facts(run, found, command), LEFT_BEHIND: rates_left}

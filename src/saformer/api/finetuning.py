@@ -15,21 +15,19 @@ from saformer.agents.finetuned import FineTunedAgent
 from saformer.agents.registry import from_plain, restore_agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api.listener import Listener
-from saformer.api.reserving import kept_reserve
 from saformer.api.run_data import as_trained, open_data, training_part, with_costs
-from saformer.api.settings import options_of
-from saformer.core.proposals import resolved
+from saformer.api.settings import options_of, plain_options
 from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
 from saformer.engine.device import pick_device
+from saformer.rules.reserve import ReserveOptions
 from saformer.runs.lock import alone_in
 from saformer.runs.run import Run, find_run
 from saformer.runs.spec import RunSpec
 from saformer.training.config import FitConfig
 from saformer.training.finetune_config import FinetuneConfig
-from saformer.training.reserve import fit_reserve
 
 if TYPE_CHECKING:  # exploration needs Gymnasium; training does not
     from saformer.training.experience import ExploredEpisode
@@ -72,8 +70,8 @@ def finetune(
     `limits` are costs or percentiles of the run's data, and may lie below all of it. `episodes` is
     the allowance, `ceiling` the cost at which an episode is ended; these and `attenuation` take the
     place of what `config` says. `execution` changes how the policy acts, by the names of its
-    options, while it explores and is judged: by the paper's rule unless `verification` says
-    "reserve", by which it is then judged, not explored. The original run is not touched. The new
+    options, while it explores and is judged: by the paper's rule unless `rule` says "reserve", by
+    which it is then judged, not explored. The original run is not touched. The new
     one has a store of its own, in its folder: the original data and every episode since. An
     interrupted call is continued by the same call with `resume=True`.
     """
@@ -107,16 +105,17 @@ def finetune(
         spec.agent, spec.dimensions, spec.agent_config, checkpoint.groups["model"]
     )
     assert isinstance(agent, SaFormerAgent)
-    options = resolved(options_of(agent, execution or {}), has_reserve=False)
-    if options.verification == "told":
+    options = options_of(agent, {"rule": "paper", **(execution or {})})
+    by_reserve = isinstance(options, ReserveOptions)
+    if by_reserve and not options.enforce:
         raise ValueError(
-            "verification 'told' keeps no limit without a shield: fine-tune by the paper's rule "
-            "or by reserve"
+            "a reserve that is not enforced keeps no limit without a shield: fine-tune by the "
+            "paper's rule, or enforce it"
         )
     settings = {
         "limits": {limit.name: limit.values for limit in parsed},
         **asdict(given),
-        "execution": asdict(options),
+        "execution": plain_options(agent, options),
     }
     fresh = replace(
         spec,
@@ -135,9 +134,8 @@ def finetune(
             origin = {"finetuned_from": str(source.path.resolve()), **store.provenance}
             replace(store, provenance=origin).save(kept)
         agent.model.to(processor)
-        if options.verification == "reserve":  # not kept: the original run is not touched
-            known = kept_reserve(agent, source)
-            agent.reserve = known or fit_reserve(agent.model, original, window=agent.config.window)
+        if by_reserve and agent.reserve is None:  # the original run is of an older version
+            agent.finish(original)
         sampler = GrowingSampler(
             original,
             window=agent.config.window,

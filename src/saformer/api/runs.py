@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,6 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.api.calibrated import kept_calibration, options_as_calibrated
 from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
-from saformer.api.reserving import prepared, with_reserve, within_a_shield
 from saformer.api.run_data import (
     as_trained,
     check_criteria,
@@ -23,7 +22,7 @@ from saformer.api.run_data import (
     training_part,
     with_costs,
 )
-from saformer.api.settings import options_of
+from saformer.api.settings import options_of, plain_options
 from saformer.api.shielding import judged_policies
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
@@ -53,7 +52,7 @@ def load(path: str | Path, *, device: str = "auto") -> Agent:
     spec = run.spec
     agent = restore_agent(spec.agent, spec.dimensions, spec.agent_config, read_model(run))
     agent.model.to(pick_device(device))
-    return with_reserve(agent, run)
+    return agent
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,8 @@ class Judged:
     held against."""
 
     evaluation: Evaluation
-    options: Any
+    options: dict[str, Any]
+    """of the policy, with the name of its rule"""
     data: Totals
 
 
@@ -111,13 +111,11 @@ def judge(
         raise ValueError(f"at least one episode is needed, got {episodes}")
     if calibration is None:
         options, margins = options_of(agent, execution or {}), None
+        in_shield = options_of(agent, execution or {}, shielded=True)
     else:
         options = options_as_calibrated(agent, run, calibration, execution or {})
         margins = [calibration.margin_for(limit) for limit in parsed]
-    given = options
-    if isinstance(agent, SaFormerAgent):
-        options = prepared(agent, run, options, data=data, listener=listener)
-    in_shield = within_a_shield(given, options)
+        in_shield = options
     policies = judged_policies(
         agent, options, found, shield=shield, both=both, reference=reference, in_shield=in_shield
     )
@@ -138,7 +136,8 @@ def judge(
     ]
     rate = None if calibration is None else calibration.rate
     acted = in_shield if shield or both else options
-    return Judged(replace(first, beside=tuple(others), rate=rate), acted, found)
+    plain = plain_options(agent, acted)
+    return Judged(replace(first, beside=tuple(others), rate=rate), plain, found)
 
 
 def evaluate(
@@ -166,7 +165,7 @@ def evaluate(
 
     `limits` are by default the 10th, 20th, 30th and 50th percentile of the data's costs, or the one
     limit that the run was trained for. `execution` changes how the policy acts, by the names of its
-    agent's options: {"candidates": 128, "verification": "off"} for saformer, {"target_return":
+    agent's options: {"rule": "none", "candidates": 128} for saformer, {"target_return":
     3600} for dt. `rate` keeps as much of each limit back as `calibrate` found to be needed for this
     violation rate. `shield` makes actions cheaper where they would pass the limit, if costs are
     functions of the action alone; `both` judges the policy with and without it; `reference` adds
@@ -197,7 +196,7 @@ def evaluate(
         listener=listener,
     )
     trace = {**found.evaluation.trace, "data": _shown_trajectories(found.data)}
-    evaluation = {"options": asdict(found.options), "seed": seed, **found.evaluation.plain()}
+    evaluation = {"options": found.options, "seed": seed, **found.evaluation.plain()}
     place = keep_findings(
         find_run(path), kept, {"trace.json": trace, "evaluation.json": evaluation}
     )

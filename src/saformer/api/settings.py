@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from saformer.agents.agent import Agent
-from saformer.agents.registry import find_kind, name_of
+from saformer.agents.registry import find_kind, name_of, rule_options
 from saformer.data.limits import parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.training.presets import PRESETS, Preset
@@ -53,18 +53,28 @@ def for_limit(
     return config, None
 
 
-def options_of(agent: Agent, execution: Mapping[str, Any]) -> Any:
-    """The agent's own options, with these changes."""
-    hints = get_type_hints(type(agent.default_options))
-    unknown = sorted(set(execution) - set(hints))
+def options_of(agent: Agent, execution: Mapping[str, Any], *, shielded: bool = False) -> Any:
+    """The options of the rule that is named, by default the usual one, with these changes."""
+    changes = dict(execution)
+    rule = changes.pop("rule", None)
+    options = agent.options(shielded=shielded and rule is None)
+    if rule not in {None, find_kind(agent.name).rule_of(options)}:
+        options = rule_options(agent.name, agent.config, rule)
+    hints = get_type_hints(type(options))
+    unknown = sorted(set(changes) - set(hints))
     if unknown:
         raise ValueError(
-            f"{agent.name} has no option {', '.join(unknown)}; it has {', '.join(sorted(hints))}"
+            f"{agent.name} has no option {', '.join(unknown)} by this rule; it has "
+            f"{', '.join(sorted(hints))}"
         )
     return replace(
-        agent.default_options,
-        **{name: _of_kind(name, value, hints[name]) for name, value in execution.items()},
+        options, **{name: _of_kind(name, value, hints[name]) for name, value in changes.items()}
     )
+
+
+def plain_options(agent: Agent, options: Any) -> dict[str, Any]:
+    """Options as JSON keeps them: with the name of their rule."""
+    return {"rule": find_kind(agent.name).rule_of(options), **asdict(options)}
 
 
 def _of_kind(name: str, value: Any, hint: Any) -> Any:

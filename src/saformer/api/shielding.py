@@ -3,7 +3,6 @@ limit."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 from saformer.agents.agent import Agent
@@ -12,8 +11,6 @@ from saformer.data.totals import Totals
 from saformer.shield import Shield, Unlimited
 
 PLAIN, SHIELDED, REFERENCE = "the policy", "the policy + shield", "limit-blind mean action + shield"
-CERTAIN = {"candidates": 1, "verification": "off", "noise": "none", "sample": False}
-"""Options under which agents act by their mean; each has some of them."""
 
 
 def shielded(policy: Policy, data: Totals) -> Shield:
@@ -53,6 +50,4 @@ def judged_policies(
 
 def limit_blind(agent: Agent, options: Any, data: Totals) -> Unlimited:
     """The agent's mean action, prompted in every episode with the largest cost of the data."""
-    known = {field.name for field in fields(options)}
-    certain = replace(options, **{name: value for name, value in CERTAIN.items() if name in known})
-    return Unlimited(agent.policy(certain), data.episode_cost.max(0).tolist())
+    return Unlimited(agent.policy(agent.mean_options(options)), data.episode_cost.max(0).tolist())

@@ -271,7 +271,7 @@ def _opened(
             observer = observer_of(
                 run, settings.listener, updates, source.data, settings.watched(task)
             )
-            members.append(Member(agent, samplers[limit], seed, run, observer))
+            members.append(Member(agent, samplers[limit], seed, run, observer, source.data))
     return runs, members
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from saformer.agents.dt import usual_target
-from saformer.agents.saformer import SaFormerAgent
 from saformer.api.findings import findings_of, keep_findings
 from saformer.api.listener import Listener
-from saformer.api.reserving import prepared
 from saformer.api.run_data import totals_of
 from saformer.api.runs import limits_of, load, remark_on_limits
-from saformer.api.settings import options_of
+from saformer.api.settings import options_of, plain_options
 from saformer.data.totals import Totals
 from saformer.runs.run import find_run
 
@@ -109,10 +107,6 @@ def sweep(
         )
     tried = sorted(values) or default_targets(found)
     settings = [options_of(agent, {option: value}) for value in tried]
-    if isinstance(agent, SaFormerAgent):
-        settings = [
-            prepared(agent, run, options, data=data, listener=listener) for options in settings
-        ]
     judged = limits_of(run.spec, found, limits)
     remark_on_limits(run.spec, judged, listener)
     trials = tuple(
@@ -125,7 +119,7 @@ def sweep(
         for value, options in zip(tried, settings, strict=True)
     )
     result = Sweep(option, trials)
-    how = {"options": asdict(settings[0]), "seed": seed, "episodes": episodes}
+    how = {"options": plain_options(agent, settings[0]), "seed": seed, "episodes": episodes}
     listener.say(
         f"sweep kept in {keep_findings(run, kept, {'sweep.json': {**how, **result.plain()}})}"
     )

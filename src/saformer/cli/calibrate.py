@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from saformer.api.calibrating import calibrate
 from saformer.cli.dressing import dressed, without_flags
-from saformer.cli.evaluate import run_of, usual_options
+from saformer.cli.evaluate import changes, run_of, usual_options
 from saformer.cli.progress import listening
 from saformer.evaluation.calibration import MARGINS, CalibratedLimit, Calibration
 from saformer.report.table import Cell, numbers, terminal_table
@@ -88,9 +88,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             episodes=command.episodes,
             confidence=command.confidence,
             margins=command.margins,
-            execution={
-                name: value for name, value in asdict(command.acting).items() if name != "seed"
-            },
+            execution=changes(command.acting, usual_options(arguments)),
             data=command.data,
             out=command.out,
             seed=command.seed,

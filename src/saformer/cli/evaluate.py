@@ -5,25 +5,25 @@ from __future__ import annotations
 import json
 from argparse import ArgumentError, ArgumentParser
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
 
-from saformer.agents.registry import default_options
+from saformer.agents.registry import find_kind
 from saformer.api.calibrated import kept_calibration
 from saformer.api.findings import findings_of
 from saformer.api.run_data import has_environment, run_of_store
-from saformer.api.runs import evaluate, evaluate_offline
+from saformer.api.runs import evaluate, evaluate_offline, load
 from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.progress import listening
-from saformer.core.proposals import ExecutionOptions
 from saformer.envs.tasks import is_store
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.page import write_report
 from saformer.report.table import verdict_table
+from saformer.rules.reserve import ReserveOptions
 from saformer.runs.pretrained import folder_of
 from saformer.runs.run import Run
 
@@ -97,7 +97,8 @@ def parse(arguments: Sequence[str]) -> EvaluateCommand:
 def main(arguments: Sequence[str], console: Console) -> int:
     """Evaluate, print and report."""
     command = parse(arguments)
-    run, options = run_of(command.run), asdict(command.acting)
+    run, usual = run_of(command.run), calibrated_options(arguments, usual_options(arguments))
+    options = changes(command.acting, usual)
     if command.offline or not has_environment(run, data=command.data):
         return _offline(command, run, console)
     with listening(console) as listener:
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             run,
             limits=command.limits,
             episodes=command.episodes,
-            execution={**options, **({"seed": command.seed} if "seed" in options else {})},
+            execution={**options, **({"seed": command.seed} if hasattr(usual, "seed") else {})},
             data=command.data,
             out=command.out,
             rate=command.rate,
@@ -132,8 +133,13 @@ def usual_options(arguments: Sequence[str]) -> Any:
     for argument in arguments:
         run = Run(folder_of(run_of(argument)))
         if run.spec_path.exists():
-            return default_options(run.spec.agent, run.spec.dimensions, run.spec.agent_config)
-    return ExecutionOptions()
+            return load(run.path, device="cpu").options()
+    return ReserveOptions()
+
+
+def changes(acting: Any, usual: Any) -> dict[str, Any]:
+    """What was said to be done otherwise than usual."""
+    return {name: value for name, value in asdict(acting).items() if value != getattr(usual, name)}
 
 
 def calibrated_options(arguments: Sequence[str], usual: Any) -> Any:
@@ -148,7 +154,9 @@ def calibrated_options(arguments: Sequence[str], usual: Any) -> Any:
     for argument in arguments:
         path = run_of(argument)
         if Run(folder_of(path)).spec_path.exists():
-            return replace(usual, **kept_calibration(path, asked.rate, out=asked.out).options)
+            plain = dict(kept_calibration(path, asked.rate, out=asked.out).options)
+            rules = find_kind(Run(folder_of(path)).spec.agent).rules
+            return rules[plain.pop("rule")](**plain)
     return usual
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -15,8 +15,9 @@ from rich.text import Text
 from saformer.api import Listener, evaluate, finetune
 from saformer.api.finetuning import FineTuned
 from saformer.cli.dressing import dressed, without_flags
-from saformer.cli.evaluate import usual_options
+from saformer.cli.evaluate import changes, usual_options
 from saformer.cli.progress import listening
+from saformer.core.proposals import ProposalOptions
 from saformer.report.page import write_report
 from saformer.report.table import verdict_table
 from saformer.training.finetune_config import FinetuneConfig
@@ -68,7 +69,7 @@ class FinetuneCommand(Generic[Options]):
 
 def parse(arguments: Sequence[str]) -> FinetuneCommand:
     """Parse flags."""
-    usual = usual_options(arguments)
+    usual = _usual(arguments)
     options, config = without_flags(type(usual), "seed"), without_flags(FinetuneConfig, "ceiling")
     command = Annotated[
         FinetuneCommand[options], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff
@@ -85,7 +86,7 @@ def parse(arguments: Sequence[str]) -> FinetuneCommand:
 def main(arguments: Sequence[str], console: Console) -> int:
     """Fine-tune, judge and report, and say how to go on if interrupted."""
     command = parse(arguments)
-    acting = {name: value for name, value in asdict(command.acting).items() if name != "seed"}
+    acting = changes(command.acting, _usual(arguments))
     try:
         with listening(console, tensorboard=command.tensorboard) as listener:
             tuned = _finetune(command, acting, listener)
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str], console: Console) -> int:
             tuned.run.path,
             limits=command.limit,
             episodes=JUDGED_EPISODES,
-            execution=acting,
+            execution={name: acting[name] for name in acting if hasattr(ProposalOptions, name)},
             seed=command.seed,
             device=command.device,
             workers=command.workers,
@@ -110,6 +111,14 @@ def main(arguments: Sequence[str], console: Console) -> int:
     page = write_report(tuned.run, tuned.run.path / "report.html")
     console.print(f"report written to {page}", soft_wrap=True)
     return 0
+
+
+def _usual(arguments: Sequence[str]) -> Any:
+    """The paper's rule, with the options that all rules have as the run would have them."""
+    from saformer.training.finetune import exploration_options  # needs Gymnasium
+
+    usual = usual_options(arguments)
+    return exploration_options(usual) if isinstance(usual, ProposalOptions) else usual
 
 
 def _finetune(command: FinetuneCommand, acting: dict[str, Any], listener: Listener) -> FineTuned:

@@ -10,7 +10,7 @@ from saformer.experiments.ways import PROPOSED, beside_each_other
 from saformer.report.sheet import Part, Remark
 
 CDT, SHIELDED = "CDT", "told what earns most + shield"
-TOLD = (("verification", "told"), ("candidates", 1))
+TOLD = (("rule", "reserve"), ("enforce", False), ("candidates", 1))
 """As policies act in a shield unless told otherwise."""
 SHOWN = (*PROPOSED, CDT, SHIELDED, REFERENCE)
 CDT_UPDATES = {"paper": 15_000}

@@ -274,7 +274,7 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
 
 def _acting(judging: Judging) -> dict[str, Any]:
     """How its policy acts: SaFormer's tables are of the paper's rule unless they say otherwise."""
-    usual = {"verification": "paper"} if judging.training.agent == "saformer" else {}
+    usual = {"rule": "paper"} if judging.training.agent == "saformer" else {}
     return {**usual, **dict(judging.options)}
 
 

@@ -27,7 +27,6 @@ class Run:
     training has finished evaluation.json, trace.json                    what `evaluate` found
     calibration.json         what `calibrate` found to be kept back of limits, for each violation
     rate episodes.jsonl           of a run that was fine-tuned: one row per episode that it explored
-    reserve.safetensors      what verification by reserve needs to know, once it was asked for
     export.json, weights.safetensors               of an export, in place of metrics and checkpoint
     """
 
@@ -77,11 +76,6 @@ class Run:
     def export_path(self) -> Path:
         """Of an export: how it came about."""
         return self.path / "export.json"
-
-    @property
-    def reserve_path(self) -> Path:
-        """What verification by reserve needs to know."""
-        return self.path / "reserve.safetensors"
 
     @property
     def metrics_path(self) -> Path:
