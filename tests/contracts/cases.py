@@ -117,7 +117,7 @@ CASES = {
             "vae/reconstruction": frozenset({"vae"}),
             "vae/kl": frozenset({"vae"}),
             "cost_critic/error": frozenset({"cost_critic"}),
-            "cost_critic/penalty": frozenset({"cost_critic"}),
+            "cost_critic/penalty": frozenset(),  # alpha begins at 0
             "cost_critic/alpha": frozenset({"alpha"}),
             "critic/error": frozenset({"critic"}),
             "actor/reward": frozenset({"actor", "critic"}),

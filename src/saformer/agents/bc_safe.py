@@ -1,79 +1,64 @@
-"""Behaviour cloning of what stayed within the limit."""
+"""Behaviour cloning of the trajectories that stayed within the limit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from saformer.agents.agent import Agent, Phase
+from saformer.agents.agent import Phase
 from saformer.agents.sequence import (
-    Drawing,
-    Noise,
+    SequenceAgent,
+    SequenceConfig,
     SequenceModel,
+    SequenceOptions,
     SequencePolicy,
-    check_config,
 )
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
 from saformer.core.objectives import PerSample, over_valid_steps
 from saformer.core.tokens import Layout
-from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 
 
 @dataclass(frozen=True)
-class BCSafeConfig:
+class BCSafeConfig(SequenceConfig):
     """What is learnt, and from which trajectories. Sizes are the paper's Table 6 (DT's column)."""
 
     limit: tuple[float, ...] = ()
     """What a trajectory may have cost to be learnt from, for each constraint."""
     best: float = 1.0
-    """Share of these trajectories to learn from, those of the highest return; 1 for all, as in the
-    original."""
+    """Share of these trajectories to learn from, those of the highest return; the original: 1."""
     window: int = 1
-    """K: steps that the network looks back over; 1 for the present state alone, as in the
-    original."""
-    cost_discount: float = 1.0
-    """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
-    trunk: TrunkConfig = field(default_factory=TrunkConfig)
-    """Size of the transformer; over one step it is a residual perceptron."""
+    """K: steps that the network looks back over; 1 for the present state alone, as in the original:
+    the transformer is a residual perceptron then."""
 
     def __post_init__(self) -> None:
-        check_config(self.window, self.cost_discount)
+        super().__post_init__()
         if not 0 < self.best <= 1:
             raise ValueError(f"best must lie in (0, 1], got {self.best}")
 
 
 @dataclass(frozen=True)
-class BCSafeOptions:
+class BCSafeOptions(SequenceOptions):
     """How a trained BC-Safe acts."""
 
-    noise: Noise = "none"
-    """none: act by the mean; normal: a sample; two_point: one deviation above or below, for data of
-    either sign."""
-    temperature: float = 1.0
-    """Spread of the noise, in deviations."""
-    seed: int = 0
-    """Seed of the noise."""
 
-
-class BCSafeAgent(Agent):
+class BCSafeAgent(SequenceAgent):
     """Imitates the trajectories within one limit, for which it is trained."""
 
     name = "bc_safe"
-    mean_settings = (("noise", "none"),)
     config: BCSafeConfig
+    model: SequenceModel
 
     def __init__(self, dimensions: Dimensions, config: BCSafeConfig) -> None:
+        super().__init__(dimensions, config)
         if len(config.limit) != dimensions.constraints:
             needed = f"bc_safe needs one limit for each of {dimensions.constraints} constraints"
-            raise ValueError(
-                f"{needed}, got {list(config.limit)}: give it with limit (--limit p20)"
-            )
-        super().__init__(dimensions, config)
+            raise ValueError(f"{needed}, got {list(config.limit)}: give it a limit (--limit p20)")
         layout = Layout(("state",) if config.window == 1 else ("state", "action"))
         self.model = SequenceModel(layout, dimensions, config.trunk, GaussianHead)
 
@@ -82,9 +67,7 @@ class BCSafeAgent(Agent):
         learnt_from(data, self.config)  # refused now, not when training begins
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
-        """Windows of K steps of the trajectories within the limit."""
-        data = learnt_from(data, self.config)
-        return WindowSampler(data, window=self.config.window, device=device)
+        return super().sampler(learnt_from(data, self.config), device)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -99,15 +82,12 @@ class BCSafeAgent(Agent):
         return BCSafeOptions()
 
     def policy(self, options: BCSafeOptions | None = None) -> SequencePolicy:
-        """Acts as the trajectories within the limit did, whatever limit it is then given."""
-        options = options or self.options()
-        return SequencePolicy(
-            self.model,
-            window=self.config.window,
-            cost_discount=self.config.cost_discount,
-            target=lambda limit: limit.new_zeros(len(limit)),  # it asks for no return
-            drawing=Drawing(options.noise, options.temperature, options.seed),
-        )
+        """Acts as the trajectories within its limit did, whatever limit it is then given."""
+
+        def no_target(limit: Tensor) -> Tensor:
+            return limit.new_zeros(len(limit))
+
+        return SequencePolicy(self.model, self.config, no_target, options or self.options())
 
 
 def learnt_from(data: RelabelledStore, config: BCSafeConfig) -> RelabelledStore:

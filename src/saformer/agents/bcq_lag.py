@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.agents.markov import (
     MarkovAgent,
+    MarkovConfig,
     MarkovModel,
     MarkovPolicy,
     steps_that_count,
@@ -37,20 +38,11 @@ from saformer.data.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)
-class BCQLagConfig:
+class BCQLagConfig(MarkovConfig):
     """What is learnt. The defaults are the paper's Table 6 and, where it is silent, BCQ's own."""
 
-    limit: tuple[float, ...] = ()
-    """What an episode may cost, for each constraint: this agent is trained for one limit."""
-    cost_discount: float = 1.0
-    """gamma_c: how much less a cost counts with every step; 1 counts all alike, up to the
-    horizon."""
     discount: float = 0.99
     """gamma, of rewards."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of every network's hidden layers."""
-    dropout: float = 0.1
-    """Share of activations that critics and perturbation drop while training."""
     multiplier: float = 0.1
     """The Lagrangian multiplier to begin with: what a typical step's cost is worth in typical
     steps' rewards."""
@@ -74,11 +66,7 @@ class BCQLagConfig:
     """Codes are drawn from a normal distribution and cut here."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("cost_discount", "discount"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+        super().__post_init__()
         if self.candidates < 1 or self.acting_candidates < 1:
             counts = f"{self.candidates} and {self.acting_candidates}"
             raise ValueError(f"candidates must be at least 1, got {counts}")
@@ -102,24 +90,18 @@ class BCQLag(MarkovModel):
     """All networks. States and actions are in model units, values in units of a typical step."""
 
     def __init__(self, dimensions: Dimensions, config: BCQLagConfig) -> None:
-        super().__init__(dimensions, finite=config.cost_discount == 1)
-        state, action, horizon = dimensions.state, dimensions.action, dimensions.horizon
+        super().__init__(dimensions, config)
+        state, action = dimensions.state, dimensions.action
         hidden, dropout = config.hidden, config.dropout
         self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
         self.perturbation = Perceptron(self.timed_size + action, hidden, action, dropout=dropout)
-        self.critic = EnsembleCritic(
-            state + action,
-            1,
-            hidden,
-            scale=steps_that_count(config.discount, horizon),
-            dropout=dropout,
-        )
+        reward_steps = steps_that_count(config.discount, self.horizon)
+        cost_steps = steps_that_count(config.cost_discount, self.horizon)
+        self.critic = EnsembleCritic((state + action, hidden, 1), dropout, scale=reward_steps)
         self.cost_critic = EnsembleCritic(
-            self.timed_size + action,
-            dimensions.constraints,
-            hidden,
-            scale=steps_that_count(config.cost_discount, horizon),
-            dropout=dropout,
+            (self.timed_size + action, hidden, dimensions.constraints),
+            dropout,
+            scale=cost_steps,
             finite=self.finite,
         )
         self.multiplier = Multiplier(dimensions.constraints, config.multiplier)
@@ -147,19 +129,13 @@ class BCQLagAgent(MarkovAgent):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        model = self.model
+        model, rate = self.model, self.config.multiplier_learning_rate
         critics = (*model.critic.parameters(), *model.cost_critic.parameters())
         return (
             Phase("vae", tuple(model.vae.parameters()), self.vae_loss),
             Phase("critics", critics, self.critic_loss),
             Phase("perturbation", tuple(model.perturbation.parameters()), self.perturbation_loss),
-            Phase(
-                "multiplier",
-                tuple(model.multiplier.parameters()),
-                self.multiplier_loss,
-                learning_rate=self.config.multiplier_learning_rate,
-                weight_decay=0.0,
-            ),
+            Phase("multiplier", (model.multiplier.value,), self.multiplier_loss, rate, 0.0),
         )
 
     @property
@@ -182,15 +158,11 @@ class BCQLagAgent(MarkovAgent):
         model, config, batch = self.model, self.config, self.model.units.transitions(batch)
         noise, horizon = self._noise(batch.state, config.candidates), self.dimensions.horizon
         _, value, cost = self._best(batch.next_state, batch.timestep + 1, noise)
-        target = td_target(batch.reward, value, batch, discount=config.discount, horizon=horizon)
-        cost_target = td_target(
-            batch.cost, cost, batch, discount=config.cost_discount, horizon=horizon
-        )
+        target = td_target(batch.reward, value, batch, config.discount, horizon)
+        cost_target = td_target(batch.cost, cost, batch, config.cost_discount, horizon)
         timed = model.timed(batch.state, batch.timestep)
-        value, cost = (
-            model.critic(batch.state, batch.action),
-            model.cost_critic(timed, batch.action),
-        )
+        value = model.critic(batch.state, batch.action)
+        cost = model.cost_critic(timed, batch.action)
         return {
             "reward_error": model.critic.error(value, target),
             "cost_error": model.cost_critic.error(cost, cost_target),
@@ -265,4 +237,4 @@ class BCQLagAgent(MarkovAgent):
             noise[:, 0] = 0
             return self._best(state, timestep, noise)[0]
 
-        return self.policy_of(choose, options.seed)
+        return MarkovPolicy(self, choose, options.seed)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent, Phase
+from saformer.agents.agent import Phase
 from saformer.agents.networks import EntropyWeight, entropy_terms
 from saformer.agents.sequence import (
-    Drawing,
-    Noise,
+    SequenceAgent,
+    SequenceConfig,
     SequenceModel,
+    SequenceOptions,
     SequencePolicy,
-    check_config,
 )
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
 from saformer.core.objectives import PerSample, action_entropy, over_valid_steps
 from saformer.core.tokens import Layout
-from saformer.core.transformer import TrunkConfig
 from saformer.data.pareto import augment, pareto_front
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
@@ -32,12 +31,10 @@ FRONT_SIZE = 64
 
 
 @dataclass(frozen=True)
-class CDTConfig:
+class CDTConfig(SequenceConfig):
     """What is learnt. Sizes are the paper's Table 6 (DT's column); what is CDT's own has its
     authors' values."""
 
-    window: int = 20
-    """K: steps that the network looks back over, the present one included."""
     target_entropy: float | None = None
     """Least entropy of the action, summed over its dimensions, in model units; by default minus
     their number."""
@@ -50,13 +47,9 @@ class CDTConfig:
     augmentation: float = 0.3
     """Copies of the front's trajectories with prompts beyond them, as a share of all trajectories;
     0 for none."""
-    cost_discount: float = 1.0
-    """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
-    trunk: TrunkConfig = field(default_factory=TrunkConfig)
-    """Size of the transformer."""
 
     def __post_init__(self) -> None:
-        check_config(self.window, self.cost_discount)
+        super().__post_init__()
         for name in ("initial_temperature", "temperature_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
@@ -66,18 +59,11 @@ class CDTConfig:
 
 
 @dataclass(frozen=True)
-class CDTOptions:
+class CDTOptions(SequenceOptions):
     """How a trained CDT acts."""
 
     target_return: float | None = None
     """The return to ask for; by default the highest that the data shows within each limit."""
-    noise: Noise = "none"
-    """none: act by the mean; normal: a sample; two_point: one deviation above or below, for data of
-    either sign."""
-    temperature: float = 1.0
-    """Spread of the noise, in deviations."""
-    seed: int = 0
-    """Seed of the noise."""
 
 
 class CDTModel(nn.Module):
@@ -111,12 +97,12 @@ class CDTModel(nn.Module):
         return torch.where(within, earned, earned[-1]).amax(1)
 
 
-class CDTAgent(Agent):
+class CDTAgent(SequenceAgent):
     """Constrained Decision Transformer (Liu et al., 2023)."""
 
     name = "cdt"
-    mean_settings = (("noise", "none"),)
     config: CDTConfig
+    model: CDTModel
 
     def __init__(self, dimensions: Dimensions, config: CDTConfig) -> None:
         super().__init__(dimensions, config)
@@ -130,7 +116,7 @@ class CDTAgent(Agent):
         """Windows of K steps, of the data and of prompts beyond its front."""
         if self.config.augmentation:
             data = augment(data, self.config.augmentation)
-        return WindowSampler(data, window=self.config.window, device=device)
+        return super().sampler(data, device)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -187,7 +173,6 @@ class CDTAgent(Agent):
         return CDTOptions()
 
     def policy(self, options: CDTOptions | None = None) -> SequencePolicy:
-        """Acts towards a return and a cost."""
         options = options or self.options()
 
         def target(limit: Tensor) -> Tensor:
@@ -195,10 +180,4 @@ class CDTAgent(Agent):
                 return self.model.best_return(limit)
             return limit.new_full((len(limit),), options.target_return)
 
-        return SequencePolicy(
-            self.model.sequence,
-            window=self.config.window,
-            cost_discount=self.config.cost_discount,
-            target=target,
-            drawing=Drawing(options.noise, options.temperature, options.seed),
-        )
+        return SequencePolicy(self.model.sequence, self.config, target, options)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.agents.markov import MarkovAgent, MarkovModel, MarkovPolicy, td_target
+from saformer.agents.markov import MarkovAgent, MarkovConfig, MarkovModel, MarkovPolicy, td_target
 from saformer.agents.networks import (
     MixtureActor,
     Multiplier,
@@ -30,19 +30,10 @@ from saformer.data.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)
-class COptiDICEConfig:
+class COptiDICEConfig(MarkovConfig):
     """What is learnt. The paper has no column for it: sizes and rates are those that Table 6 gives
     BCQ-L."""
 
-    limit: tuple[float, ...] = ()
-    """What an episode may cost, for each constraint: this agent is trained for one limit."""
-    cost_discount: float = 1.0
-    """gamma_c: how much less costs and rewards count with every step; 1 counts all alike, up to the
-    horizon."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of every network's hidden layers."""
-    dropout: float = 0.1
-    """Share of activations that the actor drops while training."""
     caution: float = 0.1
     """alpha: weight of the divergence from the data, in units of a step's reward."""
     cost_bound: float = 0.01
@@ -59,10 +50,7 @@ class COptiDICEConfig:
     its likeliest mean."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        if not 0 < self.cost_discount <= 1:
-            raise ValueError(f"cost_discount must lie in (0, 1], got {self.cost_discount}")
+        super().__post_init__()
         if not self.caution > 0 or self.cost_bound < 0 or self.components < 1:
             raise ValueError(
                 "caution must be above 0, cost_bound at least 0, components at least 1; got "
@@ -100,7 +88,7 @@ class COptiDICE(MarkovModel):
     """All networks. States and actions are in model units, values in units of a typical step."""
 
     def __init__(self, dimensions: Dimensions, config: COptiDICEConfig) -> None:
-        super().__init__(dimensions, finite=config.cost_discount == 1)
+        super().__init__(dimensions, config)
         constraints, hidden = dimensions.constraints, config.hidden
         self.value = Perceptron(self.timed_size, hidden, 1)
         self.chi = Perceptron(self.timed_size, hidden, constraints)
@@ -135,17 +123,11 @@ class COptiDICEAgent(MarkovAgent):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        model = self.model
+        model, rate = self.model, self.config.multiplier_learning_rate
         return (
             Phase("value", tuple(model.value.parameters()), self.value_loss),
             Phase("bound", (*model.chi.parameters(), model.log_tau), self.bound_loss),
-            Phase(
-                "multiplier",
-                tuple(model.multiplier.parameters()),
-                self.multiplier_loss,
-                learning_rate=self.config.multiplier_learning_rate,
-                weight_decay=0.0,
-            ),
+            Phase("multiplier", (model.multiplier.value,), self.multiplier_loss, rate, 0.0),
             Phase("actor", tuple(model.actor.parameters()), self.actor_loss),
         )
 
@@ -218,12 +200,8 @@ class COptiDICEAgent(MarkovAgent):
             states.append(batch.initial_state)
             timesteps.append(torch.zeros_like(batch.timestep))
         values = network(model.timed(torch.cat(states), torch.cat(timesteps)))
-        value, next_value, initial_value = (
-            values[:size],
-            values[size : 2 * size],
-            values[2 * size :],
-        )
-        target = td_target(gain, next_value, batch, discount=discount, horizon=model.horizon)
+        value, next_value, initial_value = values.tensor_split((size, 2 * size))
+        target = td_target(gain, next_value, batch, discount, model.horizon)
         return target - value, initial_value / model.get_buffer("episode_mass")
 
     def options(self, *, shielded: bool = False) -> COptiDICEOptions:
@@ -237,7 +215,7 @@ class COptiDICEAgent(MarkovAgent):
             actions = model.actor(model.timed(state, timestep))
             return actions.sample(generator) if options.sample else actions.likeliest
 
-        return self.policy_of(choose, options.seed)
+        return MarkovPolicy(self, choose, options.seed)
 
 
 def episode_mass(data: RelabelledStore, discount: float) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor
 from saformer.agents.agent import MovingAverage, Phase
 from saformer.agents.markov import (
     MarkovAgent,
+    MarkovConfig,
     MarkovModel,
     MarkovOptions,
     MarkovPolicy,
@@ -40,20 +41,11 @@ from saformer.data.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)
-class CPQConfig:
+class CPQConfig(MarkovConfig):
     """What is learnt. The defaults are Table 6 of the SaFormer paper."""
 
-    limit: tuple[float, ...] = ()
-    """What an episode may cost, for each constraint: this agent is trained for one limit."""
-    cost_discount: float = 1.0
-    """gamma_c: how much less a cost counts with every step; 1 counts all alike, up to the
-    horizon."""
     discount: float = 0.99
     """gamma, of rewards."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of every network's hidden layers."""
-    dropout: float = 0.1
-    """Share of activations that critics and actor drop while training."""
     average_rate: float = 0.05
     """tau: how fast target networks follow."""
     penalty: float = 5.0
@@ -72,11 +64,7 @@ class CPQConfig:
     """Actions of the actor in each state that are held against that threshold."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("cost_discount", "discount"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+        super().__post_init__()
         if not 0 < self.familiar < 1:
             raise ValueError(f"familiar must lie in (0, 1), got {self.familiar}")
         if self.candidates < 1:
@@ -87,25 +75,19 @@ class CPQ(MarkovModel):
     """All networks. States and actions are in model units, values in units of a typical step."""
 
     def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
-        super().__init__(dimensions, finite=config.cost_discount == 1)
-        state, action, horizon = dimensions.state, dimensions.action, dimensions.horizon
+        super().__init__(dimensions, config)
+        state, action = dimensions.state, dimensions.action
         hidden, dropout = config.hidden, config.dropout
         self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
-        self.critic = EnsembleCritic(
-            state + action,
-            1,
-            hidden,
-            scale=steps_that_count(config.discount, horizon),
-            dropout=dropout,
-        )
+        reward_steps = steps_that_count(config.discount, self.horizon)
+        cost_steps = steps_that_count(config.cost_discount, self.horizon)
+        self.critic = EnsembleCritic((state + action, hidden, 1), dropout, scale=reward_steps)
         self.cost_critic = EnsembleCritic(
-            self.timed_size + action,
-            dimensions.constraints,
-            hidden,
-            scale=steps_that_count(config.cost_discount, horizon),
-            dropout=dropout,
-            members=1,
+            (self.timed_size + action, hidden, dimensions.constraints),
+            dropout,
+            scale=cost_steps,
             finite=self.finite,
+            members=1,
         )
         self.actor = SquashedActor(self.timed_size, action, hidden, dropout=dropout)
         self.alpha = Multiplier(dimensions.constraints, 0.0, highest=config.penalty)
@@ -163,7 +145,7 @@ class CPQAgent(MarkovAgent):
         with torch.no_grad():
             following = model.timed(batch.next_state, batch.timestep + 1)
             next_cost = model.cost_critic_target(following, model.actor.sample(following))[0]
-        target = td_target(batch.cost, next_cost, batch, discount=discount, horizon=horizon)
+        target = td_target(batch.cost, next_cost, batch, discount, horizon)
 
         timed = model.timed(batch.state, batch.timestep)
         ood_action, is_ood = self._out_of_distribution(batch.state, timed, batch.action)
@@ -189,7 +171,7 @@ class CPQAgent(MarkovAgent):
             safe = (cost <= self._limit(batch.timestep + 1)).all(-1, keepdim=True)
             value = model.critic_target(batch.next_state, action).amin(0)
         next_value = torch.where(safe, value, 0.0)
-        target = td_target(batch.reward, next_value, batch, discount=discount, horizon=horizon)
+        target = td_target(batch.reward, next_value, batch, discount, horizon)
         return {"error": model.critic.error(model.critic(batch.state, batch.action), target)}
 
     def actor_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
@@ -246,4 +228,4 @@ class CPQAgent(MarkovAgent):
         def choose(state: Tensor, timestep: Tensor, _: torch.Generator) -> Tensor:
             return model.actor.mean(model.timed(state, timestep))
 
-        return self.policy_of(choose, options.seed)
+        return MarkovPolicy(self, choose, options.seed)

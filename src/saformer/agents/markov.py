@@ -12,29 +12,49 @@ then: networks see t / T, and nothing follows step T.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Agent
+from saformer.agents.lanes import LanePolicy
 from saformer.core.batch import Dimensions
-from saformer.core.budget import Budget
 from saformer.core.normalizer import Normalizer
-from saformer.core.policy import Decision, as_rows
+from saformer.core.policy import Decision
 from saformer.data.relabel import RelabelledStore, once_for_each
 from saformer.data.sampling import dimensions_of, statistics_of
 from saformer.data.transitions import TransitionBatch, TransitionSampler
 
 Choose = Callable[[Tensor, Tensor, torch.Generator], Tensor]
-"""States [l, S], timesteps [l] and a source of randomness -> actions [l, A]."""
+"""States [l, S], timesteps [l] and a source of randomness -> actions [l, A], in model units."""
+
+
+@dataclass(frozen=True)
+class MarkovConfig:
+    """What is learnt by an agent of single steps."""
+
+    limit: tuple[float, ...] = ()
+    """What an episode may cost, for each constraint: this agent is trained for one limit."""
+    cost_discount: float = 1.0
+    """gamma_c: how much less a cost counts with every step; 1 counts all alike, up to the end."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of every network's hidden layers."""
+    dropout: float = 0.1
+    """Share of activations that critics and actors drop while training."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        for name in ("cost_discount", "discount"):
+            if not 0 < getattr(self, name, 1.0) <= 1:
+                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
 
 
 def td_target(
-    gain: Tensor, next_value: Tensor, batch: TransitionBatch, *, discount: float, horizon: int
+    gain: Tensor, next_value: Tensor, batch: TransitionBatch, discount: float, horizon: int
 ) -> Tensor:
     """What was gained (reward, or each cost) and the discounted value of what follows: all [B, k].
 
@@ -70,7 +90,7 @@ class Units(nn.Module):
         self.register_buffer("cost", torch.ones(dimensions.constraints))
         self.register_buffer("limit", torch.zeros(dimensions.constraints))
 
-    def fix(self, data: RelabelledStore, limit: Sequence[float]) -> None:
+    def fix(self, data: RelabelledStore, limit: tuple[float, ...]) -> None:
         """Take everything from this data; the limit is in raw units."""
         self.normalizer.set_statistics(statistics_of(data))
         environment = data.store.environment
@@ -78,10 +98,9 @@ class Units(nn.Module):
         self.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
         for name, size in _typical_step(data).items():
             self.get_buffer(name).copy_(size)
-        self.get_buffer("limit").copy_(torch.tensor(tuple(limit)) / self.get_buffer("cost"))
+        self.get_buffer("limit").copy_(torch.tensor(limit) / self.get_buffer("cost"))
 
     def transitions(self, batch: TransitionBatch) -> TransitionBatch:
-        """The same steps in model units."""
         return replace(
             batch,
             state=self.state(batch.state),
@@ -96,8 +115,7 @@ class Units(nn.Module):
         return self.normalizer.normalize("state", raw)
 
     def mean_cost_to_go(self, data: RelabelledStore) -> Tensor:
-        """[C] of the data's steps, each counted from itself on, in model units; undiscounted, of a
-        whole horizon."""
+        """[C] of a step of the data, counted from itself on; undiscounted, of a whole horizon."""
         return _mean_cost_to_go(data) / self.get_buffer("cost")
 
     def raw_cost(self, cost: Tensor) -> Tensor:
@@ -110,12 +128,12 @@ class Units(nn.Module):
 
 
 class MarkovModel(nn.Module):
-    """Units, and states as networks see them: with t / T beside them if `finite`."""
+    """Units, and states as networks see them: with t / T if costs are not discounted."""
 
-    def __init__(self, dimensions: Dimensions, *, finite: bool) -> None:
+    def __init__(self, dimensions: Dimensions, config: MarkovConfig) -> None:
         super().__init__()
-        self.finite, self.horizon = finite, dimensions.horizon
-        self.timed_size = dimensions.state + int(finite)
+        self.finite, self.horizon = config.cost_discount == 1, dimensions.horizon
+        self.timed_size = dimensions.state + int(self.finite)
         self.units = Units(dimensions)
 
     def timed(self, state: Tensor, timestep: Tensor) -> Tensor:
@@ -129,11 +147,18 @@ class MarkovModel(nn.Module):
 class MarkovAgent(Agent):
     """An agent of single steps, trained for one limit on the cost of an episode."""
 
+    config: MarkovConfig
     model: MarkovModel
 
-    def __init__(self, dimensions: Dimensions, config: Any) -> None:
-        _check_limit(config.limit, dimensions.constraints)
+    def __init__(self, dimensions: Dimensions, config: MarkovConfig) -> None:
         super().__init__(dimensions, config)
+        if len(config.limit) != dimensions.constraints:
+            raise ValueError(
+                f"the agent is trained for one limit, a number for each of {dimensions.constraints}"
+                f" constraints; got {config.limit}: set its config's limit (--limit)"
+            )
+        if not all(np.isfinite(value) and value >= 0 for value in config.limit):
+            raise ValueError(f"a limit must be a finite number of at least 0, got {config.limit}")
 
     def fix_units(self, data: RelabelledStore) -> None:
         self.model.units.fix(data, self.config.limit)
@@ -142,21 +167,6 @@ class MarkovAgent(Agent):
         self, data: RelabelledStore, device: torch.device | str = "cpu"
     ) -> TransitionSampler:
         return TransitionSampler(data, device=device)
-
-    def policy_of(self, choose: Choose, seed: int) -> MarkovPolicy:
-        """Acts by `choose`, which takes states and gives actions in model units."""
-        units = self.model.eval().units
-
-        def in_raw_units(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
-            return units.raw_action(choose(units.state(state), timestep, generator))
-
-        return MarkovPolicy(
-            in_raw_units,
-            self.dimensions,
-            cost_discount=self.config.cost_discount,
-            seed=seed,
-            device=units.get_buffer("limit").device,
-        )
 
 
 @dataclass(frozen=True)
@@ -167,73 +177,25 @@ class MarkovOptions:
     """Seed of whatever it draws."""
 
 
-class MarkovPolicy:
-    """Drives L episodes at once by `choose`, whatever limit they are given: the agent was trained
-    for one."""
+class MarkovPolicy(LanePolicy):
+    """Acts by `choose`, whatever limit an episode is given: the agent was trained for one."""
 
-    def __init__(
-        self,
-        choose: Choose,
-        dimensions: Dimensions,
-        *,
-        cost_discount: float,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        self._choose, self._dimensions, self._seed, self._device = choose, dimensions, seed, device
-        self._generator = torch.Generator(device).manual_seed(seed)
-        self.budget = Budget(torch.zeros(0, dimensions.constraints, device=device), cost_discount)
+    def __init__(self, agent: MarkovAgent, choose: Choose, seed: int) -> None:
+        self._units, self._choose = agent.model.eval().units, choose
+        device = self._units.get_buffer("limit").device
+        super().__init__(agent.dimensions, agent.config.cost_discount, seed, device)
 
-    def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
-        """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
-        num_lanes = len(as_rows(state, self._dimensions.state, self._device))
-        limit = as_rows(limit, self._dimensions.constraints, self._device).expand(num_lanes, -1)
-        if lanes is None:
-            self._generator.manual_seed(self._seed)
-            self.budget = Budget(limit, self.budget.cost_discount)
-        else:
-            self.budget.renew(limit, self._lanes(lanes))
-
-    @torch.no_grad()
-    def act(self, state: object, lanes: Tensor | None = None) -> Decision:
-        """Choose one action per lane for states [L, S]."""
-        lanes = self._lanes(lanes)
-        state = as_rows(state, self._dimensions.state, self._device)
-        if len(state) != len(lanes):
-            counts = f"got {len(state)} states for {len(lanes)} lanes"
-            raise ValueError(f"{counts}; call reset first, with one state a lane")
-        return Decision(self._choose(state, self.budget.num_steps[lanes], self._generator))
-
-    def observe(
-        self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
-    ) -> None:
-        """Book what the step cost: costs [L, C]. Reward and action are not needed."""
-        cost = as_rows(cost, self._dimensions.constraints, self._device)
-        self.budget.spend(cost, self._lanes(lanes))
-
-    def _lanes(self, lanes: Tensor | None) -> Tensor:
-        if lanes is None:
-            return torch.arange(len(self.budget.limit), device=self._device)
-        return lanes.to(self._device)
-
-
-def _check_limit(limit: Sequence[float], constraints: int) -> None:
-    if len(limit) != constraints:
-        raise ValueError(
-            f"the agent is trained for one limit, a number for each of {constraints} constraints; "
-            f"got {tuple(limit)}: set its config's limit (--limit)"
-        )
-    if not all(np.isfinite(value) and value >= 0 for value in limit):
-        raise ValueError(f"a limit must be a finite number of at least 0, got {tuple(limit)}")
+    def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
+        timestep = self.budget.num_steps[lanes]
+        action = self._choose(self._units.state(state), timestep, self._generator)
+        return Decision(self._units.raw_action(action))
 
 
 @once_for_each
 def _typical_step(data: RelabelledStore) -> dict[str, Tensor]:
     """The root mean square of rewards [1] and of costs [C]."""
-    return {
-        "reward": _root_mean_square(data.store.gather("reward")[:, None]),
-        "cost": _root_mean_square(data.cost),
-    }
+    reward = data.store.gather("reward")[:, None]
+    return {"reward": _root_mean_square(reward), "cost": _root_mean_square(data.cost)}
 
 
 def _root_mean_square(values: np.ndarray) -> Tensor:

@@ -63,18 +63,16 @@ class EnsembleCritic(nn.Module):
 
     def __init__(
         self,
-        inputs: int,
-        values: int,
-        hidden: Sequence[int],
+        sizes: tuple[int, Sequence[int], int],
+        dropout: float,
         *,
         scale: float,
-        dropout: float,
-        members: int = 2,
         finite: bool = False,
+        members: int = 2,
     ) -> None:
         super().__init__()
         self.scale, self.dropout, self.finite = scale, dropout, finite
-        networks = [Perceptron(inputs, hidden, values) for _ in range(members)]
+        networks = [Perceptron(*sizes) for _ in range(members)]
         layers: Iterable[tuple[nn.Linear, ...]] = zip(*(n.layers for n in networks), strict=True)
         self.layers = nn.ModuleList(map(EnsembleLinear, layers))
         self.output = EnsembleLinear([network.output for network in networks])
