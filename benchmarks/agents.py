@@ -36,7 +36,7 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
 from saformer.evaluation.evaluate import evaluate
 from saformer.runs.run import Run
-from saformer.training.presets import Preset, paper
+from saformer.training.loop.presets import Preset, paper
 
 TASKS = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
 LIMITS = {"walker2d-medium": ("p10", "p20", "p50"), "hopper-medium": ("p10", "p20", "p30", "p50")}

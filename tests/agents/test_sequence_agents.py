@@ -15,8 +15,8 @@ from saformer.core.gaussian import Gaussian
 from saformer.core.objectives import over_valid_steps
 from saformer.core.transformer import TrunkConfig
 from saformer.data.pareto import pareto_front
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Trainer
+from saformer.training.loop.config import FitConfig
+from tests.alone import Trainer
 from tests.conftest import randomise
 
 TRUNK = TrunkConfig(layers=2, width=16, heads=2, dropout=0.0)

@@ -17,9 +17,9 @@ from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.agents.networks import Multiplier, kl_from_normal
 from saformer.core.gaussian import Gaussian
 from saformer.data.relabel import relabel
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.training.loop.config import FitConfig
 from tests.agents.made import HORIZON, LENGTH, short_episodes
+from tests.alone import fit
 
 FIT = FitConfig(updates=600, batch_size=64, learning_rate=5e-3, warmup_updates=0)
 SMALL = {"hidden": (32, 32), "dropout": 0.0, "average_rate": 0.2}

@@ -8,8 +8,8 @@ from saformer.agents.registry import KINDS, create_agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.limits import parse_limit
 from saformer.evaluation.evaluate import evaluate
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.training.loop.config import FitConfig
+from tests.alone import fit
 from tests.conftest import tiny_config
 from tests.contracts.cases import CASES
 

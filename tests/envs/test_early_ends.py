@@ -6,7 +6,7 @@ import pytest
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import rollout
 from saformer.training.exploration import _Watch
-from saformer.training.interrupt import Interrupt
+from saformer.training.loop.interrupt import Interrupt
 
 
 def play(agent, data, *, ceiling, lanes=3, discount=1.0):

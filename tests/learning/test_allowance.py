@@ -14,8 +14,8 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
 from saformer.evaluation.evaluate import Evaluation, evaluate
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.training.loop.config import FitConfig
+from tests.alone import fit
 
 CONFIG = SaFormerConfig(window=20, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=6000, batch_size=64, learning_rate=3e-3, warmup_updates=100)

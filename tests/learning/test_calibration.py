@@ -10,8 +10,8 @@ import saformer
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.envs import allowance
-from saformer.training.config import FitConfig
-from saformer.training.presets import Preset
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import Preset
 from saformer.training.reserve import fit_reserve
 
 # Actions have a random sign, so their Gaussian's mean is 0: docs/deviations.md, 10.

@@ -12,8 +12,8 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
 from saformer.evaluation.evaluate import evaluate
 from saformer.evaluation.verdict import Verdict
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.training.loop.config import FitConfig
+from tests.alone import fit
 
 LIMIT = 10.0
 SMALL = {"limit": (LIMIT,), "hidden": (64, 64), "dropout": 0.0}

@@ -17,8 +17,8 @@ from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.evaluation.evaluate import Evaluation, evaluate
 from saformer.evaluation.verdict import Verdict
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.training.loop.config import FitConfig
+from tests.alone import fit
 
 TRUNK = TrunkConfig(layers=2, width=32, dropout=0.0)
 FIT = FitConfig(updates=1000, batch_size=32, learning_rate=3e-3, warmup_updates=100)

@@ -25,7 +25,7 @@ from saformer.training.experience import (
     targets_for,
     unspent,
 )
-from saformer.training.losses import means_of
+from saformer.training.loop.losses import means_of
 
 HIGH, LOW = Limit("100", (100.0,)), Limit("60", (60.0,))
 

@@ -12,7 +12,7 @@ from saformer.evaluation.offline import NO_ROLLOUT, evaluate_offline
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
+from saformer.training.loop.config import FitConfig
 from tests.conftest import tiny_config
 
 

@@ -1,4 +1,4 @@
-"""A transformer block of several models in plain PyTorch, with the dropout of `training.dropout`.
+"""A transformer block of several models in plain PyTorch, with dropout by hash.
 
 Run as a program it compares the kernels with it: TRITON_INTERPRET=1 python -m
 tests.training.block_reference
@@ -9,7 +9,7 @@ import json
 import torch
 import torch.nn.functional as F
 
-from saformer.training.dropout import kept, keys_of, salts_of
+from tests.training.dropout_reference import kept, keys_of, salts_of
 
 EPS = 1e-5
 

@@ -21,9 +21,10 @@ from saformer.engine.distributed import Ranks, joined
 from saformer.envs import allowance
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
-from saformer.training.fit import InterruptedTrainingError, fit
-from saformer.training.trainer import NonFiniteLossError, Observer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.trainer import NonFiniteLossError, Observer
+from tests.alone import fit
 from tests.conftest import tiny_config
 
 CONFIG = FitConfig(

@@ -27,13 +27,13 @@ from saformer.data.trajectory import Trajectory
 from saformer.envs import allowance, stepping
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
-from saformer.training.config import FitConfig
 from saformer.training.exploration import EnvironmentFailedError, explore, shared_workers
 from saformer.training.finetune_config import FinetuneConfig
-from saformer.training.fit import InterruptedTrainingError
-from saformer.training.presets import Preset
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.presets import Preset
+from saformer.training.loop.trainer import Member, PackTrainer
 from saformer.training.reserve import fit_reserve
-from saformer.training.trainer import Member, PackTrainer
 from tests.conftest import tiny_config
 from tests.envs import troubled
 
@@ -409,11 +409,11 @@ def test_a_recorded_update_draws_from_what_was_appended_since(data):
         member.agent.model.train()
     sampler.append(data.filter(np.arange(100, 101)))
     trainer.advance(3)
-    recorded = trainer._updates_
+    recorded = trainer._program
     for number in range(101, 150):
         sampler.append(data.filter(np.arange(number, number + 1)))
     _, (metrics,) = trainer.advance(3)
-    assert trainer._updates_ is recorded
+    assert trainer._program is recorded
     assert all(np.isfinite(value) for value in metrics.values())
     drawn = [
         sampler.sample(64, trainer.generators[0]).limit[32:, 0].unique().tolist() for _ in range(5)

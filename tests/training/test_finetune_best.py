@@ -10,7 +10,7 @@ from saformer.envs import allowance
 from saformer.runs.run import Run
 from saformer.training import finetune
 from saformer.training.best import best_of, merit
-from saformer.training.fit import InterruptedTrainingError
+from saformer.training.loop.fit import InterruptedTrainingError
 from tests.training.test_finetune import original, stopping_at, tune
 
 COSTS = (0.5, 0.2, 0.4, 0.3)

@@ -13,13 +13,13 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import PackedSampler
 from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
-from saformer.training.config import FitConfig
-from saformer.training.dropout import kept, keys_of, salts_of
-from saformer.training.losses import means_of
-from saformer.training.optimizers import PlainAdamW
-from saformer.training.pack import PackedAgent, can_be_fused
-from saformer.training.trainer import Member, PackTrainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.losses import means_of
+from saformer.training.loop.optimizers import PlainAdamW
+from saformer.training.loop.trainer import Member, PackTrainer
+from saformer.training.packs.pack import PackedAgent, can_be_fused
 from tests.conftest import tiny_config
+from tests.training.dropout_reference import kept, keys_of, salts_of
 from tests.training.test_update import CHEETAH, HOPPER
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -71,7 +71,7 @@ def test_kernels_step_as_torch_does():
     command = [sys.executable, "-m", "tests.training.update_reference"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     off = json.loads(result.stdout.splitlines()[-1])
-    assert max(off["models: 1"], off["models: 3"], off["booked"]) < 1e-6, off
+    assert max(off["models: 1"], off["models: 3"], off["measured"]) < 1e-6, off
     assert max(off["saved"], off["restored"]) < 1e-5, off
 
 
@@ -81,7 +81,9 @@ def test_on_a_gpu_recorded_steps_equal_torchs(monkeypatch):
     found = []
     for kernels in (True, False):
         if not kernels:
-            monkeypatch.setattr("saformer.training.optimizers.have_triton", lambda device: False)
+            monkeypatch.setattr(
+                "saformer.training.loop.optimizers.have_triton", lambda device: False
+            )
         config = tiny_config(trunk=TrunkConfig(layers=2, width=64, heads=2, dropout=0.0))
         members = []
         for seed, data in enumerate((HOPPER, CHEETAH)):

@@ -10,8 +10,8 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.sampling import WindowSampler
 from saformer.training import precision
-from saformer.training.config import FitConfig
-from saformer.training.pack import PackedAgent
+from saformer.training.loop.config import FitConfig
+from saformer.training.packs.pack import PackedAgent
 from saformer.training.precision import (
     QuickDropout,
     attend_quickly,
@@ -19,7 +19,7 @@ from saformer.training.precision import (
     set_training_dtype,
     training_dtype,
 )
-from saformer.training.trainer import Trainer
+from tests.alone import Trainer
 from tests.conftest import tiny_config
 
 CPU = torch.device("cpu")

@@ -11,10 +11,11 @@ from saformer.agents.registry import create_agent
 from saformer.core.transformer import TrunkConfig
 from saformer.data.store import TrajectoryStore
 from saformer.data.transitions import PackedTransitions, TransitionSampler, _joined
-from saformer.training.config import FitConfig
-from saformer.training.grouping import grouped
-from saformer.training.stack import StackedAgent
-from saformer.training.trainer import Member, PackTrainer, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.trainer import Member, PackTrainer
+from saformer.training.packs.grouping import grouped
+from saformer.training.packs.stack import StackedAgent
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 from tests.training.test_update import CHEETAH, HOPPER, robot
 

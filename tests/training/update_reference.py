@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,11 +16,11 @@ import torch
 from torch import nn
 
 from saformer.agents.agent import Phase
-from saformer.training.config import FitConfig
 from saformer.training.fused.adamw import FusedAdamW
-from saformer.training.optimizers import Optimizer, PlainAdamW, optimizer_of
-from saformer.training.trainer import Member, PackTrainer
-from saformer.training.update import Update
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.metrics import RunningMetrics
+from saformer.training.loop.optimizers import Optimizer, PlainAdamW, optimizer_of
+from saformer.training.loop.trainer import Member, PackTrainer
 from tests.training.test_update import CHEETAH, CONFIG, HOPPER, agents, sampler
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -76,24 +75,21 @@ def steps(num_models: int) -> float:
     return furthest
 
 
-def booked() -> float:
+def measured() -> float:
     """Sums, the last values, good updates and whether one was bad: three good ones, an infinite
     one, another."""
-    generator, books = torch.Generator().manual_seed(0), []
+    generator, totals = torch.Generator().manual_seed(0), []
     values = torch.randn(5, 3, 4, generator=generator).to(DEVICE)
     values[3, 1, 2] = torch.inf
     for kernels in (False, True):
-        kept = SimpleNamespace(_names=[], _has_kernels=kernels)
-        kept._num_good, kept._bad = torch.zeros(2, device=DEVICE).unbind()
+        metrics = RunningMetrics(DEVICE)
+        metrics._has_kernels = kernels
         for rows in values:
-            Update._book(kept, {str(number): row for number, row in enumerate(rows)})  # type: ignore[arg-type]
-        books.append(
-            torch.cat(
-                [kept._sums.flatten(), kept._odd.flatten(), kept._num_good[None], kept._bad[None]]
-            )
-        )
-    assert torch.equal(books[0].isfinite(), books[1].isfinite())
-    return (books[0] - books[1])[books[0].isfinite()].abs().max().item()
+            metrics.add({str(number): row for number, row in enumerate(rows)})
+        parts = (metrics._sums, metrics._latest, metrics._num_good, metrics.non_finite)
+        totals.append(torch.cat([part.flatten() for part in parts]))
+    assert torch.equal(totals[0].isfinite(), totals[1].isfinite())
+    return (totals[0] - totals[1])[totals[0].isfinite()].abs().max().item()
 
 
 def handed_on(first: Callable[..., Optimizer], rest: Callable[..., Optimizer]) -> float:
@@ -124,13 +120,13 @@ def _losses(pack: PackTrainer) -> list[list[float]]:
 
 
 def _with(make: Callable[..., Optimizer]) -> Any:
-    return mock.patch("saformer.training.trainer.optimizer_of", make)
+    return mock.patch("saformer.training.loop.trainer.optimizer_of", make)
 
 
 if __name__ == "__main__":
     found = {f"models: {number}": steps(number) for number in (1, 3)}
     found |= {
-        "booked": booked(),
+        "measured": measured(),
         "saved": handed_on(fused, optimizer_of),
         "restored": handed_on(optimizer_of, fused),
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
@@ -58,8 +59,6 @@ class Agent(ABC):
     """on the command line"""
     mean_settings: tuple[tuple[str, Any], ...] = ()
     """options under which its policy acts by its mean"""
-    num_models = 1
-    """a pack of agents is several"""
     config: Any
     """a frozen dataclass with `cost_discount`; with `limit` if it is trained for one limit"""
     model: nn.Module
@@ -119,3 +118,13 @@ class Agent(ABC):
     @abstractmethod
     def policy(self, options: Any = None) -> Policy:
         """What has been learnt, ready to act, by the rule that the options belong to."""
+
+
+SomeAgent = TypeVar("SomeAgent", bound=Agent)
+
+
+def with_model(agent: SomeAgent, model: nn.Module) -> SomeAgent:
+    """The same agent around another model, which its phases and averages then are of."""
+    other = copy.copy(agent)
+    other.model = model
+    return other

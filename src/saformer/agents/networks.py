@@ -233,18 +233,15 @@ class Multiplier(nn.Module):
 
 
 class EntropyWeight(nn.Module):
-    """One learnt number above 0: its logarithm, in a table of one row, so that packs stack it as
-    any table."""
+    """One learnt number above 0, by its logarithm."""
 
     def __init__(self, initial: float) -> None:
         super().__init__()
-        self.log = nn.Embedding(1, 1)
-        nn.init.constant_(self.log.weight, math.log(initial))
+        self.log = nn.Parameter(torch.tensor(math.log(initial)))
 
     def forward(self, rows: Tensor) -> Tensor:
         """The logarithm, once for each row [B]."""
-        logarithm: Tensor = self.log(torch.zeros_like(rows, dtype=torch.int64))
-        return logarithm[:, 0]
+        return self.log.expand(len(rows))
 
 
 def entropy_terms(

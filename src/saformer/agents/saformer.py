@@ -13,8 +13,16 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
-from saformer.core.proposals import ActionNoise, PastReturn, ProposalOptions
-from saformer.core.rules import NoCriticOptions, NoCriticRule, PaperOptions, PaperRule, Rule
+from saformer.core.rules import (
+    ActionNoise,
+    NoCriticOptions,
+    NoCriticRule,
+    PaperOptions,
+    PaperRule,
+    PastReturn,
+    ProposalOptions,
+    Rule,
+)
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, statistics_of
@@ -62,7 +70,7 @@ class SaFormerConfig:
 class SaFormerAgent(Agent):
     """The paper's method.
 
-    Its phases are the inner loop of Algorithm 2; `training.fit` owns the algorithm.
+    Its phases are the inner loop of Algorithm 2; `training.loop.fit` owns the algorithm.
     """
 
     name = "saformer"
@@ -104,11 +112,8 @@ class SaFormerAgent(Agent):
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
     def finish(self, data: RelabelledStore) -> None:
-        """Fit the reserve for the weights as they are, in evaluation mode."""
-        was_training = self.model.training
-        self.model.eval()
+        """Fit the reserve for the weights as they are."""
         self.model.add_module("reserve", fit_reserve(self.model, data, window=self.config.window))
-        self.model.train(was_training)
 
     @property
     def reserve(self) -> Reserve | None:

@@ -11,7 +11,7 @@ from saformer.api.listener import Listener
 from saformer.api.runs import evaluate
 from saformer.api.training import train
 from saformer.runs.run import Run
-from saformer.training.presets import PRESETS
+from saformer.training.loop.presets import PRESETS
 
 DEMO_TASK = "hopper-medium-replay"
 DEMO_LIMITS = ("p10", "p30", "p50", "p70", "p90")

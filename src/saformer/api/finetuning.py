@@ -26,8 +26,8 @@ from saformer.rules.reserve import ReserveOptions
 from saformer.runs.lock import alone_in
 from saformer.runs.run import Run, find_run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
 from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.loop.config import FitConfig
 
 if TYPE_CHECKING:  # exploration needs Gymnasium; training does not
     from saformer.training.experience import ExploredEpisode

@@ -11,7 +11,7 @@ from saformer.agents.agent import Agent
 from saformer.agents.registry import find_kind, name_of, rule_options
 from saformer.data.limits import parse_limit
 from saformer.data.relabel import RelabelledStore
-from saformer.training.presets import PRESETS, Preset
+from saformer.training.loop.presets import PRESETS, Preset
 
 
 def preset_for(preset: str | Preset, agent: str | None) -> Preset:

@@ -25,11 +25,11 @@ from saformer.engine.torchrun import is_first
 from saformer.envs.tasks import find_task
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.fit import InterruptedTrainingError, fit_together
-from saformer.training.grouping import grouped
-from saformer.training.interrupt import Interrupt
-from saformer.training.presets import Preset
-from saformer.training.trainer import Member
+from saformer.training.loop.fit import InterruptedTrainingError, fit
+from saformer.training.loop.interrupt import Interrupt
+from saformer.training.loop.presets import Preset
+from saformer.training.loop.trainer import Member
+from saformer.training.packs.grouping import grouped
 
 WATCHED_LIMITS = ("p10", "p50", "p90")
 HELD_OUT_WITHOUT_SIMULATOR = 0.1
@@ -293,9 +293,7 @@ def _fit(
             begun = group[0].run is not None and ranks.as_first(
                 group[0].run.checkpoint_path.exists()
             )
-            found = fit_together(
-                group, settings.preset.fit, resume=begun, interrupt=interrupt, ranks=ranks
-            )
+            found = fit(group, settings.preset.fit, resume=begun, interrupt=interrupt, ranks=ranks)
             for number, member in enumerate(group):
                 assert member.run is not None
                 if number in found:

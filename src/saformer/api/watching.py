@@ -11,7 +11,7 @@ from saformer.api.runs import limits_of
 from saformer.data.relabel import RelabelledStore
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.trainer import Observer
+from saformer.training.loop.trainer import Observer
 
 
 def observer_of(

@@ -15,7 +15,7 @@ from saformer.api import demo
 from saformer.cli.progress import listening
 from saformer.report.table import verdict_table
 from saformer.runs.run import Run
-from saformer.training.fit import InterruptedTrainingError
+from saformer.training.loop.fit import InterruptedTrainingError
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from rich.progress import (
 
 from saformer.api import Listener
 from saformer.runs.metrics import terms_of
-from saformer.training.trainer import Metrics
+from saformer.training.loop.trainer import Metrics
 
 PLAIN_LINES = 10
 """How often progress is said when there is no terminal to draw a bar on."""

@@ -18,9 +18,9 @@ from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
 from saformer.runs.run import Run
-from saformer.training.config import FitConfig
-from saformer.training.fit import InterruptedTrainingError
-from saformer.training.presets import PRESETS, Preset
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.presets import PRESETS, Preset
 
 Config = TypeVar("Config")
 

@@ -24,8 +24,8 @@ from saformer.experiments.derived import make_scraps, make_upper
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Training
 from saformer.runs.provenance import commit
 from saformer.runs.run import Run
-from saformer.training.fit import InterruptedTrainingError
-from saformer.training.presets import Preset
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.presets import Preset
 
 SHOWN_TRAJECTORIES = 300
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
 from saformer.envs.stepping import Workers, pick_workers
 from saformer.training.experience import Target
-from saformer.training.interrupt import Interrupt
+from saformer.training.loop.interrupt import Interrupt
 
 FIRST_SEED = 2_000_000
 """Exploration starts from seeds that neither data nor evaluations use."""

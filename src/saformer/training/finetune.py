@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from saformer.agents.finetuned import FineTunedAgent, put_together, taken_apart
-from saformer.core.proposals import ProposalOptions
-from saformer.core.rules import Fallback, NoCriticOptions, PaperOptions
+from saformer.core.rules import Fallback, NoCriticOptions, PaperOptions, ProposalOptions
 from saformer.data.limits import Limit
 from saformer.data.statistics import without_nan
 from saformer.envs.rollout import Episode
@@ -21,7 +20,6 @@ from saformer.envs.stepping import Workers
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.best import best_of, settled
-from saformer.training.config import FitConfig
 from saformer.training.experience import Experience, Target, next_fallback, targets_for
 from saformer.training.exploration import (
     StoppedExploringError,
@@ -31,10 +29,11 @@ from saformer.training.exploration import (
 )
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.finetune_events import FinetuneObserver, Outcome
-from saformer.training.fit import InterruptedTrainingError, in_mode
-from saformer.training.interrupt import Interrupt
 from saformer.training.judging import Judged, judge
-from saformer.training.trainer import Member, NonFiniteLossError, PackTrainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError, in_mode
+from saformer.training.loop.interrupt import Interrupt
+from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
 
 BEST = "best"
 """The group of a checkpoint with the weights of the best evaluation, if they are not the

@@ -9,7 +9,7 @@ from typing import Any
 from saformer.training.best import best_of, settled
 from saformer.training.experience import ExploredEpisode
 from saformer.training.judging import Judged
-from saformer.training.trainer import Metrics
+from saformer.training.loop.trainer import Metrics
 
 
 @dataclass(frozen=True)

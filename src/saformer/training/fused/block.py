@@ -10,7 +10,6 @@ import triton
 from torch import Tensor, library
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from saformer.training.dropout import threshold_of
 from saformer.training.fused import attention_kernels, block_kernels, parts
 
 NORM_LINEAR = {"R": 64, "C": 64, "num_warps": 8, "num_stages": 3}
@@ -146,7 +145,7 @@ def precision(name: str) -> str:
 
 def dropping(rate: float) -> tuple[int, float]:
     """What kernels need to know of a dropout rate: hashes below the first are dropped, the rest counts for more."""
-    return threshold_of(rate), 1 / (1 - rate)
+    return int(rate * 2**32), 1 / (1 - rate)
 
 
 class _Shape:

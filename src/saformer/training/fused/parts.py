@@ -19,7 +19,7 @@ def mixed_bits(h):
 
 @triton.jit
 def dropped(values, salt, index, threshold, scale, DROP: tl.constexpr):
-    """Dropout: what is kept is a function of the salt and the element, `training.dropout.kept`."""
+    """Dropout: what is kept is a function of the salt and the element, `kept` of the tests' reference."""
     if DROP:
         bits = mixed_bits((index.to(tl.uint32) * 0x9E3779B9) ^ salt.to(tl.uint32))
         values = tl.where(bits >= threshold.to(tl.uint32), values * scale, 0.0)
@@ -28,7 +28,7 @@ def dropped(values, salt, index, threshold, scale, DROP: tl.constexpr):
 
 @triton.jit
 def draw_salts(seeds, updates, salts, models, M: tl.constexpr):
-    """salts [places, M] of this update, `training.dropout.salts_of`; a program for each place."""
+    """salts [places, M] of this update, `salts_of` of the tests' reference; a program for each place."""
     place, m = tl.program_id(0), tl.arange(0, M)
     update = tl.load(updates).to(tl.uint32)
     key = mixed_bits(

@@ -9,8 +9,8 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
-from saformer.training.pack import but_for_the_limit
-from saformer.training.trainer import Member
+from saformer.training.loop.trainer import Member
+from saformer.training.packs.pack import but_for_the_limit
 
 LARGEST_PACK = 32
 """More models take no less time each, and more memory."""
@@ -20,8 +20,8 @@ def grouped(members: Sequence[Member], device: torch.device) -> list[list[Member
     """Members that can be packed together, in the order in which they came; on a CPU each is
     alone."""
     groups: dict[Hashable, list[list[Member]]] = {}
-    for number, member in enumerate(members):
-        packs = groups.setdefault(_kind(member) if device.type == "cuda" else number, [[]])
+    for index, member in enumerate(members):
+        packs = groups.setdefault(_kind(member) if device.type == "cuda" else index, [[]])
         if len(packs[-1]) == LARGEST_PACK:
             packs.append([])
         packs[-1].append(member)
@@ -38,12 +38,9 @@ def _kind(member: Member) -> Hashable:
         return id(member)
     # padded actions are known to change nothing for SaFormer's losses alone, and CDT's know one
     # horizon
-    sizes = (
-        None
-        if isinstance(agent, SaFormerAgent)
-        else (agent.dimensions.action, agent.dimensions.horizon)
-    )
-    return type(agent), config, agent.dimensions.constraints, sizes, _update(member)
+    own = agent.dimensions
+    sizes = None if isinstance(agent, SaFormerAgent) else (own.action, own.horizon)
+    return type(agent), config, own.constraints, sizes, _update(member)
 
 
 def _update(member: Member) -> int | None:

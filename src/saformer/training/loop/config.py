@@ -9,8 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Optimisation. The defaults are the paper's Table 6; what it leaves open is noted in
-    docs/deviations.md."""
+    """Optimisation as in the paper's Table 6; docs/deviations.md notes what it leaves open."""
 
     updates: int = 100_000
     """Gradient steps; the paper counts 5,000 to an epoch."""
