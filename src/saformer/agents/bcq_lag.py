@@ -16,6 +16,7 @@ from saformer.agents.markov import (
     MarkovAgent,
     MarkovConfig,
     MarkovModel,
+    MarkovOptions,
     MarkovPolicy,
     steps_that_count,
     td_target,
@@ -44,8 +45,7 @@ class BCQLagConfig(MarkovConfig):
     discount: float = 0.99
     """gamma, of rewards."""
     multiplier: float = 0.1
-    """The Lagrangian multiplier to begin with: what a typical step's cost is worth in typical
-    steps' rewards."""
+    """The Lagrangian multiplier to begin with: steps' rewards that a step's cost is worth."""
     multiplier_learning_rate: float = 3e-4
     """How fast it follows broken limits."""
     average_rate: float = 0.05
@@ -73,13 +73,11 @@ class BCQLagConfig(MarkovConfig):
 
 
 @dataclass(frozen=True)
-class BCQLagOptions:
+class BCQLagOptions(MarkovOptions):
     """How the policy acts."""
 
     candidates: int = 100
     """Actions that are sampled and compared in each state; the first has a code of zeros."""
-    seed: int = 0
-    """Seed of the samples."""
 
     def __post_init__(self) -> None:
         if self.candidates < 1:

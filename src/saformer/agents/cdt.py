@@ -32,12 +32,10 @@ FRONT_SIZE = 64
 
 @dataclass(frozen=True)
 class CDTConfig(SequenceConfig):
-    """What is learnt. Sizes are the paper's Table 6 (DT's column); what is CDT's own has its
-    authors' values."""
+    """What is learnt. Sizes are the paper's Table 6 (DT's); the rest are CDT's authors' values."""
 
     target_entropy: float | None = None
-    """Least entropy of the action, summed over its dimensions, in model units; by default minus
-    their number."""
+    """Least entropy of the action, in model units; by default minus the number of dimensions."""
     initial_temperature: float = 0.1
     """Weight of the entropy at first; it rises while the entropy is too low and falls otherwise."""
     temperature_rate: float = 1e-4
@@ -45,8 +43,7 @@ class CDTConfig(SequenceConfig):
     cost_weight: float = 0.02
     """Weight of the squared error of each step's cost, which is predicted on the side."""
     augmentation: float = 0.3
-    """Copies of the front's trajectories with prompts beyond them, as a share of all trajectories;
-    0 for none."""
+    """Copies of the front's trajectories with prompts beyond them, as a share of all; 0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,8 +64,7 @@ class CDTOptions(SequenceOptions):
 
 
 class CDTModel(nn.Module):
-    """The transformer, a head for the cost of a step, the temperature, and what the data shows to
-    be possible."""
+    """The transformer, a head for the cost of a step, the temperature, and the data's front."""
 
     def __init__(self, dimensions: Dimensions, config: CDTConfig) -> None:
         super().__init__()
@@ -80,8 +76,7 @@ class CDTModel(nn.Module):
         self.register_buffer("front_return", torch.zeros(FRONT_SIZE))
 
     def remember_front(self, data: RelabelledStore) -> None:
-        """Keep the costs and returns of the front, or of an even choice of it; the highest return
-        first."""
+        """Costs and returns of the front, or of an even choice of it; the highest return first."""
         front = pareto_front(data)
         chosen = front[np.unique(np.linspace(0, len(front) - 1, FRONT_SIZE).round().astype(int))]
         cost, earned = data.episode_cost[chosen], data.episode_return[chosen]
@@ -90,8 +85,7 @@ class CDTModel(nn.Module):
         self.get_buffer("front_return")[len(chosen) :] = float(earned[-1])
 
     def best_return(self, limit: Tensor) -> Tensor:
-        """The highest return that the front shows within each limit [L, C], its lowest where it
-        shows none: [L]."""
+        """[L] the highest return of the front within each limit [L, C], or its lowest return."""
         cost, earned = self.get_buffer("front_cost"), self.get_buffer("front_return")
         within = (cost <= limit[:, None]).all(-1)  # [L, FRONT_SIZE]
         return torch.where(within, earned, earned[-1]).amax(1)
@@ -129,8 +123,7 @@ class CDTAgent(SequenceAgent):
         )
 
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """The action's likelihood, its entropy at the present temperature (Eq. 8), and each step's
-        cost."""
+        """The action's likelihood, its entropy by the temperature (Eq. 8), and each step's cost."""
         batch = self.model.sequence.normalizer.window(batch)
         heads = {"state": self.model.sequence.action_head, "action": self.model.cost_head}
         action, cost = self.model.sequence.answers(batch, heads)
@@ -144,8 +137,7 @@ class CDTAgent(SequenceAgent):
         }
 
     def temperature_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """The dual of Eq. 8: its minimisation raises the temperature while the entropy is too
-        low."""
+        """The dual of Eq. 8: raises the temperature while the entropy is too low."""
         batch = self.model.sequence.normalizer.window(batch)
         with torch.no_grad():
             entropy = action_entropy(self.model.sequence(batch), batch.valid)
@@ -156,7 +148,6 @@ class CDTAgent(SequenceAgent):
         }
 
     def _entropy_constrained(self, entropy: PerSample) -> tuple[PerSample, PerSample]:
-        """What the entropy adds to the actor's loss, and the temperature's loss."""
         wanted = self.config.target_entropy
         target = -float(self.dimensions.action) if wanted is None else wanted
         return entropy_terms(self.model.temperature, entropy, target)

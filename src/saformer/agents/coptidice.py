@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.agents.markov import MarkovAgent, MarkovConfig, MarkovModel, MarkovPolicy, td_target
+from saformer.agents.markov import (
+    MarkovAgent,
+    MarkovConfig,
+    MarkovModel,
+    MarkovOptions,
+    MarkovPolicy,
+    td_target,
+)
 from saformer.agents.networks import (
     MixtureActor,
     Multiplier,
@@ -31,14 +38,12 @@ from saformer.data.transitions import TransitionBatch
 
 @dataclass(frozen=True)
 class COptiDICEConfig(MarkovConfig):
-    """What is learnt. The paper has no column for it: sizes and rates are those that Table 6 gives
-    BCQ-L."""
+    """What is learnt. Sizes and rates are those that Table 6 gives BCQ-L."""
 
     caution: float = 0.1
     """alpha: weight of the divergence from the data, in units of a step's reward."""
     cost_bound: float = 0.01
-    """epsilon: how far the data may be reweighed to find the highest credible cost; 0 trusts it as
-    it is."""
+    """epsilon: how far the data may be reweighed to find the highest credible cost; 0: not."""
     multiplier: float = 0.1
     """The Lagrangian multiplier to begin with, in units of reward per unit of cost."""
     multiplier_learning_rate: float = 3e-4
@@ -46,27 +51,21 @@ class COptiDICEConfig(MarkovConfig):
     components: int = 1
     """Gaussians in the actor's mixture."""
     sample: bool = True
-    """Act at random, as the actor is distributed: what is constrained is a distribution. Else by
-    its likeliest mean."""
+    """Act at random: what is constrained is a distribution. Else by the actor's likeliest mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.caution > 0 or self.cost_bound < 0 or self.components < 1:
-            raise ValueError(
-                "caution must be above 0, cost_bound at least 0, components at least 1; got "
-                f"{self.caution}, {self.cost_bound}, {self.components}"
-            )
+            rule = "caution must be above 0, cost_bound at least 0, components at least 1"
+            raise ValueError(f"{rule}; got {self.caution}, {self.cost_bound}, {self.components}")
 
 
 @dataclass(frozen=True)
-class COptiDICEOptions:
+class COptiDICEOptions(MarkovOptions):
     """How the policy acts."""
 
     sample: bool = True
-    """At random, as the actor is distributed, rather than by the mean of its weightiest
-    Gaussian."""
-    seed: int = 0
-    """Seed of what is drawn."""
+    """At random, rather than by the mean of the actor's weightiest Gaussian."""
 
 
 def correction(advantage: Tensor) -> Tensor:

@@ -49,8 +49,8 @@ class CPQConfig(MarkovConfig):
     average_rate: float = 0.05
     """tau: how fast target networks follow."""
     penalty: float = 5.0
-    """alpha: weight of the penalty on out-of-distribution actions, in units of a step's cost. It is
-    learnt: it rises up to this while they look cheaper than the limit, and falls to 0 while not."""
+    """alpha at most: weight of the penalty on out-of-distribution actions, in a step's costs. It
+    rises from 0 while they look cheaper than the limit."""
     recovery: bool = False
     """Move unsafe actions of the actor towards less cost; in the original nothing moves them."""
     kl_weight: float = 1.5
@@ -58,8 +58,7 @@ class CPQConfig(MarkovConfig):
     vae_deviation: float = 0.1
     """Deviation of the VAE's decoder, in half ranges of the action."""
     familiar: float = 0.95
-    """Share of the data's own actions that count as in distribution: their largest divergence is
-    the threshold."""
+    """Share of the data's own actions that set the threshold of being out of distribution."""
     candidates: int = 10
     """Actions of the actor in each state that are held against that threshold."""
 

@@ -33,8 +33,7 @@ class DTConfig(SequenceConfig):
     """What is learnt. The defaults are the paper's Table 6. Costs only count when it is judged."""
 
     action: Literal["point", "gaussian"] = "point"
-    """point: one action, by squared error (Eq. 2). gaussian: by likelihood, for data that acts in
-    several ways."""
+    """point: by squared error (Eq. 2). gaussian: by likelihood, for data of several behaviours."""
 
 
 @dataclass(frozen=True)

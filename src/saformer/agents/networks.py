@@ -97,11 +97,8 @@ class EnsembleCritic(nn.Module):
 
 
 class ConditionalVAE(nn.Module):
-    """Actions as the data has them in a state: an encoder, a decoder, and a code of twice the
-    action's size.
-
-    The decoder's likelihood is a Gaussian of a fixed `deviation`, in model units.
-    """
+    """Actions as the data has them in a state. The code has twice the action's size; the decoder's
+    likelihood is a Gaussian of a fixed `deviation`, in model units."""
 
     def __init__(self, state: int, action: int, hidden: Sequence[int], *, deviation: float) -> None:
         super().__init__()
@@ -249,10 +246,8 @@ def entropy_terms(
 ) -> tuple[PerSample, PerSample]:
     """What an entropy of at least `target` per step adds to the actor's loss, and the weight's own
     loss (Eq. 8). The likelihood is a term of its own."""
-    no_likelihood, sums = torch.zeros_like(entropy.sums), entropy.sums
-    bonus, dual = entropy_constrained(
-        no_likelihood, sums, weight(sums), target=target * entropy.counts
-    )
+    sums, least = entropy.sums, target * entropy.counts
+    bonus, dual = entropy_constrained(torch.zeros_like(sums), sums, weight(sums), target=least)
     return PerSample(bonus, entropy.counts), PerSample(dual, entropy.counts)
 
 

@@ -52,8 +52,7 @@ KINDS = {
         SaFormerAgent,
         SaFormerConfig,
         {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptions},
-        "one policy for all limits: proposes returns and actions, rejects what a critic forecasts "
-        "to overrun",
+        "one policy for all limits: proposes returns and actions, rejects forecast overruns",
     ),
     "dt": Kind(
         DTAgent,
@@ -77,8 +76,7 @@ KINDS = {
         BCQLagAgent,
         BCQLagConfig,
         {"bcq_lag": BCQLagOptions},
-        "BCQ-Lagrangian: actions like the data's, the best by two critics and a learnt price on "
-        "cost",
+        "BCQ-Lagrangian: actions like the data's, the best by two critics and a price on cost",
     ),
     "cpq": Kind(
         CPQAgent,
@@ -90,8 +88,7 @@ KINDS = {
         COptiDICEAgent,
         COptiDICEConfig,
         {"coptidice": COptiDICEOptions},
-        "COptiDICE: corrects how often the data does what, under a cost constraint, and imitates "
-        "that",
+        "COptiDICE: imitates the data, each step as often as a cost constraint corrects it",
     ),
 }
 

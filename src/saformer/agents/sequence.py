@@ -3,7 +3,7 @@ acts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -49,8 +49,7 @@ class SequenceOptions:
     """How its policy acts."""
 
     noise: Noise = "none"
-    """none: act by the mean; normal: a sample; two_point: one deviation above or below, for data of
-    either sign."""
+    """none: the mean; normal: a sample; two_point: a deviation to either side of the mean."""
     temperature: float = 1.0
     """Spread of the noise, in deviations."""
     seed: int = 0
@@ -100,7 +99,7 @@ class SequenceModel(nn.Module):
         self.get_buffer("action_low").copy_(torch.tensor(data.store.environment.action_low))
         self.get_buffer("action_high").copy_(torch.tensor(data.store.environment.action_high))
 
-    def answers(self, batch: WindowBatch, heads: Mapping[str, nn.Module]) -> list[Any]:
+    def answers(self, batch: WindowBatch, heads: dict[str, Any]) -> list[Any]:
         """What heads say of whole windows, each at the tokens of one kind: over [B, K]."""
         tokens = self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep)
         return self.trunk.head_outputs(tokens, self.layout, heads)
