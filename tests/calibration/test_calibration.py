@@ -24,8 +24,9 @@ from saformer.evaluation.calibration import (
 from saformer.evaluation.confidence import probability_of_at_most, violation_bound
 from saformer.evaluation.evaluate import FIRST_SEED
 from saformer.evaluation.verdict import Verdict
+from saformer.rules.fitting import fit_reserve
+from saformer.rules.reserve import ReserveOptions
 from saformer.runs.run import Run
-from saformer.training.reserve import fit_reserve
 from tests.cli.test_cli import tiny_run
 
 ROLLING = ["--workers", "0", "--device", "cpu"]
@@ -142,7 +143,7 @@ def run(tmp_path_factory):
         "workers": 0,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=20))
+        patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
         with pytest.warns(UserWarning, match="outside the data"):
             saformer.calibrate(path, **asked)
     return path
@@ -165,7 +166,7 @@ def test_of_a_limit_the_policy_is_told_less(run, capsys, monkeypatch):
     assert told == [pytest.approx([27.0] * 3)]
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert (evaluation["rate"], evaluation["margins"]) == (0.1, [0.1])
-    assert evaluation["options"]["verification"] == "reserve"
+    assert evaluation["options"]["rule"] == "reserve"
     assert evaluation["verdicts"][0]["limit"]["values"] == [30.0]
 
 
@@ -207,7 +208,7 @@ def test_another_run_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="another run"):
         saformer.evaluate(tmp_path / "other", rate=0.1, limits=["p50"], device="cpu", workers=0)
     agent, kept = saformer.load(run, device="cpu"), kept_calibration(run, 0.1)
-    assert options_as_calibrated(agent, Run(run), kept, {}).verification == "reserve"
+    assert isinstance(options_as_calibrated(agent, Run(run), kept, {}), ReserveOptions)
     next(agent.model.parameters()).data[0] += 1e-3
     with pytest.raises(ValueError, match="before it learnt on"):
         options_as_calibrated(agent, Run(run), kept, {})

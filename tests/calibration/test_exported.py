@@ -9,10 +9,10 @@ import pytest
 import saformer
 from saformer.api.calibrated import kept_calibrations
 from saformer.cli.main import main
+from saformer.rules.fitting import fit_reserve
 from saformer.runs import pretrained
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
-from saformer.training.reserve import fit_reserve
 from tests.cli.test_cli import tiny_run
 
 ROLLING = {"limits": ["30"], "device": "cpu", "workers": 0}
@@ -26,7 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that is calibrated for a rate of 0.1, and its exports: exact and rounded."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=20))
+        patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
         tiny_run(folder / "run")
         saformer.calibrate(folder / "run", **CALIBRATING)
     saformer.export(folder / "run", folder / "exact", dtype="float32")

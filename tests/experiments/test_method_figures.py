@@ -12,9 +12,8 @@ from benchmarks.method_scene import NARROW, PAPER, RESERVE, TOLD_THE_LIMIT, Acco
 
 import saformer
 from saformer.cli.main import main as cli
-from saformer.core.proposals import num_narrow
-from saformer.reserve import NUM_LEVELS, Reserve
-from saformer.training.reserve import fit_reserve
+from saformer.rules.fitting import fit_reserve
+from saformer.rules.reserve import NUM_LEVELS, Reserve, num_narrow
 from tests.runs.exported import telling_run
 
 MAX_BYTES = 100_000
@@ -35,10 +34,10 @@ def run(request, tmp_path, monkeypatch):
 
 
 def known_run(path, monkeypatch, stop_cost, idle_cost):
-    monkeypatch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=20))
-    monkeypatch.setattr("saformer.training.reserve.stop_cost", lambda _: np.array([stop_cost]))
+    monkeypatch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
+    monkeypatch.setattr("saformer.rules.fitting.stop_cost", lambda _: np.array([stop_cost]))
     monkeypatch.setattr(
-        "saformer.training.reserve.idle_cost", lambda *_, **__: torch.tensor([idle_cost])
+        "saformer.rules.fitting.idle_cost", lambda *_, **__: torch.tensor([idle_cost])
     )
     return telling_run(path / "run")
 
@@ -67,9 +66,7 @@ def test_watches_what_evaluation_sees(run):
     at every step."""
     scene = watch(str(run.path), limit="p20", episodes=3)
     for way, rule in ((PAPER, "paper"), (RESERVE, "reserve")):
-        judged = saformer.evaluate(
-            run.path, limits=["p20"], episodes=3, execution={"verification": rule}
-        )
+        judged = saformer.evaluate(run.path, limits=["p20"], episodes=3, execution={"rule": rule})
         assert [one.cost for one in scene.accounts[way]] == pytest.approx(
             [row.cost[0] for row in judged.rows], rel=1e-4
         )
@@ -98,9 +95,9 @@ def test_the_proposals_are_those_that_were_chosen_from(run):
 
 def test_what_the_actor_was_told_is_what_it_read(tmp_path, monkeypatch, capsys):
     """Seen to fail when nobody is seen to idle, or when nobody is told the limit."""
-    monkeypatch.setattr("saformer.training.reserve.told_limits", tell_everyone)
+    monkeypatch.setattr("saformer.rules.fitting.best_prompts", tell_everyone)
     run, read = known_run(tmp_path, monkeypatch, np.inf, IDLE_COST), []
-    tell = Reserve.tell
+    tell = Reserve.prompt
 
     def noted(reserve, prompt, remaining):
         found = tell(reserve, prompt, remaining)
@@ -108,7 +105,7 @@ def test_what_the_actor_was_told_is_what_it_read(tmp_path, monkeypatch, capsys):
             read.append(found.past.limit[:, 0].tolist())
         return found
 
-    monkeypatch.setattr(Reserve, "tell", noted)
+    monkeypatch.setattr(Reserve, "prompt", noted)
     scene = watch(str(run.path), limit="p20", episodes=3)
     ways = (RESERVE, TOLD_THE_LIMIT)  # in the order of their rollouts
     told = np.concatenate(
@@ -132,7 +129,7 @@ def test_what_the_actor_was_told_is_what_it_read(tmp_path, monkeypatch, capsys):
 def tell_everyone(data):
     """Twice the limit, whatever it is."""
     levels = np.quantile(data.episode_cost, np.linspace(0, 1, NUM_LEVELS), axis=0)
-    return {"levels": levels, "told": 2 * levels, "gain": np.ones_like(levels)}
+    return {"levels": levels, "best": 2 * levels, "gain": np.ones_like(levels)}
 
 
 def test_the_episode_of_the_median_cost_is_shown():

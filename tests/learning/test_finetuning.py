@@ -14,14 +14,14 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
 
 LEAST = 10.0
 """What the cheapest stored episode costs at least."""
 LIMIT = 0.7 * LEAST
-PAPER = {"verification": "paper"}
+PAPER = {"rule": "paper"}
 """What is fine-tuned explores and is judged by the paper's rule."""
 AGENT = SaFormerConfig(
     window=10, candidates=32, temperature=0.5, trunk=TrunkConfig(layers=2, width=32, dropout=0.0)

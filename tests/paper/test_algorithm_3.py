@@ -16,8 +16,8 @@ from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit
 from saformer.data.sampling import WindowSampler
 from saformer.evaluation.confidence import holds, student_quantile, upper_bound
-from saformer.training.attenuation import attenuation_factors
-from saformer.training.experience import (
+from saformer.training.finetune.config import attenuation_factors
+from saformer.training.finetune.experience import (
     ExploredEpisode,
     Reference,
     next_fallback,

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from saformer import api
 from saformer.agents.finetuned import EntropyConfig, FineTunedAgent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api import Listener
+from saformer.core.rules import PaperRule
 from saformer.core.transformer import TrunkConfig
 from saformer.data.growing import GrowingSampler, Room
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
@@ -27,13 +27,12 @@ from saformer.data.trajectory import Trajectory
 from saformer.envs import allowance, stepping
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
-from saformer.training.exploration import EnvironmentFailedError, explore, shared_workers
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
+from saformer.training.finetune.exploration import EnvironmentFailedError, explore, shared_workers
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.fit import InterruptedTrainingError
 from saformer.training.loop.presets import Preset
 from saformer.training.loop.trainer import Member, PackTrainer
-from saformer.training.reserve import fit_reserve
 from tests.conftest import tiny_config
 from tests.envs import troubled
 
@@ -156,7 +155,7 @@ def test_exploration_proposes_once_and_judging_as_the_policy_does(source, whole)
     assert source.spec.agent_config.get("rounds", 4) > 1
     assert {row["resampled"] for row in rows(whole)} == {0.0}
     assert all(row["fell_back"] > 0 for row in rows(whole))
-    judged = api.evaluate(whole.path, episodes=2, execution={"verification": "paper"}, device="cpu")
+    judged = api.evaluate(whole.path, episodes=2, execution={"rule": "paper"}, device="cpu")
     assert judged.verdicts[0].resampled > 0
 
 
@@ -432,22 +431,21 @@ def test_what_cannot_be_asked_for_leaves_nothing_behind(source, tmp_path, asked,
 
 
 def test_by_reserve_the_policy_is_judged_and_not_explored(source, tmp_path, monkeypatch):
-    """Seen to fail when exploration keeps a reserve too, and when the original run is given one."""
-    monkeypatch.setattr("saformer.api.finetuning.fit_reserve", partial(fit_reserve, updates=1))
-    explored: list[str] = []
+    """Seen to fail when exploration keeps a reserve too, and when the original run is touched."""
+    explored: list[type] = []
 
     def watched(policy, *rest, **options):
-        explored.append(policy.options.verification)
+        explored.append(type(policy.rule))
         explore(policy, *rest, **options)
 
-    monkeypatch.setattr("saformer.training.finetune.explore", watched)
+    monkeypatch.setattr("saformer.training.finetune.algorithm.explore", watched)
     before = sorted(path.name for path in source.path.iterdir())
-    tuned = tune(source, tmp_path / "tuned", execution={"verification": "reserve"})
-    assert set(explored) == {"paper"}
-    assert tuned.run.spec.finetuning["execution"]["verification"] == "reserve"
+    tuned = tune(source, tmp_path / "tuned", execution={"rule": "reserve"})
+    assert set(explored) == {PaperRule}
+    assert tuned.run.spec.finetuning["execution"]["rule"] == "reserve"
     assert sorted(path.name for path in source.path.iterdir()) == before
 
 
 def test_what_keeps_no_limit_is_not_fine_tuned_to_one(source, tmp_path):
     with pytest.raises(ValueError, match="keeps no limit without a shield"):
-        tune(source, tmp_path / "tuned", execution={"verification": "told"})
+        tune(source, tmp_path / "tuned", execution={"rule": "reserve", "enforce": False})

@@ -8,8 +8,8 @@ import torch
 from saformer import api
 from saformer.envs import allowance
 from saformer.runs.run import Run
-from saformer.training import finetune
-from saformer.training.best import best_of, merit
+from saformer.training.finetune import algorithm
+from saformer.training.finetune.events import best_of, merit
 from saformer.training.loop.fit import InterruptedTrainingError
 from tests.training.test_finetune import original, stopping_at, tune
 
@@ -92,7 +92,7 @@ def judged(monkeypatch) -> list[dict[str, torch.Tensor]]:
             for limit in limits
         }
 
-    monkeypatch.setattr(finetune, "judge", judge)
+    monkeypatch.setattr(algorithm, "judge_weights", judge)
     return seen
 
 

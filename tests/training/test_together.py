@@ -139,3 +139,21 @@ def test_a_run_that_diverges_is_left_behind(tmp_path):
     fit([alone], CONFIG)
     assert pack[1].run.is_done
     assert equal(pack[1].run.load().groups["model"], alone.run.load().groups["model"])
+
+
+def test_what_is_fitted_after_the_last_update_is_saved_with_each_run(tmp_path, monkeypatch):
+    """Seen to fail when a pack is asked for parameters that it never had."""
+
+    def finish(agent, data):
+        agent.model.add_module("fitted", torch.nn.Linear(data.cost.shape[1], 3))
+
+    monkeypatch.setattr(SaFormerAgent, "finish", finish)
+    pairs = zip(members(tmp_path), DATA, strict=True)
+    together = [replace(member, data=data) for member, data in pairs]
+    assert fit(together, replace(CONFIG, updates=2)) == {}
+    for member in together:
+        saved = member.run.load().groups["model"]
+        assert torch.equal(
+            saved["fitted.weight"], member.agent.model.get_parameter("fitted.weight")
+        )
+        assert member.run.is_done

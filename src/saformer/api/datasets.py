@@ -27,8 +27,8 @@ from saformer.envs.tasks import (
     MIXTURES,
     Task,
     canonical_steps,
+    data_path,
     find_task,
-    kept_at,
     load_data,
     make_data,
     make_from_behaviours,
@@ -56,7 +56,7 @@ def build_data(
     made = _task(task, mixture)
     if made.make is None:
         raise ValueError(f"{task} is a store already: there is nothing to build")
-    path = Path(out) if out else kept_at(made, steps=steps, seed=seed)
+    path = Path(out) if out else data_path(made, steps=steps, seed=seed)
     if out and path.exists():
         raise FileExistsError(
             f"{path} exists; stores are never overwritten: choose another name or remove it"

@@ -26,13 +26,12 @@ from saformer.rules.reserve import ReserveOptions
 from saformer.runs.lock import alone_in
 from saformer.runs.run import Run, find_run
 from saformer.runs.spec import RunSpec
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.loop.config import FitConfig
 
 if TYPE_CHECKING:  # exploration needs Gymnasium; training does not
-    from saformer.training.experience import ExploredEpisode
-    from saformer.training.finetune_events import FinetuneObserver, Outcome
-    from saformer.training.judging import Judged
+    from saformer.training.finetune.events import FinetuneObserver, FinetuneOutcome, WeightsVerdict
+    from saformer.training.finetune.experience import ExploredEpisode
 
 LEARNING_RATE_SHARE = 1 / 3
 """Of the original run's peak."""
@@ -43,7 +42,7 @@ class FineTuned:
     """A fine-tuned run, and how that ended."""
 
     run: Run
-    outcome: Outcome | None
+    outcome: FinetuneOutcome | None
     """None if the run had finished before"""
 
 
@@ -76,8 +75,8 @@ def finetune(
     interrupted call is continued by the same call with `resume=True`.
     """
     from saformer.envs.stepping import pick_workers
-    from saformer.training.experience import Experience
-    from saformer.training.finetune import finetune as run_algorithm_3
+    from saformer.training.finetune.algorithm import run_algorithm_3
+    from saformer.training.finetune.experience import Experience
 
     listener, processor, source = listener or Listener(), pick_device(device), find_run(path)
     given = _given(config or FinetuneConfig(), {"episodes": episodes, "attenuation": attenuation})
@@ -151,8 +150,6 @@ def finetune(
             parsed,
             given,
             fit_config,
-            seed=seed,
-            run=run,
             learnt=checkpoint,
             options=options,
             observer=_observer(run, listener),
@@ -170,7 +167,7 @@ def _checked(source: Run, store: TrajectoryStore, listener: Listener) -> Relabel
     """The data that the run was trained on; whatever would keep it from being explored further is
     said here."""
     from saformer.envs.costed import try_out
-    from saformer.training.experience import check_criteria
+    from saformer.training.finetune.experience import check_explorable
 
     spec = source.spec
     if store.environment.identifier is None:
@@ -187,7 +184,7 @@ def _checked(source: Run, store: TrajectoryStore, listener: Listener) -> Relabel
         spec.agent_config["cost_discount"],
         listener,
     )
-    check_criteria(data, store)
+    check_explorable(data, store)
     try_out(store.environment, data.criteria)
     return data
 
@@ -266,7 +263,7 @@ def _open_run(path: Path, spec: RunSpec, *, resume: bool) -> Run:
 
 
 def _observer(run: Run, listener: Listener) -> FinetuneObserver:
-    from saformer.training.finetune_events import FinetuneObserver
+    from saformer.training.finetune.events import FinetuneObserver
 
     return FinetuneObserver(
         episode=lambda row, allowance: listener.say(episode_line(row, allowance)),
@@ -288,7 +285,7 @@ def episode_line(row: ExploredEpisode, allowance: int) -> str:
     )
 
 
-def judged_line(num_episodes: int, found: Judged) -> str:
+def judged_line(num_episodes: int, found: WeightsVerdict) -> str:
     """One evaluation of all limits."""
     parts = [
         f"{_joined(one['limit'])}: "
@@ -331,7 +328,7 @@ def _remark_on_ceiling(
         )
 
 
-def _say_end(run: Run, outcome: Outcome, listener: Listener) -> None:
+def _say_end(run: Run, outcome: FinetuneOutcome, listener: Listener) -> None:
     ended = "every limit holds" if outcome.held else "the allowance is spent"
     listener.say(
         f"{ended}: {outcome.num_episodes} new trajectories ({outcome.broke_ceiling:.0%} broke "

@@ -20,7 +20,7 @@ from saformer.api.watching import observer_of
 from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.device import pick_device
-from saformer.engine.distributed import Ranks, joined
+from saformer.engine.distributed import Ranks, joined_ranks
 from saformer.engine.torchrun import is_first
 from saformer.envs.tasks import find_task
 from saformer.runs.run import Run
@@ -224,7 +224,7 @@ def _train(
     resumed: Callable[[Path], bool],
 ) -> tuple[list[Run], dict[Path, Exception]]:
     """All runs, and which failed and why."""
-    with joined(device) as (ranks, own):
+    with joined_ranks(device) as (ranks, own):
         runs, members = _opened(tasks, seeds, settings, own, ranks, place=place, resumed=resumed)
         return runs, _fit(members, settings, own, ranks)
 

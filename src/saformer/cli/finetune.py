@@ -20,7 +20,7 @@ from saformer.cli.progress import listening
 from saformer.core.rules import ProposalOptions
 from saformer.report.page import write_report
 from saformer.report.table import verdict_table
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.loop.fit import InterruptedTrainingError
 
 Options = TypeVar("Options")

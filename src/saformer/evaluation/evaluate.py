@@ -14,7 +14,7 @@ from saformer.data.limits import Frontier, Limit, frontier
 from saformer.data.statistics import rank_correlation, without_nan
 from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
-from saformer.envs.rollout import Episode, rollout
+from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.envs.stepping import Workers
 from saformer.evaluation.trace import DecisionTrace, cost_paths
 from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge
@@ -128,8 +128,7 @@ def evaluate(
         [values for values in told for _ in range(episodes)],
         seeds,
         horizon=environment.horizon,
-        watch=trace,
-        progress=progress,
+        hooks=Hooks(watch=trace, progress=progress),
         workers=workers,
     )
     seconds = time.perf_counter() - began

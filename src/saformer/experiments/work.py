@@ -19,7 +19,7 @@ from saformer.api.run_data import relabelled
 from saformer.api.runs import judge
 from saformer.data.inspection import inspect
 from saformer.data.store import TrajectoryStore
-from saformer.envs.tasks import find_task, kept_at
+from saformer.envs.tasks import data_path, find_task
 from saformer.experiments.derived import make_scraps, make_upper
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Training
 from saformer.runs.provenance import commit
@@ -131,7 +131,7 @@ def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
             make_upper(whole, Path(task))
     elif horizon is not None:
         make_scraps(job.dataset, Path(task), horizon)
-    elif setting.source == "behaviours" and not kept_at(find_task(task)).exists():
+    elif setting.source == "behaviours" and not data_path(find_task(task)).exists():
         build_data(task, workers=job.workers, listener=listener)
 
 

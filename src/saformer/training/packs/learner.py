@@ -14,6 +14,7 @@ from saformer.agents.agent import Agent, MovingAverage, Phase, with_model
 from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
 
+Samplers = Sequence[Any]
 Generators = Sequence[torch.Generator]
 
 
@@ -63,10 +64,8 @@ class Learner(ABC):
         self.averages: tuple[MovingAverage, ...] = as_one.averages
 
     @abstractmethod
-    def batches(
-        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
-    ) -> Batches:
-        """Batches of `size` samples per model, from this update on."""
+    def batches(self, samplers: Samplers, size: int, generators: Generators, first: int) -> Batches:
+        """Batches of `size` samples per model, from this update on: the first."""
 
     @abstractmethod
     def slot(self, index: int, name: str) -> Slot:
@@ -98,9 +97,7 @@ class SingleAgent(Learner):
     def __init__(self, agent: Agent) -> None:
         super().__init__([agent], agent.model)
 
-    def batches(
-        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
-    ) -> Batches:
+    def batches(self, samplers: Samplers, size: int, generators: Generators, first: int) -> Batches:
         sampler, generator = samplers[0], generators[0]
         if isinstance(sampler, TransitionSampler):
             return Batches(sampler.transitions, lambda: sampler.drawn(size, generator))

@@ -20,7 +20,7 @@ from saformer.core.batch import Dimensions
 from saformer.core.transformer import Trunk
 from saformer.data.sampling import PackedSampler
 from saformer.training.packs.layers import gaussians, packed_layer, stacked
-from saformer.training.packs.learner import Batches, Generators, Learner, Slot
+from saformer.training.packs.learner import Batches, Generators, Learner, Samplers, Slot
 
 LONGEST_FUSED_WINDOW = 128
 """Tokens: fused attention keeps a whole window on the chip."""
@@ -48,10 +48,8 @@ class PackedAgent(Learner):
         model.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
         super().__init__(agents, model)
 
-    def batches(
-        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
-    ) -> Batches:
-        self.model.get_buffer("updates").fill_(update)
+    def batches(self, samplers: Samplers, size: int, generators: Generators, first: int) -> Batches:
+        self.model.get_buffer("updates").fill_(first)
         windows = PackedSampler(samplers, self.dimensions)
 
         def draw() -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from saformer.agents.agent import Agent
 from saformer.core.objectives import PerSample
 from saformer.data.transitions import PackedTransitions
 from saformer.training.packs.layers import stacked
-from saformer.training.packs.learner import Batches, Generators, Learner, Slot
+from saformer.training.packs.learner import Batches, Generators, Learner, Samplers, Slot
 from saformer.training.packs.pack import but_for_the_limit
 
 Terms = Callable[[Any], dict[str, PerSample]]
@@ -41,9 +41,7 @@ class StackedAgent(Learner):
         super().__init__(agents, _stacked([agent.model for agent in agents]))
         self.phases = tuple(replace(p, terms=self._of_all(p.terms)) for p in self.phases)
 
-    def batches(
-        self, samplers: Sequence[Any], size: int, generators: Generators, update: int
-    ) -> Batches:
+    def batches(self, samplers: Samplers, size: int, generators: Generators, first: int) -> Batches:
         steps = PackedTransitions(samplers, self.agents[0].dimensions)
         return Batches(steps.gathered, lambda: steps.drawn(size, generators))
 

@@ -1,32 +1,27 @@
-"""How to fine-tune."""
+"""How to fine-tune. docs/deviations.md notes what the paper leaves open."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from saformer.agents.finetuned import EntropyConfig
-from saformer.core.rules import Fallback
-from saformer.training.attenuation import attenuation_factors
+from saformer.core.proposals import Fallback
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Exploration and what is learnt from it. What the paper leaves open is noted in
-    docs/deviations.md."""
+    """Exploration and what is learnt from it."""
 
     episodes: int = 200
     """Allowance: trajectories to collect at most. Episodes of evaluations are not among them."""
     lanes: int = 10
     """Episodes of a round: explored at once, then learnt from."""
     attenuation: float = 0.95
-    """alpha: what a limit is multiplied with, once more at every exploration, when it is asked
-    for."""
+    """alpha: the prompt of an exploration is its limit times alpha, once more at every visit."""
     exploration_fallback: Fallback = "least_cost"
-    """What to try where no proposal is safe, beside what the policy does: rounds take the one that
-    was cheaper."""
+    """What to try where no proposal is safe, beside the policy's own; rounds use the cheaper."""
     exploration_rounds: int = 1
-    """Rounds of proposals while exploring, if the policy has more: below the data they are mostly
-    in vain."""
+    """Rounds of proposals while exploring at most: below the data, more are mostly in vain."""
     floor: float = 0.85
     """The smallest factor; after it, attenuation begins anew."""
     ceiling: tuple[float, ...] | None = None
@@ -47,17 +42,13 @@ class FinetuneConfig:
     """The constraint on the actor."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "lanes", "updates", "evaluate_every", "exploration_rounds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.evaluation_episodes < 2:
-            raise ValueError(
-                f"evaluation_episodes must be at least 2, got {self.evaluation_episodes}"
-            )
+        positive = ("episodes", "lanes", "updates", "evaluate_every", "exploration_rounds")
+        least = {**dict.fromkeys(positive, 1), "evaluation_episodes": 2, "warmup_updates": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name} must be at least {bound}, got {getattr(self, name)}")
         if not 0 < self.new_share < 1:
             raise ValueError(f"new_share must lie between 0 and 1, got {self.new_share}")
-        if self.warmup_updates < 0:
-            raise ValueError(f"warmup_updates must be at least 0, got {self.warmup_updates}")
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if self.ceiling is not None and not all(bound > 0 for bound in self.ceiling):
@@ -71,5 +62,26 @@ class FinetuneConfig:
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """What a limit is multiplied with, one exploration after the other."""
+        """The factors of a limit, one exploration after the other."""
         return attenuation_factors(self.attenuation, self.floor)
+
+
+def attenuation_factors(attenuation: float, floor: float) -> tuple[float, ...]:
+    """alpha, alpha^2, ... down to the floor, which is the last; they never compound to zero.
+
+    A limit that is explored again and again goes through them in turn and then begins anew, so that
+    the latest episodes are neither all near the limit nor all far below it.
+    """
+    if not 0 < attenuation <= 1:
+        raise ValueError(
+            f"attenuation must lie in (0, 1], got {attenuation}; 0.95 asks for 5% less"
+        )
+    if not 0 < floor <= attenuation:
+        raise ValueError(
+            f"floor must lie in (0, attenuation = {attenuation}], got {floor}: lower the floor "
+            "or raise the attenuation"
+        )
+    factors = [attenuation]
+    while attenuation < 1 and factors[-1] > floor:
+        factors.append(max(floor, factors[-1] * attenuation))
+    return tuple(factors)
