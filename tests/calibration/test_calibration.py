@@ -24,8 +24,7 @@ from saformer.evaluation.calibration import (
 from saformer.evaluation.confidence import probability_of_at_most, violation_bound
 from saformer.evaluation.evaluate import FIRST_SEED
 from saformer.evaluation.verdict import Verdict
-from saformer.rules.fitting import fit_reserve
-from saformer.rules.reserve import ReserveOptions
+from saformer.rules.reserve import ReserveOptions, fit_reserve
 from saformer.runs.run import Run
 from tests.cli.test_cli import tiny_run
 

@@ -10,7 +10,7 @@ import saformer
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.envs import allowance
-from saformer.rules.fitting import fit_reserve
+from saformer.rules.reserve import fit_reserve
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
 

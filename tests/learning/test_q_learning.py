@@ -33,10 +33,10 @@ def learnt(agent, data: RelabelledStore, *, updates: int) -> Verdict:
 
 
 def test_bcq_lagrangian_meets_its_limit_and_earns_four_fifths_of_the_optimum(data):
-    """Measured with seeds 0, 1: 0.93, 0.88 of the limit, 0.95, 0.89 of the optimum; before, it swings.
+    """Measured with seeds 0, 1: 0.93, 0.88 of the limit, 0.95, 0.89 of the optimum.
 
-    Without a multiplier it costs 14 and more. Actions have either sign, so codes are drawn from
-    further out than robots need.
+    Before, it swings; without a multiplier it costs 14 and more. Actions have either sign, so codes
+    are drawn from further out than robots need.
     """
     config = BCQLagConfig(**SMALL, candidates=5, code_bound=2.0, multiplier_learning_rate=2e-3)
     verdict = learnt(BCQLagAgent.create(data, config, seed=0), data, updates=2000)

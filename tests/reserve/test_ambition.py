@@ -15,8 +15,16 @@ from saformer.criteria import energy, torque
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.rules.fitting import CAUTION, best_prompts, earned_by, fit_reserve
-from saformer.rules.reserve import GAIN, NUM_LEVELS, Reserve, ReserveOptions
+from saformer.rules.reserve import (
+    CAUTION,
+    GAIN,
+    NUM_LEVELS,
+    Reserve,
+    ReserveOptions,
+    best_prompts,
+    earned_by,
+    fit_reserve,
+)
 from tests.conftest import tiny_config
 
 
