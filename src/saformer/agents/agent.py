@@ -107,10 +107,6 @@ class Agent(ABC):
         """How its policy usually acts, by itself or within a shield: a frozen dataclass, whose type
         names the rule (`Kind.rules`)."""
 
-    @property
-    def default_options(self) -> Any:
-        return self.options()
-
     def mean_options(self, options: Any = None) -> Any:
         """The same options (the usual ones) changed so that it acts by its mean."""
         return replace(options or self.options(), **dict(self.mean_settings))
