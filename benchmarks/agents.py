@@ -249,7 +249,9 @@ def ask_critic(runs: Sequence[Run], rows: Rows) -> None:
         generator = torch.Generator().manual_seed(1)
         evenly = 2 * torch.rand(steps.action.shape, generator=generator) - 1
         said = [
-            model.units.raw_cost(model.all_cost(model.cost, steps.state, steps.timestep, a).mean(0))
+            model.units.raw_cost(
+                model.cost_critic(model.timed(steps.state, steps.timestep), a).mean(0)
+            )
             .mean()
             .item()
             for a in (evenly, steps.action)

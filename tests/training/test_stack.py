@@ -138,7 +138,8 @@ def test_every_model_has_noise_of_its_own(name):
     agent = create_agent(CHEETAH, CASES[name].config(0.3, 1), seed=0)
     pack = PackTrainer([Member(agent, agent.sampler(CHEETAH), 0)] * 3, CONFIG)
     pack.advance(1)
-    name = {"bcq_lag": "perturbation.output.weight"}.get(name, "actor.head.linear.weight")
+    moved = {"bcq_lag": "perturbation.output.weight", "cpq": "vae.decoder.output.weight"}
+    name = moved.get(name, "actor.head.linear.weight")
     first, second, third = pack.learner.model.get_parameter(name)
     assert not torch.equal(first, second)
     assert not torch.equal(second, third)

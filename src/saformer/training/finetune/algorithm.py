@@ -67,7 +67,7 @@ def run_algorithm_3(
     `InterruptedTrainingError` after saving, environments that fail `EnvironmentFailedError`, a loss
     that is not finite `NonFiniteLossError`.
     """
-    options, observer = options or agent.default_options, observer or FinetuneObserver()
+    options, observer = options or agent.options(), observer or FinetuneObserver()
     loop = _Loop(agent, experience, limits, config, fit_config, options, observer, workers)
     loop.begin(learnt)
     with Interrupt() as interrupt:
