@@ -38,7 +38,7 @@ from saformer.api.runs import judge
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import without_nan
 from saformer.envs.tasks import find_task, load_data
-from saformer.experiments.derived import make_upper
+from saformer.experiments.datasets import make_upper
 from saformer.runs.run import Run
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.presets import PRESETS

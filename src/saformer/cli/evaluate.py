@@ -22,7 +22,7 @@ from saformer.cli.progress import listening
 from saformer.core.proposals import ExecutionOptions
 from saformer.envs.tasks import is_store
 from saformer.report.offline import offline_table, write_offline_report
-from saformer.report.page import write_report
+from saformer.report.rollouts import write_report
 from saformer.report.table import verdict_table
 from saformer.runs.pretrained import folder_of
 from saformer.runs.run import Run

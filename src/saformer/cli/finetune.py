@@ -17,7 +17,7 @@ from saformer.api.finetuning import FineTuned
 from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.evaluate import usual_options
 from saformer.cli.progress import listening
-from saformer.report.page import write_report
+from saformer.report.rollouts import write_report
 from saformer.report.table import verdict_table
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.fit import InterruptedTrainingError
