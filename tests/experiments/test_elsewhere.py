@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from saformer.engine.engine import LocalEngine
-from saformer.experiments.conduct import Place, conduct
+from saformer.experiments.conduct import Site, conduct
 from saformer.experiments.elsewhere import carry_out_elsewhere, receive, sent
+from saformer.experiments.jobs import RunJob
 from saformer.experiments.plan import Judging, Training
-from saformer.experiments.work import RunJob
 from saformer.runs.lock import LOCK
 from saformer.runs.run import Run
 from tests.experiments.test_conduct import DATASET, SETTING, experiment, times
@@ -19,8 +19,8 @@ JUDGING = Judging(Training(DATASET, "dt"), ("p50",))
 
 def made(folder, node, *judgings):
     """With a node that has a folder of its own."""
-    place = Place(folder / "runs", device="cpu", elsewhere=True, node_runs=node)
-    (result,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), place=place)
+    site = Site(folder / "runs", device="cpu", elsewhere=True, node_runs=node)
+    (result,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), site=site)
     assert not result.failed
     return result
 

@@ -8,7 +8,7 @@ from benchmarks.finetuning_shown import figure, table
 from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
-from saformer.experiments.derived import make_upper
+from saformer.experiments.datasets import make_upper
 
 
 def test_five_limits_lie_below_the_cut_data_and_four_in_it(data, tmp_path):

@@ -16,25 +16,17 @@ from saformer.experiments import (
     speed,
     thresholds,
 )
-from saformer.experiments.experiment import Experiment, Result
-from saformer.report.sheet import Document, write_document, write_index
+from saformer.experiments.experiment import Experiment, Results
+from saformer.report.page import Caution, Facts, Links, Page, Part, Remark
 
+_MODULES = (
+    *(thresholds, hyper_parameters, pair_plots, baselines, adaptation, finetuning),
+    *(ablation, sensitivity, safety, speed),
+)
 EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (
-        *(
-            thresholds,
-            hyper_parameters,
-            pair_plots,
-            baselines,
-            adaptation,
-            finetuning,
-            ablation,
-            sensitivity,
-        ),
-        *(safety, speed),
-    )
+    module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES
 }
+NO_MEANING = " At scale smoke: this shows that everything works, and its numbers mean nothing."
 
 
 def find_experiments(name: str) -> list[Experiment]:
@@ -49,20 +41,21 @@ def find_experiments(name: str) -> list[Experiment]:
 
 
 def render(folder: Path, name: str) -> Path:
-    """The page of one experiment, from the rows that the folder keeps of it, and the index."""
-    experiment, result = EXPERIMENTS[name], Result.read(folder, name)
-    lead = experiment.description
-    if result.made["scale"] == "smoke":
-        lead += " At scale smoke: this shows that everything works, and its numbers mean nothing."
-    document = Document(
-        name,
-        f"{experiment.title} ({experiment.shows})",
-        lead,
-        experiment.present(result),
-        result.failed,
-        result.made,
-    )
-    page = write_document(document, folder)
-    there = [each for each in EXPERIMENTS.values() if (folder / f"{each.name}.html").exists()]
-    write_index(folder, [(each.name, each.shows, each.title) for each in there])
-    return page
+    """The page of one experiment, from its rows in the folder, and the index."""
+    experiment, results = EXPERIMENTS[name], Results.read(folder, name)
+    lead = experiment.description + (NO_MEANING if results.made["scale"] == "smoke" else "")
+    failed = [f"{failure['what']}: {failure['why']}" for failure in results.failed]
+    parts: list[Part] = [
+        Remark((lead,), style="lead"),
+        *([Caution("What is missing here, because it failed:", failed)] if failed else []),
+        *experiment.present(results),
+        Facts("How this was made", results.made),
+        Links([("index.html", "All experiments", "")]),
+    ]
+    page = Page(f"{experiment.title} ({experiment.shows})", parts, broad=True)
+    path = page.write_beside_markdown(folder, name)
+    others = [each for each in EXPERIMENTS.values() if (folder / f"{each.name}.html").exists()]
+    links = Links([(f"{each.name}.html", each.title, each.shows) for each in others])
+    index = Page("Experiments", [links], heading="The paper's tables and figures")
+    index.write(folder / "index.html")
+    return path

@@ -1,45 +1,53 @@
-"""Carry out several experiments at once: what they share is done once."""
+"""Carry out several experiments at once: shared runs are made once."""
 
 from __future__ import annotations
 
 import os
+import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from importlib.metadata import PackageNotFoundError, version
+from operator import or_
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from saformer import __version__
 from saformer.api import Listener
 from saformer.engine.device import pick_device
 from saformer.engine.engine import Engine, LocalEngine
+from saformer.experiments.datasets import prepare
 from saformer.experiments.elsewhere import Brought, carry_out_elsewhere, receive, sent
-from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.jobs import DataJob, Gathered, Row, RunJob
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Needs, Setting, Training
-from saformer.experiments.provenance import how_it_was_made, time_spent
-from saformer.experiments.work import DataJob, Gathered, Row, RunJob, carry_out, prepare
+from saformer.experiments.work import carry_out
+from saformer.runs.provenance import commit
 
-NO_ENVIRONMENT = "it names no environment to roll out in; `saformer train` and `evaluate` judge such data offline"
+NO_ENVIRONMENT = (
+    "it names no environment to roll out in; `saformer train` and `evaluate` judge such data "
+    "offline"
+)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where things are kept and where they are computed."""
+class Site:
+    """Where runs are made."""
 
     runs: Path = Path("runs")
     device: str = "auto"
     packed: bool | None = None
-    """whether runs of one kind are trained together; None: if the device of this machine is a
-    GPU"""
+    """whether runs of one kind are trained together; None: if this machine has a GPU"""
     elsewhere: bool = False
     """whether other machines make the runs"""
     node_runs: Path | None = None
-    """the folder in which each of them makes its own, to be brought back; None: they share
-    `runs`"""
+    """the folder in which each of them makes its own, to be brought back; None: they share runs"""
 
     @property
     def packs(self) -> bool:
-        """The answer."""
         return pick_device(self.device).type == "cuda" if self.packed is None else self.packed
 
 
@@ -48,52 +56,47 @@ def conduct(
     setting: Setting,
     *,
     engine: Engine | None = None,
-    place: Place | None = None,
+    site: Site | None = None,
     command: str = "",
     listener: Listener | None = None,
-) -> Iterator[Result]:
-    """Carry out experiments, with what they share done once; their results come when all is done.
+) -> Iterator[Results]:
+    """Carry out experiments, shared runs once; results come when all is done.
 
-    Datasets first, then runs. What fails is noted in the results that miss it.
+    Datasets first, then runs. A failure is noted in the results that miss its rows.
     """
-    place, listener, began = place or Place(), listener or Listener(), time.perf_counter()
+    site, listener, began = site or Site(), listener or Listener(), time.perf_counter()
     needs = [experiment.needs(setting) for experiment in experiments]
-    whole = Needs()
-    for one in needs:
-        whole |= one
-    engine = engine or usual_engine(place.device)
-    found = _gather(whole, setting, engine, place, listener)
-    made = how_it_was_made(setting, command, engine, time.perf_counter() - began)
-    for experiment, needed in zip(experiments, needs, strict=True):
-        rows = {**_selected(found.rows, needed), "settings": experiment.settings(setting)}
-        failed = [failure for failure in found.failed if _concerns(failure, needed)]
-        yield Result(experiment.name, rows, {**made, **time_spent(rows["verdicts"])}, failed)
+    engine = engine or usual_engine(site.device)
+    gathered = _gather(reduce(or_, needs, Needs()), setting, engine, site, listener)
+    made = _provenance(setting, command, engine, time.perf_counter() - began)
+    for experiment, own in zip(experiments, needs, strict=True):
+        rows = {**_selected(gathered.rows, own), "settings": experiment.settings(setting)}
+        failed = [failure for failure in gathered.failed if _concerns(failure, own)]
+        yield Results(experiment.name, rows, {**made, **_durations(rows["verdicts"])}, failed)
 
 
 def usual_engine(device: str) -> LocalEngine:
-    """A GPU packs what fits together, in this process; without one, runs are shared among the
-    cores."""
+    """On a GPU this process, which packs runs; without one, the cores share the runs."""
     if pick_device(device).type == "cuda":
         return LocalEngine()
     return LocalEngine(os.cpu_count() or 1)
 
 
 def jobs_for(
-    needs: Needs, setting: Setting, place: Place, *, threads: int | None = None
+    needs: Needs, setting: Setting, site: Site, *, threads: int | None = None
 ) -> list[RunJob]:
-    """Runs of one kind together where they are packed, else each alone; those that take longest
-    first."""
-    groups: dict[Any, list[Training]] = {}
+    """Packed runs of one kind together, else each alone; those that take longest first."""
+    groups: dict[Hashable, list[Training]] = {}
     for training in needs.trainings:
-        groups.setdefault(training.pack if place.packs else training, []).append(training)
+        groups.setdefault(training.pack if site.packs else training, []).append(training)
     jobs = [
         RunJob(
             setting,
             tuple(group),
             tuple(judging for judging in needs.judgings if judging.training in group),
             tuple(training for training in needs.curves if training in group),
-            str(place.runs),
-            device=place.device,
+            str(site.runs),
+            device=site.device,
             workers="auto" if threads is None else 0,
             threads=threads,
         )
@@ -103,107 +106,140 @@ def jobs_for(
 
 
 def _gather(
-    needs: Needs, setting: Setting, engine: Engine, place: Place, listener: Listener
+    needs: Needs, setting: Setting, engine: Engine, site: Site, listener: Listener
 ) -> Gathered:
-    found = Gathered()
+    gathered = Gathered()
     datasets = [*needs.datasets, *(training.dataset for training in needs.trainings)]
     whole = dict.fromkeys(dataset.removesuffix(WITHOUT_CHEAPEST) for dataset in datasets)
     derived = dict.fromkeys(dataset for dataset in datasets if dataset not in whole)
     for part in (whole, derived):
-        _map(
-            engine,
-            prepare,
-            [DataJob(setting, dataset, engine.threads) for dataset in part],
-            found,
-            listener,
-        )
-    data = found.rows.get("data", [])
+        data_jobs = [DataJob(setting, dataset, engine.threads) for dataset in part]
+        _map(engine, prepare, data_jobs, gathered, listener)
+    data = gathered.rows.get("data", [])
     there = {row["dataset"] for row in data if row["environment"] is not None}
     for row in (row for row in data if needs.trainings and row["environment"] is None):
-        found.failed.extend(DataJob(setting, row["dataset"]).failures(NO_ENVIRONMENT))
+        gathered.failed.extend(DataJob(setting, row["dataset"]).failures(NO_ENVIRONMENT))
     possible = replace(
         needs,
         judgings=tuple(judging for judging in needs.judgings if judging.training.dataset in there),
         curves=tuple(training for training in needs.curves if training.dataset in there),
     )
-    jobs = jobs_for(possible, setting, place, threads=engine.threads)
-    if not place.elsewhere:
-        _map(engine, carry_out, jobs, found, listener)
-        return found
-    with sent(jobs, place.runs, place.node_runs) as travelling:
-        _map(engine, carry_out_elsewhere, travelling, found, listener, runs=place.runs)
-    return found
+    jobs = jobs_for(possible, setting, site, threads=engine.threads)
+    if not site.elsewhere:
+        _map(engine, carry_out, jobs, gathered, listener)
+        return gathered
+    with sent(jobs, site.runs, site.node_runs) as travelling:
+        _map(engine, carry_out_elsewhere, travelling, gathered, listener, runs=site.runs)
+    return gathered
 
 
 def _map(
     engine: Engine,
     function: Callable[..., Gathered | Brought],
     jobs: Sequence[Any],
-    found: Gathered,
+    gathered: Gathered,
     listener: Listener,
     *,
     runs: Path = Path(),
 ) -> None:
     if isinstance(engine, LocalEngine) and not engine.processes:
-        function = partial(function, listener=listener)  # nobody else could be told how far it is
-    for number, outcome in enumerate(engine.map(function, jobs), start=1):
-        brought = outcome.result
-        if isinstance(brought, Brought):
-            receive(brought.files, runs)
-            brought = brought.gathered
-        if brought is None:
-            brought = Gathered(
-                failed=outcome.job.failures(outcome.error or "for an unknown reason")
-            )
-        found.add(brought)
-        listener.say(f"{number} of {len(jobs)}: {outcome.job.name}")
-        for failure in brought.failed:
+        function = partial(function, listener=listener)  # other processes cannot report progress
+    for count, outcome in enumerate(engine.map(function, jobs), start=1):
+        result = outcome.result
+        if isinstance(result, Brought):
+            receive(result.files, runs)
+            result = result.gathered
+        if result is None:
+            why = outcome.error or "for an unknown reason"
+            result = Gathered(failed=outcome.job.failures(why))
+        gathered.add(result)
+        listener.say(f"{count} of {len(jobs)}: {outcome.job.name}")
+        for failure in result.failed:
             listener.say(f"failed: {failure['what']}: {failure['why']}")
 
 
 def _selected(rows: dict[str, list[Row]], needs: Needs) -> dict[str, list[Row]]:
-    """Those that an experiment asked for, in the order in which it did."""
+    """The rows of an experiment, in the order of its needs."""
     judged = [
         (*_key(vars(judging.training)), judging.cost_discount, variant)
         for judging in needs.judgings
         for variant in judging.variants
     ]
-    curves = [(*_key(vars(training)), training.cost_discount) for training in needs.curves]
-    return {
-        "data": _ordered(rows.get("data", []), needs.datasets, lambda row: row["dataset"]),
-        "verdicts": _ordered(
-            rows.get("verdicts", []),
-            judged,
-            lambda row: (*_key(row), row["cost_discount"], row["variant"]),
-        ),
-        "curves": _ordered(
-            rows.get("curves", []), curves, lambda row: (*_key(row), row["cost_discount"])
+    keys: dict[str, tuple[Sequence[Hashable], Callable[[Row], Hashable]]] = {
+        "data": (needs.datasets, lambda row: row["dataset"]),
+        "verdicts": (judged, lambda row: (*_key(row), row["cost_discount"], row["variant"])),
+        "curves": (
+            [(*_key(vars(training)), training.cost_discount) for training in needs.curves],
+            lambda row: (*_key(row), row["cost_discount"]),
         ),
     }
+    return {kind: _ordered(rows.get(kind, []), *wanted) for kind, wanted in keys.items()}
 
 
-def _ordered(rows: Sequence[Row], wanted: Sequence[Any], key: Callable[[Row], Any]) -> list[Row]:
-    places = {one: place for place, one in enumerate(wanted)}
-    return sorted((row for row in rows if key(row) in places), key=lambda row: places[key(row)])
+def _ordered(
+    rows: Sequence[Row], keys: Sequence[Hashable], key_of: Callable[[Row], Hashable]
+) -> list[Row]:
+    order = {key: index for index, key in enumerate(keys)}
+    own = [row for row in rows if key_of(row) in order]
+    return sorted(own, key=lambda row: order[key_of(row)])
 
 
 def _concerns(failure: dict[str, str], needs: Needs) -> bool:
-    """Whether an experiment misses what failed."""
-    if not failure["agent"]:
-        return failure["dataset"] in {
-            *needs.datasets,
-            *(training.dataset for training in needs.trainings),
-        }
+    """Whether an experiment misses the rows of a failure."""
+    dataset, agent = failure["dataset"], failure["agent"]
+    if not agent:
+        return dataset in {*needs.datasets, *(training.dataset for training in needs.trainings)}
     if "variant" not in failure:
-        return any(
-            (failure["dataset"], failure["agent"]) == (t.dataset, t.agent) for t in needs.trainings
-        )
-    asked = {
-        (judging.training.dataset, judging.training.agent, judging.variant)
-        for judging in needs.judgings
-    }
-    return (failure["dataset"], failure["agent"], failure["variant"]) in asked
+        return (dataset, agent) in {(each.dataset, each.agent) for each in needs.trainings}
+    judged = {(each.training.dataset, each.training.agent, each.variant) for each in needs.judgings}
+    return (dataset, agent, failure["variant"]) in judged
 
 
 def _key(row: Row) -> tuple[Any, ...]:
     return row["dataset"], row["agent"], row["seed"], tuple(row["criteria"])
+
+
+def _provenance(setting: Setting, command: str, engine: Engine, seconds: float) -> dict[str, Any]:
+    """For the foot of a page: command, commit, seeds, hardware and duration."""
+    gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
+    return {
+        "command": command,
+        "scale": setting.scale.name,
+        "data": setting.source,
+        "seeds": list(setting.seeds),
+        "episodes": setting.scale.episodes,
+        "commit": commit(),
+        "saformer": __version__,
+        "versions": {name: _version(name) for name in ("torch", "numpy", "gymnasium", "mujoco")},
+        "hardware": f"{gpu}{os.cpu_count()} CPU cores ({platform.machine()})",
+        "engine": f"{engine.name}, {engine.jobs_at_once} at once",
+        "this command": f"{seconds:.0f} s, what was found finished aside",
+        "when": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _durations(verdicts: Sequence[Row]) -> dict[str, str]:
+    """Of training and rolling out, which may have been done earlier."""
+    if not verdicts:
+        return {}
+    trained = {row["run"]: row["training_seconds"] for row in verdicts}
+    judged = {
+        (row["run"], row["variant"], row["cost_discount"]): row["evaluation_seconds"]
+        for row in verdicts
+    }
+    training, evaluation = sum(trained.values()), sum(judged.values())
+    commits = ", ".join(sorted({row["commit"] for row in verdicts}))
+    return {
+        "updates": ", ".join(str(count) for count in sorted({row["updates"] for row in verdicts})),
+        "training": f"{training:.0f} s, the sum over {len(trained)} runs "
+        "(each of a pack counts it all)",
+        "evaluation": f"{evaluation:.0f} s, the sum over {len(judged)} rollouts, "
+        f"at commit {commits}",
+    }

@@ -1,15 +1,15 @@
-"""Table 6: what every agent is trained with."""
+"""Table 6: the hyper-parameters of every agent."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.jobs import Row
 from saformer.experiments.plan import Needs, Setting
-from saformer.experiments.published import HYPER_PARAMETERS, ODDITIES
-from saformer.experiments.work import Row
-from saformer.report.sheet import Part, Remark, Sheet, plain_cell
+from saformer.experiments.published import TABLE_6, oddities
+from saformer.report.page import Part, Sheet
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.presets import Preset
 
@@ -32,43 +32,35 @@ WHERE = {
     "OOD penalty alpha": ("agent.penalty",),
     "VAE penalty beta": ("agent.kl_weight",),
 }
-"""Where each is found in a preset; the first that is there."""
+"""Fields of a preset; the first that is there."""
 
 
-def settings_of(setting: Setting) -> list[Row]:
-    """What the agents are trained with at this scale, for the entries that the paper's table
-    has."""
+def _settings(setting: Setting) -> list[Row]:
+    """Ours at this scale, for the entries of the paper's table."""
     presets = {agent: setting.scale.preset(agent) for agent in AGENTS}
     return [
         {"name": name, "agent": agent, "value": _value(presets[agent], name)}
-        for name, theirs in HYPER_PARAMETERS.items()
-        for agent in theirs
+        for name, papers in TABLE_6.items()
+        for agent in papers
     ]
 
 
-def present(result: Result) -> list[Part]:
-    """Ours beside theirs, agent by agent."""
-    ours = {(row["name"], row["agent"]): row["value"] for row in result.rows["settings"]}
-    rows = [
-        [
-            plain_cell(name),
-            *(
-                plain_cell(text)
-                for agent in AGENTS
-                for text in (
-                    _text(ours.get((name, agent))) if agent in theirs else "/",
-                    _text(theirs.get(agent, "/")),
-                )
-            ),
-        ]
-        for name, theirs in HYPER_PARAMETERS.items()
-    ]
+def _present(results: Results) -> list[Part]:
+    """Ours beside the paper's, agent by agent."""
+    ours = {(row["name"], row["agent"]): row["value"] for row in results.rows["settings"]}
+    rows = []
+    for name, papers in TABLE_6.items():
+        row = [name]
+        for agent in AGENTS:
+            pair = (ours.get((name, agent)), papers[agent]) if agent in papers else ("/", "/")
+            row += map(_text, pair)
+        rows.append(row)
     headings = ("", *(f"{label}{who}" for label in AGENTS.values() for who in ("", " (paper)")))
-    note = f"Ours as trained at scale {result.made['scale']}: the presets' defaults at scale paper. /: there is none."
-    return [
-        Sheet("Hyper-parameters (Table 6)", headings, rows, note),
-        Remark(ODDITIES[6], "What is odd in the paper's"),
-    ]
+    note = (
+        f"Ours as trained at scale {results.made['scale']}: the presets' defaults at scale paper. "
+        "/: there is none."
+    )
+    return [Sheet("Hyper-parameters (Table 6)", headings, rows, note), oddities(6)]
 
 
 def _value(preset: Preset, name: str) -> Any:
@@ -84,13 +76,9 @@ def _value(preset: Preset, name: str) -> Any:
 def _text(value: Any) -> str:
     if value is None:
         return "-"
-    return (
-        f"({', '.join(map(str, value))})"
-        if isinstance(value, list | tuple)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, list):
+        return f"({', '.join(map(str, value))})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 EXPERIMENT = Experiment(
@@ -99,6 +87,6 @@ EXPERIMENT = Experiment(
     title="Hyper-parameters",
     description="What SaFormer, DT, BCQ-L and CPQ are trained with.",
     needs=lambda setting: Needs(),
-    present=present,
-    settings=settings_of,
+    present=_present,
+    settings=_settings,
 )

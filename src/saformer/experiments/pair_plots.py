@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import DATASETS, LIMITS, Needs
-from saformer.report.panels import Cloud, cloud_panels
-from saformer.report.sheet import Drawing, Part, Remark
+from saformer.report.figure import Panel, line_panels
+from saformer.report.page import Part, Picture, Remark
+
+ABOUT = (
+    "Up to 300 trajectories of each dataset; dashed: its 10, 20, 30 and 50% costs. The paper "
+    "prints no numbers."
+)
 
 
-def present(result: Result) -> list[Part]:
+def _present(results: Results) -> list[Part]:
     """A panel for each dataset."""
-    clouds = [
-        Cloud(
+    panels = [
+        Panel(
             row["dataset"],
-            row["cost"],
-            row["return"],
-            [(name, row["thresholds"][name]) for name in LIMITS],
-            "episode cost",
-            "episode return",
+            x_label="episode cost",
+            y_label="episode return",
+            points=(row["cost"], row["return"]),
+            marks=[row["thresholds"][name] for name in LIMITS],
         )
-        for row in result.rows["data"]
+        for row in results.rows["data"]
     ]
-    if not clouds:
+    if not panels:
         return [Remark(("No dataset could be read.",))]
-    note = "Up to 300 trajectories of each dataset; dashed: its 10, 20, 30 and 50% costs. The paper prints no numbers."
-    return [
-        Drawing("Return and cost of the datasets (Figure 6)", cloud_panels(clouds, columns=3), note)
-    ]
+    figure = line_panels(panels, columns=3)
+    return [Picture("Return and cost of the datasets (Figure 6)", figure, ABOUT)]
 
 
 EXPERIMENT = Experiment(
@@ -35,5 +37,5 @@ EXPERIMENT = Experiment(
     title="Return and cost of the nine datasets",
     description="Every stored trajectory's return against its cost, with the limits.",
     needs=lambda setting: Needs(datasets=DATASETS),
-    present=present,
+    present=_present,
 )

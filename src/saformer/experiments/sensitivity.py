@@ -2,98 +2,63 @@
 
 from __future__ import annotations
 
-from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import Judging, Needs, Setting
-from saformer.experiments.pooling import INTERVAL_NOTE, OURS, our_cells, pooled, select
-from saformer.report.panels import Line, Panel, line_panels
-from saformer.report.sheet import MARK_NOTE, Drawing, Part, Remark, Sheet, plain_cell
+from saformer.experiments.pooling import NOTE, OURS, interval_line, our_cells, pooled, rows_with
+from saformer.experiments.ways import proposals
+from saformer.report.figure import Line, Panel, line_panels
+from saformer.report.page import Part, Picture, Remark, Sheet
 
 DATASET = "hopper-medium-expert"
 SHOWN_LIMITS = ("p20", "p30", "p50")
+ABOUT = (
+    "Shaded: 95% intervals. The paper's curves have no printed numbers; its limits are 683, 742 "
+    "and 856 on D4RL's data."
+)
 
 
-def needs(setting: Setting) -> Needs:
+def _needs(setting: Setting) -> Needs:
     """One model, acting with N = 1, 2, 4, ... proposals."""
-    return Needs(
-        judgings=tuple(
-            Judging(model, SHOWN_LIMITS, f"N = {count}", (("candidates", count),))
-            for model in setting.each(DATASET)
-            for count in setting.scale.candidates
-        )
-    )
+    judgings = [
+        Judging(model, SHOWN_LIMITS, f"N = {count}", proposals(count))
+        for model in setting.each(DATASET)
+        for count in setting.scale.candidates
+    ]
+    return Needs(judgings=tuple(judgings))
 
 
-def present(result: Result) -> list[Part]:
+def _present(results: Results) -> list[Part]:
     """Cost and return over N, a line for each limit."""
-    verdicts = result.rows["verdicts"]
+    verdicts = results.rows["verdicts"]
     counts = sorted({int(row["variant"].removeprefix("N = ")) for row in verdicts})
     if not counts:
         return [Remark(("Nothing was measured.",))]
-    cells = {
-        (name, count): pooled(verdicts, variant=f"N = {count}", limit_name=name)
-        for name in SHOWN_LIMITS
-        for count in counts
-    }
-    costs, returns = list[Line](), list[Line]()
+    rows, costs, returns = list[list[object]](), list[Line](), list[Line]()
     for name in SHOWN_LIMITS:
-        found = [(count, cell) for count in counts if (cell := cells[name, count]) is not None]
-        x = [float(count) for count, _ in found]
-        for lines, key in ((costs, "cost"), (returns, "episode_return")):
-            seen = [getattr(cell, key) for _, cell in found]
-            level = found[0][1].limit if key == "cost" and found else None
-            lines.append(
-                Line(
-                    name,
-                    x,
-                    [e.mean for e in seen],
-                    [e.low for e in seen],
-                    [e.high for e in seen],
-                    level,
-                )
-            )
+        cells = {
+            count: pooled(verdicts, variant=f"N = {count}", limit_name=name) for count in counts
+        }
+        rows += [[str(count), *our_cells(cell)] for count, cell in cells.items()]
+        measured = {float(count): cell for count, cell in cells.items() if cell is not None}
+        x, own = list(measured), list(measured.values())
+        limit = own[0].limit if own else None
+        costs.append(interval_line(name, x, [cell.cost for cell in own], limit))
+        returns.append(interval_line(name, x, [cell.episode_return for cell in own]))
     panels = [
         Panel("cost (dashed: the limits)", costs, "N", "episode cost"),
         Panel("return", returns, "N", "episode return"),
     ]
-    rows = [
-        [plain_cell(str(count)), *our_cells(cells[name, count])]
-        for name in SHOWN_LIMITS
-        for count in counts
-    ]
-    note = (
-        "Shaded: 95% intervals. The paper's curves have no printed numbers; its limits are 683, "
-        "742 and 856 on D4RL's "
-        "data."
-    )
-    return [
-        Drawing(
-            f"Sensitivity to N on {DATASET} (Figure 5)",
-            line_panels(panels, columns=2, log_x=True),
-            note,
-        ),
-        Sheet("The same in numbers", ("N", *OURS), rows, f"{MARK_NOTE} {INTERVAL_NOTE}"),
-        *_fallbacks(result, counts),
-    ]
-
-
-def _fallbacks(result: Result, counts: list[int]) -> list[Part]:
-    """How often no proposal was found to be safe."""
-    rows = []
+    figure = line_panels(panels, columns=2, log_x=True)
+    shares = []
     for count in counts:
-        own = select(result.rows["verdicts"], variant=f"N = {count}")
-        shares = [[row[key] for row in own] for key in ("resampled", "fell_back")]
-        rows.append(
-            [
-                plain_cell(str(count)),
-                *(plain_cell(f"{sum(share) / len(share):.0%}") for share in shares),
-            ]
-        )
+        own_rows = rows_with(verdicts, variant=f"N = {count}")
+        totals = (sum(row[key] for row in own_rows) for key in ("resampled", "fell_back"))
+        shares.append([str(count), *(f"{total / len(own_rows):.0%}" for total in totals)])
+    title = "Steps that took more than one round, and steps that the fallback decided"
     return [
-        Sheet(
-            "Steps that took more than one round, and steps that the fallback decided",
-            ("N", "redrawn", "fallback"),
-            rows,
-        )
+        Picture(f"Sensitivity to N on {DATASET} (Figure 5)", figure, ABOUT),
+        Sheet("The same in numbers", ("N", *OURS), rows, NOTE),
+        Sheet(title, ("N", "redrawn", "fallback"), shares),
     ]
 
 
@@ -101,7 +66,8 @@ EXPERIMENT = Experiment(
     name="sensitivity",
     shows="Figure 5",
     title="Sensitivity to the number of proposals",
-    description=f"One SaFormer on {DATASET} acts with N = 1, 2, 4, ..., 512 proposals under three limits.",
-    needs=needs,
-    present=present,
+    description=f"One SaFormer on {DATASET} acts with N = 1, 2, 4, ..., 512 proposals under three "
+    "limits.",
+    needs=_needs,
+    present=_present,
 )

@@ -33,6 +33,8 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.failure = ""
+        """why `train_together` left it unfinished"""
 
     @classmethod
     def create(cls, path: str | Path, spec: RunSpec) -> Run:
