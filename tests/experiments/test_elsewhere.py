@@ -77,7 +77,7 @@ def test_a_folder_that_is_not_shared_is_found_out(tmp_path):
     """Seen to fail when nodes write wherever they are."""
     with sent([job(tmp_path / "runs")], tmp_path / "runs", None) as (one,):
         assert carry_out_elsewhere(one).files == {}
-        other = replace(one, job=replace(one.job, runs=str(tmp_path / "elsewhere")))
+        other = replace(one, runs=str(tmp_path / "elsewhere"))
         with pytest.raises(ValueError, match="does not see the folder"):
             carry_out_elsewhere(other)
     assert not (tmp_path / "elsewhere").exists()
@@ -91,6 +91,6 @@ def test_nodes_make_the_data_they_miss(tmp_path, monkeypatch):
         job(tmp_path / "runs"), trainings=(Training(f"{DATASET}-from-p10", "dt"),), judgings=()
     )
     with sent([derived], tmp_path / "runs", None) as (one,):
-        assert carry_out_elsewhere(one).gathered.failed == []
+        assert carry_out_elsewhere(one).failed == []
     (run,) = (Run(path) for path in (tmp_path / "runs").iterdir())
     assert run.is_done

@@ -1,41 +1,41 @@
-"""Tables 4 and 8: the same models with and without the critic's verification."""
+"""Tables 4 and 8: models with and without the critic. Figure 5: how many proposals they need."""
 
 from __future__ import annotations
 
 from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting
+from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting, in_each_way
 from saformer.experiments.published import oddities, published_cell
-from saformer.experiments.ways import ABLATED
-from saformer.report.page import Part, Sheet
+from saformer.experiments.ways import ABLATED, proposals
+from saformer.report.figure import Line, Panel, line_panels
+from saformer.report.page import Part, Picture, Remark, Sheet
+from saformer.report.table import Cell
 
-ABOUT = (
+DATASET = "hopper-medium-expert"
+SHOWN_LIMITS = ("p20", "p30", "p50")
+ABOUT_CURVES = (
+    "Shaded: 95% intervals. The paper's curves have no printed numbers; its limits are 683, 742 "
+    "and 856 on D4RL's data."
+)
+ABOUT_VARIANTS = (
     "No critic: of N proposals the one that asks for the highest return is executed. Means alone: "
     "those of both heads, no proposals. Table 4 is the part on medium-expert data."
 )
 
 
-def _needs(setting: Setting) -> Needs:
+def _needs_ablation(setting: Setting) -> Needs:
     """The nine models of Table 7, acting in three ways."""
-    judgings = [
-        Judging(model, variant=variant, options=options)
-        for model in setting.each(*DATASETS)
-        for variant, options in ABLATED.items()
-    ]
-    return Needs(judgings=tuple(judgings))
+    return Needs(judgings=in_each_way(setting.each(*DATASETS), ABLATED))
 
 
-def _present(results: Results) -> list[Part]:
+def _present_ablation(results: Results) -> list[Part]:
     """Three rows for each dataset and limit; p10 is not in the paper's."""
     keys = [(dataset, name, way) for dataset in DATASETS for name in LIMITS for way in ABLATED]
     names = ("dataset", "limit_name", "variant")
     wanted = {key: dict(zip(names, key, strict=True)) for key in keys}
     cells = {key: pooling.pooled(results.rows["verdicts"], **wanted[key]) for key in keys}
     printed = {key: published_cell(8, **wanted[key]) for key in keys}
-    rows = [
-        [key[0], key[2], *pooling.our_cells(cells[key]), *pooling.paper_cells(printed[key])]
-        for key in keys
-    ]
+    rows = [[key[0], key[2], *pooling.both_cells(cells[key], printed[key])] for key in keys]
     in_table_8 = [key for key in keys if key[1] != "p10"]
     in_table_4 = [key for key in in_table_8 if key[0].endswith("-medium-expert")]
     summary = []
@@ -46,19 +46,75 @@ def _present(results: Results) -> list[Part]:
             papers = [printed[key] for key in own if part is not keys]
             summary.append(pooling.tally(f"{name}, {way}", [cells[key] for key in own], papers))
     title, headings = "With and without the critic (Tables 4 and 8)", ("dataset", "variant")
+    note = f"{pooling.NOTE} {ABOUT_VARIANTS}"
     return [
         Sheet("In all", pooling.TALLY, summary),
-        Sheet(title, (*headings, *pooling.OURS, *pooling.PAPERS), rows, f"{pooling.NOTE} {ABOUT}"),
+        Sheet(title, (*headings, *pooling.BOTH), rows, note),
         oddities(4, 8),
     ]
 
 
-EXPERIMENT = Experiment(
+ABLATION = Experiment(
     name="ablation",
     shows="Tables 4 and 8",
     title="Ablation of the critic",
     description="The nine SaFormer models act with the critic's verification, without it, and by "
     "their means alone.",
-    needs=_needs,
-    present=_present,
+    needs=_needs_ablation,
+    present=_present_ablation,
+)
+
+
+def _needs_sensitivity(setting: Setting) -> Needs:
+    """One model, acting with N = 1, 2, 4, ... proposals."""
+    judgings = [
+        Judging(model, SHOWN_LIMITS, f"N = {count}", proposals(count))
+        for model in setting.each(DATASET)
+        for count in setting.scale.candidates
+    ]
+    return Needs(judgings=tuple(judgings))
+
+
+def _present_sensitivity(results: Results) -> list[Part]:
+    """Cost and return over N, a line for each limit."""
+    verdicts = results.rows["verdicts"]
+    counts = sorted({int(row["variant"].removeprefix("N = ")) for row in verdicts})
+    if not counts:
+        return [Remark(("Nothing was measured.",))]
+    rows, costs, returns = list[list[Cell]](), list[Line](), list[Line]()
+    for name in SHOWN_LIMITS:
+        under = pooling.rows_with(verdicts, limit_name=name)
+        cells = {count: pooling.pooled(under, variant=f"N = {count}") for count in counts}
+        rows += [[str(count), *pooling.our_cells(cell)] for count, cell in cells.items()]
+        measured = {float(count): cell for count, cell in cells.items() if cell is not None}
+        x, own = list(measured), list(measured.values())
+        limit = own[0].limit if own else None
+        costs.append(pooling.interval_line(name, x, [cell.cost for cell in own], limit))
+        returns.append(pooling.interval_line(name, x, [cell.episode_return for cell in own]))
+    panels = [
+        Panel("cost (dashed: the limits)", costs, "N", "episode cost"),
+        Panel("return", returns, "N", "episode return"),
+    ]
+    figure = line_panels(panels, columns=2, log_x=True)
+    shares = []
+    for count in counts:
+        own_rows = pooling.rows_with(verdicts, variant=f"N = {count}")
+        totals = (sum(row[key] for row in own_rows) for key in ("resampled", "fell_back"))
+        shares.append([str(count), *(f"{total / len(own_rows):.0%}" for total in totals)])
+    title = "Steps that took more than one round, and steps that the fallback decided"
+    return [
+        Picture(f"Sensitivity to N on {DATASET} (Figure 5)", figure, ABOUT_CURVES),
+        Sheet("The same in numbers", ("N", *pooling.OURS), rows, pooling.NOTE),
+        Sheet(title, ("N", "redrawn", "fallback"), shares),
+    ]
+
+
+SENSITIVITY = Experiment(
+    name="sensitivity",
+    shows="Figure 5",
+    title="Sensitivity to the number of proposals",
+    description=f"One SaFormer on {DATASET} acts with N = 1, 2, 4, ..., 512 proposals under three "
+    "limits.",
+    needs=_needs_sensitivity,
+    present=_present_sensitivity,
 )

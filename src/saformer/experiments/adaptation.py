@@ -7,21 +7,14 @@ import math
 from saformer.data.statistics import rank_correlation
 from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.plan import (
-    CHEETAHS,
-    DATASETS,
-    LIMITS,
-    TEN_LIMITS,
-    UNHEEDED,
-    Judging,
-    Needs,
-    Setting,
-)
+from saformer.experiments.jobs import Row
+from saformer.experiments.plan import CHEETAHS, DATASETS, LIMITS, Judging, Needs, Setting
 from saformer.experiments.published import oddities, published_cell
 from saformer.report.page import MARK_NOTE, Part, Sheet
 from saformer.report.table import Cell, numbers
 
 TEN = "ten limits"
+TEN_LIMITS = tuple(f"p{percent}" for percent in range(5, 100, 10))
 ABOUT_TEN = (
     f"Mean cost / limit. {MARK_NOTE} Rank correlation: Spearman's, of the limit and an episode's "
     "cost. The paper has no such table."
@@ -36,7 +29,7 @@ def _needs(setting: Setting) -> Needs:
     models, episodes = list(setting.each(*DATASETS)), setting.scale.swept_episodes
     judgings = [Judging(model) for model in models]
     judgings += [Judging(model, TEN_LIMITS, TEN, episodes=episodes) for model in models]
-    judgings += [Judging(model, UNHEEDED) for model in setting.each(*DATASETS, agent="dt")]
+    judgings += [Judging(model, LIMITS[:1]) for model in setting.each(*DATASETS, agent="dt")]
     return Needs(judgings=tuple(judgings))
 
 
@@ -45,12 +38,8 @@ def _present(results: Results) -> list[Part]:
     own = pooling.rows_with(results.rows["verdicts"], agent="saformer", variant="")
     keys = [(dataset, name) for dataset in DATASETS for name in LIMITS]
     cells = {key: pooling.pooled(own, dataset=key[0], limit_name=key[1]) for key in keys}
-    printed = {
-        key: published_cell(7, dataset=key[0], agent="saformer", limit_name=key[1]) for key in keys
-    }
-    rows = [
-        [key[0], *pooling.our_cells(cells[key]), *pooling.paper_cells(printed[key])] for key in keys
-    ]
+    printed = {key: published_cell(7, dataset=key[0], limit_name=key[1]) for key in keys}
+    rows = [[key[0], *pooling.both_cells(cells[key], printed[key])] for key in keys]
     main = [key for key in keys if key[0] in CHEETAHS]
     summary = [
         pooling.tally(name, [cells[key] for key in some], [printed[key] for key in some])
@@ -59,50 +48,46 @@ def _present(results: Results) -> list[Part]:
     title = "Constraint adaptation (Tables 2 and 7)"
     return [
         Sheet("In all", pooling.TALLY, summary),
-        Sheet(title, ("dataset", *pooling.OURS, *pooling.PAPERS), rows, pooling.NOTE),
-        _ten_limits(results),
-        _reference(results),
+        Sheet(title, ("dataset", *pooling.BOTH), rows, pooling.NOTE),
+        _ten_limits(pooling.rows_with(results.rows["verdicts"], agent="saformer", variant=TEN)),
+        _reference(pooling.rows_with(results.rows["verdicts"], agent="dt")),
         oddities(7),
     ]
 
 
-def _ten_limits(results: Results) -> Sheet:
+def _ten_limits(verdicts: list[Row]) -> Sheet:
     """Costs under ten limits, and whether they follow the limits."""
     rows: list[list[Cell]] = []
     for dataset in DATASETS:
-        own = pooling.rows_with(
-            results.rows["verdicts"], dataset=dataset, agent="saformer", variant=TEN
-        )
+        own = pooling.rows_with(verdicts, dataset=dataset)
         limits = [row["limit"] for row in own for _ in row["costs"]]
         costs = [cost for row in own for cost in row["costs"]]
         follows = rank_correlation(limits, costs) if own else math.nan
-        cells = [_cost_and_limit(own, name) for name in TEN_LIMITS]
-        rows.append([dataset, "-" if math.isnan(follows) else f"{follows:.2f}", *cells])
+        row: list[Cell] = [dataset, "-" if math.isnan(follows) else f"{follows:.2f}"]
+        for name in TEN_LIMITS:
+            cell = pooling.pooled(own, limit_name=name)
+            if cell is None:
+                row.append("-")
+            else:
+                text = f"{numbers([cell.cost.mean])} / {numbers([cell.limit])}"
+                row.append((text, pooling.mark(cell.met)))
+        rows.append(row)
     headings = ("dataset", "rank correlation", *TEN_LIMITS)
     return Sheet("Ten limits from p5 to p95", headings, rows, ABOUT_TEN)
 
 
-def _cost_and_limit(rows: list[dict[str, object]], name: str) -> Cell:
-    cell = pooling.pooled(rows, limit_name=name)
-    if cell is None:
-        return "-"
-    return f"{numbers([cell.cost.mean])} / {numbers([cell.limit])}", pooling.mark(cell.met)
-
-
-def _reference(results: Results) -> Sheet:
+def _reference(verdicts: list[Row]) -> Sheet:
     """DT, which heeds no limit."""
     rows = []
     for dataset in DATASETS:
-        ours = pooling.our_cells(
-            pooling.pooled(results.rows["verdicts"], dataset=dataset, agent="dt"), judged=False
-        )
+        ours = pooling.our_cells(pooling.pooled(verdicts, dataset=dataset), judged=False)
         papers = pooling.paper_cells(published_cell(7, dataset=dataset, agent="dt"))
         rows.append([dataset, ours[1], ours[3], *papers])
     headings = ("dataset", "cost", "return", "paper: cost", "paper: return")
     return Sheet("DT, for reference (Tables 2 and 7)", headings, rows, ABOUT_DT)
 
 
-EXPERIMENT = Experiment(
+ADAPTATION = Experiment(
     name="adaptation",
     shows="Tables 2 and 7",
     title="Constraint adaptation",

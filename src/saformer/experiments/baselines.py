@@ -5,15 +5,7 @@ from __future__ import annotations
 from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.jobs import Row
-from saformer.experiments.plan import (
-    CHEETAHS,
-    LIMITS,
-    UNHEEDED,
-    Judging,
-    Needs,
-    Setting,
-    table_1_limit,
-)
+from saformer.experiments.plan import CHEETAHS, LIMITS, Judging, Needs, Setting, table_1_limit
 from saformer.experiments.published import oddities, published_cell
 from saformer.report.figure import Line, Panel, line_panels
 from saformer.report.page import Part, Picture, Remark, Sheet
@@ -37,7 +29,7 @@ def _needs(setting: Setting) -> Needs:
                 limits: tuple[str, ...] = (table_1_limit(setting.source, model.dataset, discount),)
                 if agent == "saformer" and discount == 1 and limits[0] in LIMITS:
                     limits = LIMITS  # shared with Tables 2 and 7
-                limits = UNHEEDED if agent == "dt" else limits
+                limits = LIMITS[:1] if agent == "dt" else limits  # DT heeds none
                 judgings.append(Judging(model, limits, cost_discount=discount))
                 curves.append(model)
     return Needs(judgings=tuple(judgings), curves=tuple(dict.fromkeys(curves)))
@@ -52,31 +44,27 @@ def _present(results: Results) -> list[Part]:
         keys = [(dataset, agent) for dataset in CHEETAHS for agent in AGENTS]
         cells = {key: _cell(results, *key, discount) for key in keys}
         printed = {
-            key: published_cell(1, dataset=key[0], agent=key[1], cost_discount=discount)
-            for key in keys
+            (d, agent): published_cell(1, dataset=d, agent=agent, cost_discount=discount)
+            for d, agent in keys
         }
         for key in keys:
-            ours = pooling.our_cells(cells[key], judged=key[1] != "dt")
-            rows.append([key[0], AGENTS[key[1]], *ours, *pooling.paper_cells(printed[key])])
+            both = pooling.both_cells(cells[key], printed[key], judged=key[1] != "dt")
+            rows.append([key[0], AGENTS[key[1]], *both])
         title = f"Baseline comparison, cost discount {discount:g} (Table 1)"
-        headings = ("dataset", "agent", *pooling.OURS, *pooling.PAPERS)
-        parts += [Sheet(title, headings, rows, f"{pooling.NOTE} DT heeds no limit.")]
-        parts += [_figure(results, discount)]
+        headings, note = ("dataset", "agent", *pooling.BOTH), f"{pooling.NOTE} DT heeds no limit."
+        parts += [Sheet(title, headings, rows, note), _figure(results, discount)]
         for agent in ("saformer", "bcq_lag", "cpq"):
-            own, papers = ([of[name, agent] for name in CHEETAHS] for of in (cells, printed))
-            summary.append(
-                pooling.tally(f"{AGENTS[agent]}, cost discount {discount:g}", own, papers)
-            )  # type: ignore[arg-type]
+            own = [key for key in keys if key[1] == agent]
+            name, papers = f"{AGENTS[agent]}, cost discount {discount:g}", [printed[k] for k in own]
+            summary.append(pooling.tally(name, [cells[key] for key in own], papers))
     return [Sheet("In all", pooling.TALLY, summary), *parts, oddities(1)]
 
 
 def _cell(results: Results, dataset: str, agent: str, discount: float) -> pooling.Pooled | None:
-    own = pooling.rows_with(
-        results.rows["verdicts"], dataset=dataset, agent=agent, cost_discount=discount
-    )
-    if agent == "dt":
-        return pooling.pooled(own)
-    return pooling.pooled(own, limit_name=table_1_limit(results.made["data"], dataset, discount))
+    key: Row = {"dataset": dataset, "agent": agent, "cost_discount": discount}
+    if agent != "dt":
+        key["limit_name"] = table_1_limit(results.made["data"], dataset, discount)
+    return pooling.pooled(results.rows["verdicts"], **key)
 
 
 def _figure(results: Results, discount: float) -> Part:
@@ -106,7 +94,7 @@ def _line(agent: str, rows: list[Row], key: str) -> Line:
     return Line(AGENTS[agent], updates, [sum(values) / len(values) for values in means])
 
 
-EXPERIMENT = Experiment(
+BASELINES = Experiment(
     name="baselines",
     shows="Table 1, Figures 2 and 3",
     title="Baseline comparison",

@@ -1,4 +1,4 @@
-"""All calls into the Python interface: make data, train, fine-tune and judge."""
+"""All calls that train, fine-tune and judge."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from saformer.api import Listener, build_data, finetune, train_together
-from saformer.api.datasets import open_data
-from saformer.api.run_data import relabelled
+from saformer.api import Listener, finetune, train_together
 from saformer.api.runs import judge
-from saformer.data.relabel import RelabelledStore
-from saformer.data.store import TrajectoryStore
-from saformer.experiments.jobs import DataJob, RunJob
-from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Training
+from saformer.experiments.jobs import RunJob
+from saformer.experiments.plan import CHEETAHS, WITHOUT_CHEAPEST, Judging, Training, table_1_limit
 from saformer.experiments.ways import execution
 from saformer.runs.run import Run
 from saformer.training.fit import InterruptedTrainingError
@@ -32,43 +28,32 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt(str(error)) from None
 
 
-@contextmanager
-def opened(task: str, listener: Listener | None = None) -> Iterator[TrajectoryStore]:
-    with open_data(task, listener=listener) as store:
-        yield store
-
-
-def with_own_costs(store: TrajectoryStore) -> RelabelledStore:
-    """The costs that the data came with."""
-    return relabelled(store, ())
-
-
-def build_task(job: DataJob, listener: Listener | None) -> None:
-    """Build the data of a task of this machine's own."""
-    build_data(job.setting.task(job.dataset), workers=job.workers, listener=listener)
-
-
 def train_runs(job: RunJob, listener: Listener) -> Iterator[tuple[Training, Run]]:
     """Every run of a job, trained as far as it came: a run that is not done has a `failure`."""
     first, setting = job.trainings[0], job.setting
     datasets = list(dict.fromkeys(training.dataset for training in job.trainings))
     seeds = list(dict.fromkeys(training.seed for training in job.trainings))
     tasks = {dataset: setting.task(dataset) for dataset in datasets}
-    watch: dict[str, tuple[str, ...]] = {}
-    for dataset in [] if first.criteria else datasets:  # the paper's limits are of its cost
-        watch |= setting.watched(dataset, first.cost_discount)
+    watch = {  # Figures 2 and 3 are of HalfCheetah and the paper's cost alone
+        tasks[dataset]: (table_1_limit(setting.source, dataset, first.cost_discount),)
+        for dataset in datasets
+        if dataset in CHEETAHS and not first.criteria
+    }
+    preset = setting.scale.preset(first.agent)
+    agent = replace(preset.agent, cost_discount=first.cost_discount)
+    fit = replace(preset.fit, updates=first.updates or preset.fit.updates)
     limits = {tasks[each.dataset]: each.limit for each in job.trainings if each.limit}
     with interruptible():
         runs = train_together(
             list(tasks.values()),
             seeds=seeds,
             limit=limits or None,
-            preset=_preset(first, setting),
+            preset=Preset(agent, fit),
             criteria={tasks[each.dataset]: each.criteria for each in job.trainings},
             out=job.runs,
             device=job.device,
             watch=watch,
-            listener=replace(listener, say=_say_nothing),
+            listener=replace(listener, say=lambda message: None),
         )
     trainings = {(training.dataset, training.seed): training for training in job.trainings}
     pairs = [(dataset, seed) for dataset in datasets for seed in seeds]
@@ -111,17 +96,6 @@ def judge_run(
             reference=judging.shield,
             device=job.device,
             workers=job.workers,
-            listener=replace(listener, say=_say_nothing),
+            listener=replace(listener, say=lambda message: None),
         )
     return judged.evaluation.plain()
-
-
-def _preset(training: Training, setting: Setting) -> Preset:
-    preset = setting.scale.preset(training.agent)
-    updates = training.updates or preset.fit.updates
-    agent = replace(preset.agent, cost_discount=training.cost_discount)
-    return Preset(agent, replace(preset.fit, updates=updates))
-
-
-def _say_nothing(message: str) -> None:
-    pass

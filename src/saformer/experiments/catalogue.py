@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from saformer.experiments import (
-    ablation,
-    adaptation,
-    baselines,
-    finetuning,
-    hyper_parameters,
-    pair_plots,
-    safety,
-    sensitivity,
-    speed,
-    thresholds,
-)
+from saformer.experiments.ablation import ABLATION, SENSITIVITY
+from saformer.experiments.adaptation import ADAPTATION
+from saformer.experiments.baselines import BASELINES
+from saformer.experiments.beyond import SAFETY, SPEED
 from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.finetuning import FINETUNING
+from saformer.experiments.hyper_parameters import HYPER_PARAMETERS
+from saformer.experiments.thresholds import PAIR_PLOTS, THRESHOLDS_TABLE
 from saformer.report.page import Caution, Facts, Links, Page, Part, Remark
 
-_MODULES = (
-    *(thresholds, hyper_parameters, pair_plots, baselines, adaptation, finetuning),
-    *(ablation, sensitivity, safety, speed),
+_ALL = (
+    *(THRESHOLDS_TABLE, HYPER_PARAMETERS, PAIR_PLOTS, BASELINES, ADAPTATION, FINETUNING),
+    *(ABLATION, SENSITIVITY, SAFETY, SPEED),
 )
-EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES
-}
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 NO_MEANING = " At scale smoke: this shows that everything works, and its numbers mean nothing."
 
 

@@ -6,7 +6,8 @@ import os
 import platform
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial, reduce
 from importlib.metadata import PackageNotFoundError, version
 from operator import or_
@@ -20,9 +21,9 @@ from saformer.api import Listener
 from saformer.engine.device import pick_device
 from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments.datasets import prepare
-from saformer.experiments.elsewhere import Brought, carry_out_elsewhere, receive, sent
+from saformer.experiments.elsewhere import carry_out_elsewhere, receive, sent
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.jobs import DataJob, Gathered, Row, RunJob
+from saformer.experiments.jobs import KEY, DataJob, Gathered, Row, RunJob
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Needs, Setting, Training
 from saformer.experiments.work import carry_out
 from saformer.runs.provenance import commit
@@ -39,12 +40,9 @@ class Site:
 
     runs: Path = Path("runs")
     device: str = "auto"
-    packed: bool | None = None
-    """whether runs of one kind are trained together; None: if this machine has a GPU"""
-    elsewhere: bool = False
-    """whether other machines make the runs"""
-    node_runs: Path | None = None
-    """the folder in which each of them makes its own, to be brought back; None: they share runs"""
+    packed: bool | None = None  # runs of one kind are one job; None: if this machine has a GPU
+    elsewhere: bool = False  # whether other machines make the runs
+    node_runs: Path | None = None  # a folder of each of them, to bring runs back from
 
     @property
     def packs(self) -> bool:
@@ -89,19 +87,13 @@ def jobs_for(
     groups: dict[Hashable, list[Training]] = {}
     for training in needs.trainings:
         groups.setdefault(training.pack if site.packs else training, []).append(training)
-    jobs = [
-        RunJob(
-            setting,
-            tuple(group),
-            tuple(judging for judging in needs.judgings if judging.training in group),
-            tuple(training for training in needs.curves if training in group),
-            str(site.runs),
-            device=site.device,
-            workers="auto" if threads is None else 0,
-            threads=threads,
-        )
-        for group in groups.values()
-    ]
+    workers: Any = "auto" if threads is None else 0
+    jobs = []
+    for group in groups.values():
+        judgings = tuple(judging for judging in needs.judgings if judging.training in group)
+        curves = tuple(training for training in needs.curves if training in group)
+        runs, device = str(site.runs), site.device
+        jobs += [RunJob(setting, tuple(group), judgings, curves, runs, device, workers, threads)]
     return sorted(jobs, key=lambda job: -len(job.judgings))
 
 
@@ -119,12 +111,9 @@ def _gather(
     there = {row["dataset"] for row in data if row["environment"] is not None}
     for row in (row for row in data if needs.trainings and row["environment"] is None):
         gathered.failed.extend(DataJob(setting, row["dataset"]).failures(NO_ENVIRONMENT))
-    possible = replace(
-        needs,
-        judgings=tuple(judging for judging in needs.judgings if judging.training.dataset in there),
-        curves=tuple(training for training in needs.curves if training.dataset in there),
-    )
-    jobs = jobs_for(possible, setting, site, threads=engine.threads)
+    judgings = tuple(each for each in needs.judgings if each.training.dataset in there)
+    curves = tuple(training for training in needs.curves if training.dataset in there)
+    jobs = jobs_for(Needs((), judgings, curves), setting, site, threads=engine.threads)
     if not site.elsewhere:
         _map(engine, carry_out, jobs, gathered, listener)
         return gathered
@@ -135,7 +124,7 @@ def _gather(
 
 def _map(
     engine: Engine,
-    function: Callable[..., Gathered | Brought],
+    function: Callable[..., Gathered],
     jobs: Sequence[Any],
     gathered: Gathered,
     listener: Listener,
@@ -145,13 +134,9 @@ def _map(
     if isinstance(engine, LocalEngine) and not engine.processes:
         function = partial(function, listener=listener)  # other processes cannot report progress
     for count, outcome in enumerate(engine.map(function, jobs), start=1):
-        result = outcome.result
-        if isinstance(result, Brought):
-            receive(result.files, runs)
-            result = result.gathered
-        if result is None:
-            why = outcome.error or "for an unknown reason"
-            result = Gathered(failed=outcome.job.failures(why))
+        why = outcome.error or "for an unknown reason"
+        result = outcome.result or Gathered(failed=outcome.job.failures(why))
+        receive(result.files, runs)
         gathered.add(result)
         listener.say(f"{count} of {len(jobs)}: {outcome.job.name}")
         for failure in result.failed:
@@ -160,28 +145,21 @@ def _map(
 
 def _selected(rows: dict[str, list[Row]], needs: Needs) -> dict[str, list[Row]]:
     """The rows of an experiment, in the order of its needs."""
-    judged = [
-        (*_key(vars(judging.training)), judging.cost_discount, variant)
-        for judging in needs.judgings
-        for variant in judging.variants
-    ]
-    keys: dict[str, tuple[Sequence[Hashable], Callable[[Row], Hashable]]] = {
-        "data": (needs.datasets, lambda row: row["dataset"]),
-        "verdicts": (judged, lambda row: (*_key(row), row["cost_discount"], row["variant"])),
-        "curves": (
-            [(*_key(vars(training)), training.cost_discount) for training in needs.curves],
-            lambda row: (*_key(row), row["cost_discount"]),
-        ),
+    wanted: list[Row] = [{"dataset": dataset} for dataset in needs.datasets]
+    wanted += [vars(training) for training in needs.curves]
+    for judging in needs.judgings:
+        about = {**vars(judging.training), "cost_discount": judging.cost_discount}
+        wanted += [{**about, "variant": variant} for variant in judging.variants]
+    order = {_key(row): index for index, row in enumerate(wanted)}
+    own = {
+        kind: [row for row in rows.get(kind, []) if _key(row) in order]
+        for kind in ("data", "verdicts", "curves")
     }
-    return {kind: _ordered(rows.get(kind, []), *wanted) for kind, wanted in keys.items()}
+    return {kind: sorted(some, key=lambda row: order[_key(row)]) for kind, some in own.items()}
 
 
-def _ordered(
-    rows: Sequence[Row], keys: Sequence[Hashable], key_of: Callable[[Row], Hashable]
-) -> list[Row]:
-    order = {key: index for index, key in enumerate(keys)}
-    own = [row for row in rows if key_of(row) in order]
-    return sorted(own, key=lambda row: order[key_of(row)])
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in KEY)
 
 
 def _concerns(failure: dict[str, str], needs: Needs) -> bool:
@@ -195,12 +173,12 @@ def _concerns(failure: dict[str, str], needs: Needs) -> bool:
     return (dataset, agent, failure["variant"]) in judged
 
 
-def _key(row: Row) -> tuple[Any, ...]:
-    return row["dataset"], row["agent"], row["seed"], tuple(row["criteria"])
-
-
 def _provenance(setting: Setting, command: str, engine: Engine, seconds: float) -> dict[str, Any]:
     """For the foot of a page: command, commit, seeds, hardware and duration."""
+    versions = dict.fromkeys(("torch", "numpy", "gymnasium", "mujoco"), "absent")
+    for name in versions:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
     return {
         "command": command,
@@ -210,7 +188,7 @@ def _provenance(setting: Setting, command: str, engine: Engine, seconds: float) 
         "episodes": setting.scale.episodes,
         "commit": commit(),
         "saformer": __version__,
-        "versions": {name: _version(name) for name in ("torch", "numpy", "gymnasium", "mujoco")},
+        "versions": versions,
         "hardware": f"{gpu}{os.cpu_count()} CPU cores ({platform.machine()})",
         "engine": f"{engine.name}, {engine.jobs_at_once} at once",
         "this command": f"{seconds:.0f} s, what was found finished aside",
@@ -218,28 +196,19 @@ def _provenance(setting: Setting, command: str, engine: Engine, seconds: float) 
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "absent"
-
-
 def _durations(verdicts: Sequence[Row]) -> dict[str, str]:
     """Of training and rolling out, which may have been done earlier."""
     if not verdicts:
         return {}
-    trained = {row["run"]: row["training_seconds"] for row in verdicts}
-    judged = {
-        (row["run"], row["variant"], row["cost_discount"]): row["evaluation_seconds"]
-        for row in verdicts
-    }
-    training, evaluation = sum(trained.values()), sum(judged.values())
+    trained, judged = dict[str, float](), dict[tuple[Any, ...], float]()
+    for row in verdicts:
+        trained[row["run"]] = row["training_seconds"]
+        judged[row["run"], row["variant"], row["cost_discount"]] = row["evaluation_seconds"]
+    training = f"{sum(trained.values()):.0f} s, the sum over {len(trained)} runs"
+    evaluation = f"{sum(judged.values()):.0f} s, the sum over {len(judged)} rollouts"
     commits = ", ".join(sorted({row["commit"] for row in verdicts}))
     return {
-        "updates": ", ".join(str(count) for count in sorted({row["updates"] for row in verdicts})),
-        "training": f"{training:.0f} s, the sum over {len(trained)} runs "
-        "(each of a pack counts it all)",
-        "evaluation": f"{evaluation:.0f} s, the sum over {len(judged)} rollouts, "
-        f"at commit {commits}",
+        "updates": ", ".join(map(str, sorted({row["updates"] for row in verdicts}))),
+        "training": f"{training} (each of a pack counts it all)",
+        "evaluation": f"{evaluation}, at commit {commits}",
     }

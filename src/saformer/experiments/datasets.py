@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from saformer.api import Listener
+from saformer.api import Listener, build_data
+from saformer.api.datasets import open_data
+from saformer.api.run_data import relabelled
 from saformer.data.inspection import inspect
 from saformer.data.limits import thresholds
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.tasks import find_task, is_store, kept_at
-from saformer.experiments.calls import build_task, opened, with_own_costs
 from saformer.experiments.jobs import DataJob, Gathered
 from saformer.experiments.plan import WITHOUT_CHEAPEST
 
@@ -28,8 +29,8 @@ THRESHOLDS_BEFORE = "thresholds before"
 def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
     """Make the dataset, and describe it. The data that it is derived from must be there."""
     make_data_of(job, listener)
-    with opened(job.setting.task(job.dataset), listener) as store:
-        inspection = inspect(with_own_costs(store)).plain()
+    with open_data(job.setting.task(job.dataset), listener=listener) as store:
+        inspection = inspect(relabelled(store, ())).plain()
         environment = store.environment.identifier
     constraint, sample = inspection["constraints"][0], inspection["sample"]
     shown = slice(None, None, -(-len(sample["episode_return"]) // SHOWN_TRAJECTORIES))
@@ -50,19 +51,20 @@ def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
 def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
     """Make the dataset if it is not there. The data that it is derived from must be."""
     setting, horizon, task = job.setting, job.setting.scale.horizon, job.setting.task(job.dataset)
+    if is_store(task):
+        return
     if job.dataset.endswith(WITHOUT_CHEAPEST):
-        with opened(setting.task(job.dataset.removesuffix(WITHOUT_CHEAPEST)), listener) as whole:
+        source = setting.task(job.dataset.removesuffix(WITHOUT_CHEAPEST))
+        with open_data(source, listener=listener) as whole:
             make_upper(whole, Path(task))
     elif horizon is not None:
-        make_scraps(job.dataset, Path(task), horizon)
+        _make_scraps(job.dataset, Path(task), horizon)
     elif setting.source == "behaviours" and not kept_at(find_task(task)).exists():
-        build_task(job, listener)
+        build_data(task, workers=job.workers, listener=listener)
 
 
-def make_scraps(dataset: str, path: Path, horizon: int) -> None:
+def _make_scraps(dataset: str, path: Path, horizon: int) -> None:
     """A few of the bundled behaviours' trajectories, cut short: enough to run everything on."""
-    if is_store(path):
-        return
     from saformer.envs.behaviours import build  # needs a simulator, which pages made again do not
 
     robot, mixture = dataset.split("-", 1)
@@ -78,7 +80,7 @@ def make_upper(whole: TrajectoryStore, path: Path) -> None:
     """All trajectories that cost at least p10, and the thresholds of the whole."""
     if is_store(path):
         return
-    data = with_own_costs(whole)
+    data = relabelled(whole, ())
     before = thresholds(data)[0]
     rest = data.store.filter(data.episode_cost[:, 0] >= before["p10"])
     with suppress(FileExistsError):  # somebody else was faster
@@ -90,9 +92,9 @@ def limits_in_costs(limits: Sequence[str], task: str) -> tuple[str, ...]:
     if not task.endswith(WITHOUT_CHEAPEST):
         return tuple(limits)
     before = TrajectoryStore.open(task).provenance[THRESHOLDS_BEFORE]
-    p10 = before["p10"]
-    costs = (before[name] if name in before else p10 * float(name) / 100 for name in limits)
-    return tuple(f"{cost:.6g}" for cost in costs)
+    costs = {name: before["p10"] * float(name) / 100 for name in limits if name not in before}
+    costs |= before
+    return tuple(f"{costs[name]:.6g}" for name in limits)
 
 
 def _cut(trajectory: Trajectory, horizon: int) -> Iterator[Trajectory]:

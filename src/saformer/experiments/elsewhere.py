@@ -6,81 +6,50 @@ import fcntl
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from saformer.api import Listener
 from saformer.data.home import data_home
 from saformer.experiments.datasets import make_data_of
-from saformer.experiments.jobs import DataJob, Gathered, RunJob
+from saformer.experiments.jobs import DataJob, Files, Gathered, RunJob
 from saformer.experiments.plan import WITHOUT_CHEAPEST
 from saformer.experiments.work import carry_out
 from saformer.runs.checkpoint import is_unfinished, write_atomically
 from saformer.runs.lock import LOCK
 from saformer.runs.spec import stem_of
 
-SIGN = ".seen-from-elsewhere"
-Files = dict[str, bytes]
-"""By their paths within the folder of runs."""
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A job for another machine."""
-
-    job: RunJob
-    token: str
-    """in the name of a sign in the folder of runs, which shows that it is the same folder"""
-    files: Files | None = None
-    """of the job's runs as far as they have come; None: the other machine sees the folder itself"""
-
-    @property
-    def name(self) -> str:
-        return self.job.name
-
-    def failures(self, why: str) -> list[dict[str, str]]:
-        return self.job.failures(why)
-
-
-@dataclass(frozen=True)
-class Brought:
-    """Rows and files that came back."""
-
-    gathered: Gathered
-    files: Files
-
 
 @contextmanager
-def sent(jobs: Sequence[RunJob], runs: Path, node_runs: Path | None) -> Iterator[list[Sent]]:
+def sent(jobs: Sequence[RunJob], runs: Path, node_runs: Path | None) -> Iterator[list[RunJob]]:
     """Jobs to carry out in the same folder, or in each node's own, to bring runs back from."""
     if node_runs is not None:
         there = [replace(job, runs=str(node_runs)) for job in jobs]
-        yield [Sent(job, "", _files_of(job, runs)) for job in there]
+        yield [replace(job, files=_files_of(job, runs)) for job in there]
         return
-    runs, token = runs.resolve(), secrets.token_hex(8)
-    runs.mkdir(parents=True, exist_ok=True)
-    sign = runs / f"{SIGN}-{token}"
+    sign = runs.resolve() / f".seen-from-elsewhere-{secrets.token_hex(8)}"
+    sign.parent.mkdir(parents=True, exist_ok=True)
     sign.touch()
     try:
-        yield [Sent(replace(job, runs=str(runs)), token) for job in jobs]
+        yield [replace(job, runs=str(sign.parent), sign=sign.name) for job in jobs]
     finally:
         sign.unlink(missing_ok=True)
 
 
-def carry_out_elsewhere(sent: Sent, listener: Listener | None = None) -> Brought:
+def carry_out_elsewhere(job: RunJob, listener: Listener | None = None) -> Gathered:
     """On another machine: make missing data; bring runs back unless the folder is shared."""
-    job, runs = sent.job, Path(sent.job.runs)
-    shared = sent.files is None
-    if sent.files is not None:
-        _unpack(sent.files, runs)
-    elif not (runs / f"{SIGN}-{sent.token}").exists():
+    runs = Path(job.runs)
+    if job.files is not None:
+        _unpack(job.files, runs)
+    elif not (runs / job.sign).exists():
         raise ValueError(
             f"this node does not see the folder {runs} of the machine that asked: keep runs in a "
             "folder that all of them share (--runs), or name one that every node has of its own "
             "(--node-runs)"
         )
     _make_data(job)
-    return Brought(carry_out(job, listener), {} if shared else _files_of(job, runs))
+    gathered = carry_out(job, listener)
+    return gathered if job.files is None else replace(gathered, files=_files_of(job, runs))
 
 
 def receive(files: Files, runs: Path) -> None:

@@ -54,13 +54,9 @@ class Experiment:
     """A declaration: what is needed, and how its rows are shown."""
 
     name: str
-    shows: str
-    """which tables and figures of the paper"""
+    shows: str  # which tables and figures of the paper
     title: str
-    description: str
-    """a sentence or two on what is done"""
+    description: str  # a sentence or two
     needs: Callable[[Setting], Needs]
-    present: Callable[[Results], Sequence[Part]]
-    """tables and figures, from nothing but the rows"""
-    settings: Callable[[Setting], list[Row]] = lambda setting: []
-    """rows that need no run"""
+    present: Callable[[Results], Sequence[Part]]  # tables and figures, from nothing but the rows
+    settings: Callable[[Setting], list[Row]] = lambda setting: []  # rows that need no run

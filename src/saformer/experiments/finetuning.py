@@ -60,13 +60,10 @@ def _present(results: Results) -> list[Part]:
         Panel("cost", [*costs, Line("limit", levels, levels)], "limit", "episode cost"),
         Panel("return", returns, "limit", "episode return"),
     ]
+    summary = [pooling.tally(each, cells[each], printed[each]) for each in VARIANTS]
     figure = line_panels(panels, columns=2)
     return [
-        Sheet(
-            "In all",
-            pooling.TALLY,
-            [pooling.tally(each, cells[each], printed[each]) for each in VARIANTS],
-        ),
+        Sheet("In all", pooling.TALLY, summary),
         Sheet("Below the data's costs (Table 3)", HEADINGS, rows, pooling.NOTE),
         Picture("Cost against limit (Figure 4)", figure, "Shaded: 95% intervals."),
         oddities(3),
@@ -75,12 +72,11 @@ def _present(results: Results) -> list[Part]:
 
 def _line(cells: list[pooling.Pooled | None], variant: str, key: str) -> Line:
     own = [cell for cell in cells if cell is not None]
-    return pooling.interval_line(
-        variant, [cell.limit for cell in own], [getattr(c, key) for c in own]
-    )
+    limits = [cell.limit for cell in own]
+    return pooling.interval_line(variant, limits, [getattr(cell, key) for cell in own])
 
 
-EXPERIMENT = Experiment(
+FINETUNING = Experiment(
     name="finetuning",
     shows="Table 3, Figure 4",
     title="Online constraint fine-tuning",

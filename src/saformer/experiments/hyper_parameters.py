@@ -81,7 +81,7 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-EXPERIMENT = Experiment(
+HYPER_PARAMETERS = Experiment(
     name="hyper-parameters",
     shows="Table 6",
     title="Hyper-parameters",

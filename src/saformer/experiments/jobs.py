@@ -8,14 +8,19 @@ from typing import Any, Literal
 from saformer.experiments.plan import Judging, Setting, Training
 
 Row = dict[str, Any]
+KEY = ("dataset", "agent", "cost_discount", "seed", "criteria", "variant")
+"""Of a row; a kind of rows that lacks a field has None."""
+Files = dict[str, bytes]
+"""By their paths within the folder of runs."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """Rows by kind ("data", "verdicts", "curves"), and failures."""
+    """Rows by kind ("data", "verdicts", "curves"), failures, files of runs on another machine."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     failed: list[dict[str, str]] = field(default_factory=list)
+    files: Files = field(default_factory=dict)
 
     def add(self, other: Gathered) -> None:
         for kind, rows in other.rows.items():
@@ -44,17 +49,15 @@ class RunJob:
     """Runs to train in one call, and to judge."""
 
     setting: Setting
-    trainings: tuple[Training, ...]
-    """of one pack"""
+    trainings: tuple[Training, ...]  # of one pack
     judgings: tuple[Judging, ...]
     curves: tuple[Training, ...]
-    runs: str
-    """the folder of their folders"""
+    runs: str  # the folder of their folders
     device: str = "auto"
-    workers: int | Literal["auto"] = "auto"
-    """that step environments"""
-    threads: int | None = None
-    """that compute; None: as many as torch likes"""
+    workers: int | Literal["auto"] = "auto"  # that step environments
+    threads: int | None = None  # that compute; None: as many as torch likes
+    sign: str = ""  # a file by which another machine knows the folder of runs as the same one
+    files: Files | None = None  # of the runs so far, for a machine that has a folder of its own
 
     @property
     def name(self) -> str:

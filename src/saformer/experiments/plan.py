@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +19,6 @@ DATASETS = tuple(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURE
 """In the paper's order."""
 CHEETAHS = DATASETS[:3]
 LIMITS = ("p10", "p20", "p30", "p50")
-UNHEEDED = ("p10",)
-"""DT is judged under this one: it heeds no limit."""
-TEN_LIMITS = tuple(f"p{percent}" for percent in range(5, 100, 10))
 D4RL_LIMITS = dict(zip(CHEETAHS, ("4490", "4300", "4300"), strict=True))
 NEAREST_RANKS = dict(zip(CHEETAHS, ("p10", "p20", "p50"), strict=True))
 """Of Table 1's undiscounted limits among the paper's thresholds."""
@@ -34,14 +31,10 @@ class Scale:
     """The size of everything."""
 
     name: Literal["smoke", "small", "paper"]
-    episodes: int = 20
-    """under each limit"""
-    swept_episodes: int = 5
-    """under each of ten limits: there it counts whether costs follow them"""
-    candidates: tuple[int, ...] = tuple(2**n for n in range(10))
-    """N of Figure 5"""
-    exploration: int = 200
-    """episodes that fine-tuning may take"""
+    episodes: int = 20  # under each limit
+    swept_episodes: int = 5  # under each of ten limits: there it counts whether costs follow them
+    candidates: tuple[int, ...] = tuple(2**n for n in range(10))  # N of Figure 5
+    exploration: int = 200  # episodes that fine-tuning may take
     below: float = 1.0
     """limits of fine-tuning are this share of the paper's, which tiny models meet untaught"""
     horizon: int | None = None
@@ -88,14 +81,11 @@ class Training:
 
     dataset: str
     agent: str = "saformer"
-    limit: str | None = None
-    """of agents that are trained for one"""
+    limit: str | None = None  # of agents that are trained for one
     cost_discount: float = 1.0
     seed: int = 0
-    criteria: tuple[str, ...] = ()
-    """of a step's cost, by default the data's own"""
-    updates: int | None = None
-    """by default the scale's"""
+    criteria: tuple[str, ...] = ()  # of a step's cost, by default the data's own
+    updates: int | None = None  # by default the scale's
 
     @property
     def pack(self) -> tuple[Any, ...]:
@@ -116,15 +106,11 @@ class Judging:
 
     training: Training
     limits: tuple[str, ...] = LIMITS
-    variant: str = ""
-    """its name in tables"""
-    options: Options = ()
-    """of the policy, beside the usual ones"""
+    variant: str = ""  # its name in tables
+    options: Options = ()  # of the policy, beside the usual ones
     cost_discount: float = 1.0
-    episodes: int | None = None
-    """under each limit, by default the scale's"""
-    finetuned: bool = False
-    """whether the run is fine-tuned to these limits first"""
+    episodes: int | None = None  # under each limit, by default the scale's
+    finetuned: bool = False  # whether the run is fine-tuned to these limits first
     shield: bool = False
     """within a shield, and beside it the mean action that heeds no limit, in one too"""
 
@@ -138,11 +124,9 @@ class Judging:
 class Needs:
     """All that an experiment is made from."""
 
-    datasets: tuple[str, ...] = ()
-    """to be described"""
+    datasets: tuple[str, ...] = ()  # to describe
     judgings: tuple[Judging, ...] = ()
-    curves: tuple[Training, ...] = ()
-    """runs whose evaluations while training are to be drawn"""
+    curves: tuple[Training, ...] = ()  # runs whose evaluations while training are drawn
 
     @property
     def trainings(self) -> tuple[Training, ...]:
@@ -189,12 +173,6 @@ class Setting:
             return dataset
         return f"d4rl:{dataset}-v2" if self.source == "d4rl" else str(Path(self.source) / dataset)
 
-    def watched(self, dataset: str, cost_discount: float) -> Mapping[str, tuple[str, ...]]:
-        """Limits of the evaluations while training: Figures 2 and 3 are of HalfCheetah alone."""
-        if dataset not in CHEETAHS:
-            return {}
-        return {self.task(dataset): (table_1_limit(self.source, dataset, cost_discount),)}
-
     def each(self, *datasets: str, agent: str = "saformer", **choices: Any) -> Iterator[Training]:
         """A run of every seed on each dataset, for Table 1's limit if the agent needs one."""
         for dataset in datasets:
@@ -203,6 +181,15 @@ class Setting:
                 limit = table_1_limit(self.source, dataset, discount)
             for seed in self.seeds:
                 yield Training(dataset, agent, limit, seed=seed, **choices)
+
+
+def in_each_way(models: Iterable[Training], ways: Mapping[str, Options]) -> tuple[Judging, ...]:
+    """Every model, acting in every way."""
+    return tuple(
+        Judging(model, variant=name, options=options)
+        for model in models
+        for name, options in ways.items()
+    )
 
 
 def table_1_limit(source: str, dataset: str, cost_discount: float) -> str:

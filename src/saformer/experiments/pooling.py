@@ -27,6 +27,7 @@ INTERVAL_NOTE = (
 NOTE = f"{MARK_NOTE} {INTERVAL_NOTE}"
 OURS = ("limit", "cost", "within", "return", "share")
 PAPERS = ("paper: cost / limit", "paper: return")
+BOTH = (*OURS, *PAPERS)
 TALLY = (
     *("", "limits met", "paper: limits met", "episodes within"),
     *("share: mean", "median", "mean, 0 where missed"),
@@ -56,9 +57,7 @@ class Pooled:
     episode_return: Estimate
     within: float
     within_interval: tuple[float, float]
-    share: float | None
-    """mean over the seeds of the frontier share; None where the data has no frontier"""
-    num_seeds: int
+    share: float | None  # of the frontier, mean over the seeds; None where there is no frontier
 
     @property
     def met(self) -> bool:
@@ -93,7 +92,6 @@ def pooled(rows: Sequence[Row], **values: Any) -> Pooled | None:
         within=num_within / costs.size,
         within_interval=wilson_interval(num_within, costs.size),
         share=float(np.mean(shares)) if shares else None,
-        num_seeds=len(chosen),
     )
 
 
@@ -129,6 +127,11 @@ def paper_cells(cell: Published | None) -> list[Cell]:
     return [(cost, mark(cell.met)), _with_spread(cell.episode_return, cell.return_spread)]
 
 
+def both_cells(ours: Pooled | None, papers: Published | None, **options: bool) -> list[Cell]:
+    """Under the headings `BOTH`."""
+    return [*our_cells(ours, **options), *paper_cells(papers)]
+
+
 def tally(
     name: str, cells: Sequence[Pooled | None], published: Sequence[Published | None] = ()
 ) -> list[Cell]:
@@ -149,7 +152,6 @@ def tally(
 
 
 def mark(met: bool | None) -> str:
-    """The mark of a cell."""
     return "" if met is None else "met" if met else "missed"
 
 
@@ -163,32 +165,20 @@ def interval_line(
 
 def comparison(verdicts: Sequence[Row], datasets: Sequence[str], ways: Sequence[str]) -> list[Part]:
     """Ways of acting beside each other: all in all, for each seed, and under every limit."""
+    keys = [{"dataset": dataset, "limit_name": name} for dataset in datasets for name in LIMITS]
     rows = [
-        [dataset, way, *our_cells(pooled(verdicts, dataset=dataset, variant=way, limit_name=name))]
-        for dataset in datasets
-        for name in LIMITS
+        [key["dataset"], way, *our_cells(pooled(verdicts, variant=way, **key))]
+        for key in keys
         for way in ways
     ]
-    seeds = {
-        f"Seed {seed} alone": rows_with(verdicts, seed=seed)
-        for seed in sorted({row["seed"] for row in verdicts})
-    }
-    return [
-        *(
-            Sheet(title, TALLY, [_tally_way(own, datasets, way) for way in ways])
-            for title, own in {"In all": verdicts, **seeds}.items()
-        ),
-        Sheet("Every limit", ("dataset", "policy", *OURS), rows, NOTE),
-    ]
-
-
-def _tally_way(verdicts: Sequence[Row], datasets: Sequence[str], way: str) -> list[Cell]:
-    cells = [
-        pooled(verdicts, dataset=dataset, variant=way, limit_name=name)
-        for dataset in datasets
-        for name in LIMITS
-    ]
-    return tally(way, cells)
+    parts = {"In all": verdicts}
+    for seed in sorted({row["seed"] for row in verdicts}):
+        parts[f"Seed {seed} alone"] = rows_with(verdicts, seed=seed)
+    sheets: list[Part] = []
+    for title, own in parts.items():
+        cells = {way: [pooled(own, variant=way, **key) for key in keys] for way in ways}
+        sheets.append(Sheet(title, TALLY, [tally(way, cells[way]) for way in ways]))
+    return [*sheets, Sheet("Every limit", ("dataset", "policy", *OURS), rows, NOTE)]
 
 
 def _with_spread(value: float | None, spread: float | None) -> str:

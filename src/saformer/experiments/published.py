@@ -29,18 +29,14 @@ class Published:
     dataset: str
     cost_discount: float
     agent: str
-    variant: str
-    """in Tables 4 and 8 "critic" or "no critic", in Table 3 "offline" or "fine-tuned" """
-    limit_name: str
-    """a percentile, or none where a cost was asked for"""
-    limit: float | None
-    """None for DT, which has none"""
+    variant: str  # Tables 4 and 8: "critic", "no critic"; Table 3: "offline", "fine-tuned"
+    limit_name: str  # a percentile, or none where the limit is a cost
+    limit: float | None  # None for DT, which has none
     episode_return: float | None
     return_spread: float | None
     cost: float | None
     cost_spread: float | None
-    coloured: str
-    """"met" (green) or "missed" (red), where the paper colours it"""
+    coloured: str  # "met" (green) or "missed" (red), where the paper colours it
 
     @property
     def met(self) -> bool | None:
@@ -51,8 +47,7 @@ class Published:
 def published(table: int, **values: Any) -> Iterator[Published]:
     """The cells of a table that have these values."""
     for cell in _cells():
-        same = all(getattr(cell, name) == value for name, value in values.items())
-        if cell.table == table and same:
+        if all(getattr(cell, name) == value for name, value in (("table", table), *values.items())):
             yield cell
 
 

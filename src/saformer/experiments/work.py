@@ -13,7 +13,7 @@ import torch
 from saformer.api import Listener
 from saformer.experiments.calls import finetune_run, interruptible, judge_run, train_runs
 from saformer.experiments.datasets import limits_in_costs
-from saformer.experiments.jobs import Gathered, Row, RunJob, failure_of
+from saformer.experiments.jobs import KEY, Gathered, Row, RunJob, failure_of
 from saformer.experiments.plan import Judging, Training
 from saformer.runs.provenance import commit
 from saformer.runs.run import Run
@@ -96,10 +96,7 @@ def _evaluation(judging: Judging, run: Run, job: RunJob, listener: Listener) -> 
 
 
 def _about(training: Training) -> Row:
-    return {
-        name: getattr(training, name)
-        for name in ("dataset", "agent", "cost_discount", "seed", "criteria")
-    }
+    return {name: getattr(training, name) for name in KEY if name != "variant"}
 
 
 def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:
