@@ -29,9 +29,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import tyro
+from scripts.figures.finetuning import figure, table
 
 import saformer
-from benchmarks.finetuning_shown import figure, table
 from saformer import api
 from saformer.api import Listener
 from saformer.api.runs import judge

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from benchmarks.finetuning import RATIOS, Question
-from benchmarks.finetuning_shown import figure, table
+from scripts.figures.finetuning import figure, table
 
 from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
