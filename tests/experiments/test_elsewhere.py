@@ -8,8 +8,7 @@ import pytest
 from saformer.engine.engine import LocalEngine
 from saformer.experiments.conduct import Site, conduct
 from saformer.experiments.elsewhere import carry_out_elsewhere, receive, sent
-from saformer.experiments.jobs import RunJob
-from saformer.experiments.plan import Judging, Training
+from saformer.experiments.plan import Judging, RunJob, Training
 from saformer.runs.lock import LOCK
 from saformer.runs.run import Run
 from tests.experiments.test_conduct import DATASET, SETTING, experiment, times

@@ -1,7 +1,5 @@
 """Tables 4 and 8: models with and without the critic. Figure 5: how many proposals they need."""
 
-from __future__ import annotations
-
 from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting, in_each_way
@@ -76,7 +74,6 @@ def _needs_sensitivity(setting: Setting) -> Needs:
 
 
 def _present_sensitivity(results: Results) -> list[Part]:
-    """Cost and return over N, a line for each limit."""
     verdicts = results.rows["verdicts"]
     counts = sorted({int(row["variant"].removeprefix("N = ")) for row in verdicts})
     if not counts:

@@ -1,14 +1,11 @@
 """Tables 2 and 7: one model for each dataset, four limits without retraining, DT for reference."""
 
-from __future__ import annotations
-
 import math
 
 from saformer.data.statistics import rank_correlation
 from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.jobs import Row
-from saformer.experiments.plan import CHEETAHS, DATASETS, LIMITS, Judging, Needs, Setting
+from saformer.experiments.plan import CHEETAHS, DATASETS, LIMITS, Judging, Needs, Row, Setting
 from saformer.experiments.published import oddities, published_cell
 from saformer.report.page import MARK_NOTE, Part, Sheet
 from saformer.report.table import Cell, numbers
@@ -77,7 +74,6 @@ def _ten_limits(verdicts: list[Row]) -> Sheet:
 
 
 def _reference(verdicts: list[Row]) -> Sheet:
-    """DT, which heeds no limit."""
     rows = []
     for dataset in DATASETS:
         ours = pooling.our_cells(pooling.pooled(verdicts, dataset=dataset), judged=False)

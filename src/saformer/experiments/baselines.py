@@ -1,11 +1,8 @@
 """Table 1, Figures 2 and 3: SaFormer beside BCQ-L, CPQ and DT, with costs discounted and not."""
 
-from __future__ import annotations
-
 from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.jobs import Row
-from saformer.experiments.plan import CHEETAHS, LIMITS, Judging, Needs, Setting, table_1_limit
+from saformer.experiments.plan import CHEETAHS, LIMITS, Judging, Needs, Row, Setting, table_1_limit
 from saformer.experiments.published import oddities, published_cell
 from saformer.report.figure import Line, Panel, line_panels
 from saformer.report.page import Part, Picture, Remark, Sheet
@@ -36,7 +33,6 @@ def _needs(setting: Setting) -> Needs:
 
 
 def _present(results: Results) -> list[Part]:
-    """A table and a figure for each discount."""
     parts: list[Part] = []
     summary: list[list[Cell]] = []
     for discount in FIGURES:

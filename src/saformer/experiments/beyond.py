@@ -1,10 +1,8 @@
 """Past the paper: limits by reserve and in a shield; and a cost that no shield can enforce."""
 
-from __future__ import annotations
-
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import DATASETS, Judging, Needs, Setting, in_each_way
-from saformer.experiments.pooling import comparison
+from saformer.experiments.pooling import compare_ways
 from saformer.experiments.ways import CDT, COMPARED, IN_SHIELD, PROPOSED, REFERENCE, SHIELDED
 from saformer.report.page import Part, Remark
 
@@ -38,12 +36,11 @@ def _needs_safety(setting: Setting) -> Needs:
 
 
 def _present_safety(results: Results) -> list[Part]:
-    """All in all, for each seed, and every cell."""
     verdicts = results.rows["verdicts"]
     counts = sorted({row["updates"] for row in verdicts if row["agent"] == "cdt"})
     trained = (f"CDT was trained for {count:,} updates." for count in counts)
     about = Remark((*ABOUT, *trained), "What the rows are")
-    return [*comparison(verdicts, DATASETS, COMPARED), about]
+    return [*compare_ways(verdicts, DATASETS, COMPARED), about]
 
 
 SAFETY = Experiment(
@@ -69,11 +66,10 @@ def _needs_speed(setting: Setting) -> Needs:
 
 
 def _present_speed(results: Results) -> list[Part]:
-    """All in all, for each seed, and every cell."""
     costs = [f"{dataset}: a step costs {cost}." for dataset, cost in TOO_FAST.items()]
     percentiles = "Limits are percentiles of the stored episodes' sums of it."
     return [
-        *comparison(results.rows["verdicts"], tuple(TOO_FAST), tuple(PROPOSED)),
+        *compare_ways(results.rows["verdicts"], tuple(TOO_FAST), tuple(PROPOSED)),
         Remark((*costs, percentiles), "What it costs"),
     ]
 

@@ -1,18 +1,16 @@
 """All calls that train, fine-tune and judge."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from saformer.api import Listener, finetune, train_together
 from saformer.api.runs import judge
-from saformer.experiments.jobs import RunJob
-from saformer.experiments.plan import CHEETAHS, WITHOUT_CHEAPEST, Judging, Training, table_1_limit
+from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, RunJob, Training
 from saformer.experiments.ways import execution
 from saformer.runs.run import Run
 from saformer.training.fit import InterruptedTrainingError
@@ -34,11 +32,6 @@ def train_runs(job: RunJob, listener: Listener) -> Iterator[tuple[Training, Run]
     datasets = list(dict.fromkeys(training.dataset for training in job.trainings))
     seeds = list(dict.fromkeys(training.seed for training in job.trainings))
     tasks = {dataset: setting.task(dataset) for dataset in datasets}
-    watch = {  # Figures 2 and 3 are of HalfCheetah and the paper's cost alone
-        tasks[dataset]: (table_1_limit(setting.source, dataset, first.cost_discount),)
-        for dataset in datasets
-        if dataset in CHEETAHS and not first.criteria
-    }
     preset = setting.scale.preset(first.agent)
     agent = replace(preset.agent, cost_discount=first.cost_discount)
     fit = replace(preset.fit, updates=first.updates or preset.fit.updates)
@@ -52,12 +45,11 @@ def train_runs(job: RunJob, listener: Listener) -> Iterator[tuple[Training, Run]
             criteria={tasks[each.dataset]: each.criteria for each in job.trainings},
             out=job.runs,
             device=job.device,
-            watch=watch,
+            watch=setting.watched(job.trainings),
             listener=replace(listener, say=lambda message: None),
         )
     trainings = {(training.dataset, training.seed): training for training in job.trainings}
-    pairs = [(dataset, seed) for dataset in datasets for seed in seeds]
-    for pair, run in zip(pairs, runs, strict=True):
+    for pair, run in zip(product(datasets, seeds), runs, strict=True):
         yield trainings[pair], run
 
 

@@ -1,17 +1,14 @@
 """All experiments, and their pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from saformer.experiments.ablation import ABLATION, SENSITIVITY
 from saformer.experiments.adaptation import ADAPTATION
+from saformer.experiments.appendix import HYPER_PARAMETERS, PAIR_PLOTS, THRESHOLDS_TABLE
 from saformer.experiments.baselines import BASELINES
 from saformer.experiments.beyond import SAFETY, SPEED
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.finetuning import FINETUNING
-from saformer.experiments.hyper_parameters import HYPER_PARAMETERS
-from saformer.experiments.thresholds import PAIR_PLOTS, THRESHOLDS_TABLE
 from saformer.report.page import Caution, Facts, Links, Page, Part, Remark
 
 _ALL = (
@@ -27,9 +24,8 @@ def find_experiments(name: str) -> list[Experiment]:
     if name == "all":
         return list(EXPERIMENTS.values())
     if name not in EXPERIMENTS:
-        raise ValueError(
-            f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)}, and all"
-        )
+        known = ", ".join(EXPERIMENTS)
+        raise ValueError(f"unknown experiment {name!r}; there are {known}, and all")
     return [EXPERIMENTS[name]]
 
 

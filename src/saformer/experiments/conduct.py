@@ -1,7 +1,5 @@
 """Carry out several experiments at once: shared runs are made once."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time
@@ -20,18 +18,16 @@ from saformer import __version__
 from saformer.api import Listener
 from saformer.engine.device import pick_device
 from saformer.engine.engine import Engine, LocalEngine
+from saformer.experiments import plan
 from saformer.experiments.datasets import prepare
 from saformer.experiments.elsewhere import carry_out_elsewhere, receive, sent
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.jobs import KEY, DataJob, Gathered, Row, RunJob
-from saformer.experiments.plan import WITHOUT_CHEAPEST, Needs, Setting, Training
+from saformer.experiments.plan import DataJob, Gathered, Needs, Row, RunJob, Setting, Training
 from saformer.experiments.work import carry_out
 from saformer.runs.provenance import commit
 
-NO_ENVIRONMENT = (
-    "it names no environment to roll out in; `saformer train` and `evaluate` judge such data "
-    "offline"
-)
+OFFLINE = "`saformer train` and `evaluate` judge such data offline"
+NO_ENVIRONMENT = f"it names no environment to roll out in; {OFFLINE}"
 
 
 @dataclass(frozen=True)
@@ -53,8 +49,8 @@ def conduct(
     experiments: Sequence[Experiment],
     setting: Setting,
     *,
-    engine: Engine | None = None,
-    site: Site | None = None,
+    engine: Engine,
+    site: Site,
     command: str = "",
     listener: Listener | None = None,
 ) -> Iterator[Results]:
@@ -62,9 +58,8 @@ def conduct(
 
     Datasets first, then runs. A failure is noted in the results that miss its rows.
     """
-    site, listener, began = site or Site(), listener or Listener(), time.perf_counter()
+    listener, began = listener or Listener(), time.perf_counter()
     needs = [experiment.needs(setting) for experiment in experiments]
-    engine = engine or usual_engine(site.device)
     gathered = _gather(reduce(or_, needs, Needs()), setting, engine, site, listener)
     made = _provenance(setting, command, engine, time.perf_counter() - began)
     for experiment, own in zip(experiments, needs, strict=True):
@@ -92,8 +87,8 @@ def jobs_for(
     for group in groups.values():
         judgings = tuple(judging for judging in needs.judgings if judging.training in group)
         curves = tuple(training for training in needs.curves if training in group)
-        runs, device = str(site.runs), site.device
-        jobs += [RunJob(setting, tuple(group), judgings, curves, runs, device, workers, threads)]
+        own = (setting, tuple(group), judgings, curves)
+        jobs.append(RunJob(*own, str(site.runs), site.device, workers, threads))
     return sorted(jobs, key=lambda job: -len(job.judgings))
 
 
@@ -102,7 +97,7 @@ def _gather(
 ) -> Gathered:
     gathered = Gathered()
     datasets = [*needs.datasets, *(training.dataset for training in needs.trainings)]
-    whole = dict.fromkeys(dataset.removesuffix(WITHOUT_CHEAPEST) for dataset in datasets)
+    whole = dict.fromkeys(dataset.removesuffix(plan.WITHOUT_CHEAPEST) for dataset in datasets)
     derived = dict.fromkeys(dataset for dataset in datasets if dataset not in whole)
     for part in (whole, derived):
         data_jobs = [DataJob(setting, dataset, engine.threads) for dataset in part]
@@ -159,7 +154,7 @@ def _selected(rows: dict[str, list[Row]], needs: Needs) -> dict[str, list[Row]]:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    return tuple(row.get(name) for name in KEY)
+    return tuple(row.get(name) for name in plan.KEY)
 
 
 def _concerns(failure: dict[str, str], needs: Needs) -> bool:

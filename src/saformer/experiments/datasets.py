@@ -1,7 +1,5 @@
 """Datasets: described, made where they are missing, and derived from others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +15,7 @@ from saformer.data.limits import thresholds
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.tasks import find_task, is_store, kept_at
-from saformer.experiments.jobs import DataJob, Gathered
-from saformer.experiments.plan import WITHOUT_CHEAPEST
+from saformer.experiments.plan import WITHOUT_CHEAPEST, DataJob, Gathered
 
 SHOWN_TRAJECTORIES = 300
 CUT_STEPS = 2_000
@@ -34,11 +31,10 @@ def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
         environment = store.environment.identifier
     constraint, sample = inspection["constraints"][0], inspection["sample"]
     shown = slice(None, None, -(-len(sample["episode_return"]) // SHOWN_TRAJECTORIES))
-    counts = ("fingerprint", "num_trajectories", "num_steps")
     row = {
         "dataset": job.dataset,
         "environment": environment,
-        **{name: inspection[name] for name in counts},
+        **{name: inspection[name] for name in ("fingerprint", "num_trajectories", "num_steps")},
         "thresholds": constraint["thresholds"],
         "correlation": constraint["correlation"],
         "mean_return": inspection["episode_return"]["mean"],

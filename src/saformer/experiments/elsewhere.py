@@ -1,7 +1,5 @@
 """Jobs on other machines, which may not see this one's files."""
 
-from __future__ import annotations
-
 import fcntl
 import secrets
 from collections.abc import Iterator, Sequence
@@ -12,8 +10,7 @@ from pathlib import Path
 from saformer.api import Listener
 from saformer.data.home import data_home
 from saformer.experiments.datasets import make_data_of
-from saformer.experiments.jobs import DataJob, Files, Gathered, RunJob
-from saformer.experiments.plan import WITHOUT_CHEAPEST
+from saformer.experiments.plan import WITHOUT_CHEAPEST, DataJob, Files, Gathered, RunJob
 from saformer.experiments.work import carry_out
 from saformer.runs.checkpoint import is_unfinished, write_atomically
 from saformer.runs.lock import LOCK

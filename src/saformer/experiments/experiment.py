@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from saformer.data.statistics import without_nan
-from saformer.experiments.jobs import Row
-from saformer.experiments.plan import Needs, Setting
+from saformer.experiments.plan import Needs, Row, Setting
 from saformer.report.page import Part
 from saformer.runs.checkpoint import write_atomically
 
@@ -38,14 +37,13 @@ class Results:
         path, command = folder / f"{experiment}.json", f"`saformer experiment {experiment}`"
         if not path.exists():
             raise FileNotFoundError(f"there are no rows at {path}; make them with {command}")
+        again = f"make it again with {command}"
         try:
             plain = json.loads(path.read_text())
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is damaged ({error}); make it again with {command}") from None
+            raise ValueError(f"{path} is damaged ({error}); {again}") from None
         if not isinstance(plain, dict) or plain.pop("version", None) != VERSION:
-            raise ValueError(
-                f"{path} was written by another version of saformer; make it again with {command}"
-            )
+            raise ValueError(f"{path} was written by another version of saformer; {again}")
         return cls(**plain)
 
 

@@ -1,7 +1,5 @@
 """Table 3, Figure 4: limits below the data's, before and after online fine-tuning (Algorithm 3)."""
 
-from __future__ import annotations
-
 from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import LIMITS, WITHOUT_CHEAPEST, Judging, Needs, Setting
@@ -33,7 +31,6 @@ def _needs(setting: Setting) -> Needs:
 
 
 def _present(results: Results) -> list[Part]:
-    """A row for each limit: costs and returns before and after."""
     verdicts = results.rows["verdicts"]
     limits = sorted({(row["limit"], row["limit_name"]) for row in verdicts})
     cells = {

@@ -1,9 +1,9 @@
-"""A plan: datasets to describe, runs to train, and ways to judge them."""
+"""Plans: datasets to describe, runs to train, ways to judge them; and jobs that carry them out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +14,13 @@ from saformer.envs.tasks import MIXTURES
 from saformer.experiments.ways import REFERENCE, Options
 from saformer.training.presets import PRESETS, Preset
 
-ROBOTS = ("halfcheetah", "walker2d", "hopper")
+Row = dict[str, Any]
+KEY = ("dataset", "agent", "cost_discount", "seed", "criteria", "variant")
+"""Of a row; a kind of rows that lacks a field has None."""
+Files = dict[str, bytes]
+"""By their paths within the folder of runs."""
+ROBOTS = ("halfcheetah", "walker2d", "hopper")  # in the paper's order
 DATASETS = tuple(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURES)
-"""In the paper's order."""
 CHEETAHS = DATASETS[:3]
 LIMITS = ("p10", "p20", "p30", "p50")
 D4RL_LIMITS = dict(zip(CHEETAHS, ("4490", "4300", "4300"), strict=True))
@@ -173,6 +177,14 @@ class Setting:
             return dataset
         return f"d4rl:{dataset}-v2" if self.source == "d4rl" else str(Path(self.source) / dataset)
 
+    def watched(self, trainings: Iterable[Training]) -> dict[str, tuple[str, ...]]:
+        """Limits while training: Figures 2 and 3 are of HalfCheetah and the paper's cost alone."""
+        return {
+            self.task(each.dataset): (table_1_limit(self.source, each.dataset, each.cost_discount),)
+            for each in trainings
+            if each.dataset in CHEETAHS and not each.criteria
+        }
+
     def each(self, *datasets: str, agent: str = "saformer", **choices: Any) -> Iterator[Training]:
         """A run of every seed on each dataset, for Table 1's limit if the agent needs one."""
         for dataset in datasets:
@@ -197,3 +209,67 @@ def table_1_limit(source: str, dataset: str, cost_discount: float) -> str:
     if source == "d4rl":
         return D4RL_LIMITS[dataset] if cost_discount == 1 else "400"
     return NEAREST_RANKS[dataset] if cost_discount == 1 else "p10"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Rows by kind ("data", "verdicts", "curves"), failures, files of runs on another machine."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    failed: list[dict[str, str]] = field(default_factory=list)
+    files: Files = field(default_factory=dict)
+
+    def add(self, other: Gathered) -> None:
+        for kind, rows in other.rows.items():
+            self.rows.setdefault(kind, []).extend(rows)
+        self.failed.extend(other.failed)
+
+
+@dataclass(frozen=True)
+class DataJob:
+    """A dataset to make, if it is not there yet, and to describe."""
+
+    setting: Setting
+    dataset: str
+    workers: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"data of {self.dataset}"
+
+    def failures(self, why: str) -> list[dict[str, str]]:
+        return [{"what": self.name, "why": why, "dataset": self.dataset, "agent": ""}]
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """Runs to train in one call, and to judge."""
+
+    setting: Setting
+    trainings: tuple[Training, ...]  # of one pack
+    judgings: tuple[Judging, ...]
+    curves: tuple[Training, ...]
+    runs: str  # the folder of their folders
+    device: str = "auto"
+    workers: int | Literal["auto"] = "auto"  # that step environments
+    threads: int | None = None  # that compute; None: as many as torch likes
+    sign: str = ""  # a file by which another machine knows the folder of runs as the same one
+    files: Files | None = None  # of the runs so far, for a machine that has a folder of its own
+
+    @property
+    def name(self) -> str:
+        first, more = self.trainings[0], len(self.trainings) - 1
+        return first.name + (f" and {more} more" if more else "")
+
+    def failures(self, why: str) -> list[dict[str, str]]:
+        return [failure_of(training, why) for training in self.trainings]
+
+
+def failure_of(training: Training, why: str, judging: Judging | None = None) -> dict[str, str]:
+    """Of a whole run, or of one way to judge it."""
+    about = {"dataset": training.dataset, "agent": training.agent}
+    if judging is None:
+        return {"what": training.name, "why": why, **about}
+    variant = f" ({judging.variant})" if judging.variant else ""
+    what = f"evaluation{variant} of {training.name}"
+    return {"what": what, "why": why, **about, "variant": judging.variant}

@@ -1,17 +1,14 @@
 """Rows of several seeds as one cell, and cells as a table shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from saformer.evaluation.verdict import TOLERANCE, wilson_interval
-from saformer.experiments.jobs import Row
-from saformer.experiments.plan import LIMITS
+from saformer.experiments.plan import LIMITS, Row
 from saformer.experiments.published import Published
 from saformer.report.figure import Line
 from saformer.report.page import MARK_NOTE, Part, Sheet
@@ -34,8 +31,7 @@ TALLY = (
 )
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A mean and its 95% interval."""
 
     mean: float
@@ -128,7 +124,6 @@ def paper_cells(cell: Published | None) -> list[Cell]:
 
 
 def both_cells(ours: Pooled | None, papers: Published | None, **options: bool) -> list[Cell]:
-    """Under the headings `BOTH`."""
     return [*our_cells(ours, **options), *paper_cells(papers)]
 
 
@@ -163,7 +158,7 @@ def interval_line(
     return Line(label, x, means, lows, highs, level)
 
 
-def comparison(verdicts: Sequence[Row], datasets: Sequence[str], ways: Sequence[str]) -> list[Part]:
+def compare_ways(verdicts: list[Row], datasets: Sequence[str], ways: Sequence[str]) -> list[Part]:
     """Ways of acting beside each other: all in all, for each seed, and under every limit."""
     keys = [{"dataset": dataset, "limit_name": name} for dataset in datasets for name in LIMITS]
     rows = [

@@ -1,7 +1,5 @@
 """The paper's printed cells and hyper-parameters (assets/published.*), and their oddities."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator

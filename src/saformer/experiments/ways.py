@@ -1,7 +1,5 @@
 """The ways of acting that tables compare: a name, and options of the policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from saformer.api.shielding import REFERENCE

@@ -1,7 +1,5 @@
 """Carry jobs out; finished parts are read again and not redone."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -13,16 +11,11 @@ import torch
 from saformer.api import Listener
 from saformer.experiments.calls import finetune_run, interruptible, judge_run, train_runs
 from saformer.experiments.datasets import limits_in_costs
-from saformer.experiments.jobs import KEY, Gathered, Row, RunJob, failure_of
-from saformer.experiments.plan import Judging, Training
+from saformer.experiments.plan import KEY, Gathered, Judging, Row, RunJob, Training, failure_of
 from saformer.runs.provenance import commit
 from saformer.runs.run import Run
 
-COPIED = (
-    *("met", "mean_return", "frontier", "frontier_share", "safe_share", "within"),
-    *("resampled", "fell_back", "shielded"),
-)
-"""From a verdict into its row."""
+SHARES = ("frontier_share", "safe_share", "within", "resampled", "fell_back", "shielded")
 
 
 def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
@@ -91,8 +84,7 @@ def _evaluation(judging: Judging, run: Run, job: RunJob, listener: Listener) -> 
         evaluation = judge_run(run, judging, episodes, job, listener)
         facts = {"seconds": round(time.perf_counter() - began, 1), "commit": commit()}
         run.write_json(name, {**how, **facts, **evaluation})
-    row: Row = run.read_json(name)
-    return row
+    return dict(run.read_json(name))
 
 
 def _about(training: Training) -> Row:
@@ -105,7 +97,7 @@ def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:
         "limit_name": verdict["limit"]["name"],
         "limit": verdict["limit"]["values"][0],
         "mean_cost": verdict["mean_cost"][0],
-        **{name: verdict[name] for name in COPIED},
+        **{name: verdict[name] for name in ("met", "mean_return", "frontier", *SHARES)},
         "costs": [row["cost"][0] for row in own],
         "returns": [row["episode_return"] for row in own],
     }
