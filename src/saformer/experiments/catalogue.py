@@ -9,7 +9,7 @@ from saformer.experiments.baselines import BASELINES
 from saformer.experiments.beyond import SAFETY, SPEED
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.finetuning import FINETUNING
-from saformer.report.page import Caution, Facts, Links, Page, Part, Remark
+from saformer.report.page import Caution, Facts, Page, Part, Remark
 
 _ALL = (
     *(THRESHOLDS_TABLE, HYPER_PARAMETERS, PAIR_PLOTS, BASELINES, ADAPTATION, FINETUNING),
@@ -39,12 +39,11 @@ def render(folder: Path, name: str) -> Path:
         *([Caution("What is missing here, because it failed:", failed)] if failed else []),
         *experiment.present(results),
         Facts("How this was made", results.made),
-        Links([("index.html", "All experiments", "")]),
     ]
-    page = Page(f"{experiment.title} ({experiment.shows})", parts, broad=True)
+    page = Page(f"{experiment.title} ({experiment.shows})", parts, broad=True, index="index.html")
     path = page.write_beside_markdown(folder, name)
     others = [each for each in EXPERIMENTS.values() if (folder / f"{each.name}.html").exists()]
-    links = Links([(f"{each.name}.html", each.title, each.shows) for each in others])
-    index = Page("Experiments", [links], heading="The paper's tables and figures")
+    shown, links = {e.title: e.shows for e in others}, {e.title: f"{e.name}.html" for e in others}
+    index = Page("Experiments", [Facts("", shown, links)], heading="The paper's tables and figures")
     index.write(folder / "index.html")
     return path

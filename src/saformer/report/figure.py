@@ -1,7 +1,5 @@
 """Figures as SVG text: how they look, and panels of lines or points from plain numbers."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Sequence
@@ -19,22 +17,13 @@ STYLE: Any = {
     "svg.hashsalt": "saformer",
     "font.family": "sans-serif",
     "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"],
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **{"axes.titlesize": 10, "axes.titlelocation": "left", "axes.labelsize": 9},
+    **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 8),
 }
-LINES = ("-", "--", "-.", ":")
-"""With the markers, they distinguish lines where there are no colours."""
-MARKERS = "os^Dv"
+LINES, MARKERS = ("-", "--", "-.", ":"), "os^Dv"  # distinguish lines without colours
 
-styled = matplotlib.rc_context(STYLE)
-"""Decorates a function that draws."""
+styled = matplotlib.rc_context(STYLE)  # decorates a function that draws
 
 
 @dataclass(frozen=True)
@@ -46,8 +35,7 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    level: float | None = None
-    """a limit of its own, dashed in its colour"""
+    level: float | None = None  # a limit of its own, dashed in its colour
 
 
 @dataclass(frozen=True)
@@ -58,12 +46,9 @@ class Panel:
     lines: Sequence[Line] = ()
     x_label: str = ""
     y_label: str = ""
-    level: float | None = None
-    """a limit of all, dashed"""
-    points: tuple[Sequence[float], Sequence[float]] = ((), ())
-    """x and y"""
-    marks: Sequence[float] = ()
-    """upright lines, dashed"""
+    level: float | None = None  # a limit of all, dashed
+    points: tuple[Sequence[float], Sequence[float]] = ((), ())  # x and y
+    marks: Sequence[float] = ()  # upright lines, dashed
 
 
 def canvas(panels: int, columns: int = 2) -> tuple[Figure, list[Axes]]:

@@ -1,7 +1,5 @@
 """Which limits a dataset can support: tables for the terminal, and one self-contained page."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,9 +13,13 @@ from rich.text import Text
 
 from saformer import __version__
 from saformer.report.figure import DATA, POINTS, canvas, colours, styled, svg
-from saformer.report.page import Caution, Listing, Page, Part, Picture, Remark, Sheet
-from saformer.report.table import numbers, terminal_table
+from saformer.report.page import Caution, Page, Part, Picture, Remark, Sheet
+from saformer.report.table import numbers, rounded, terminal_table
 
+TITLE = "Which limits can this data support?"
+OF_THRESHOLDS = ("episode", "min", "10%", "20%", "30%", "50%", "max", "mean")
+OF_ASSUMPTIONS = ("episode cost", "correlation", "of ranks", "spread", "variation", "with length")
+OF_LIMITS = ("limit", "within", "share", "frontier", "median return")
 ALL_WELL = (
     "No warnings: return and cost are correlated, costs are spread, and every limit has its "
     "examples."
@@ -47,12 +49,7 @@ def inspection_tables(inspection: dict[str, Any]) -> list[RenderableType]:
     return [*shown, Text(), *(warnings or [Text(ALL_WELL, style="green")])]
 
 
-def write_inspection(
-    inspection: dict[str, Any],
-    path: str | Path,
-    *,
-    title: str = "Which limits can this data support?",
-) -> Path:
+def write_inspection(inspection: dict[str, Any], path: str | Path, *, title: str = TITLE) -> Path:
     """The same as a page, with figures."""
     constraints = inspection["constraints"]
     facts = {
@@ -67,7 +64,7 @@ def write_inspection(
         Caution("", warnings) if warnings else Remark((ALL_WELL,), style="lead"),
         *_sheets(inspection),
         *(part for index in range(len(constraints)) for part in _pictures(inspection, index)),
-        Listing("How this was made", json.dumps(facts, indent=1)),
+        Remark((json.dumps(facts, indent=1),), "How this was made", "listing"),
     ]
     return Page(title, parts).write(path)
 
@@ -91,35 +88,18 @@ def _sheets(inspection: dict[str, Any]) -> list[Sheet]:
         for c in constraints
     ]
     returns = [earned["percentiles"][name] for name in ("p0", "p10", "p20", "p30", "p50", "p100")]
+    costs.append(["return", *_each(returns), numbers([earned["mean"]])])
     keys = ("correlation", "rank_correlation", "relative_spread", "variation", "length_correlation")
-    limits = [
-        [
-            f"{limit['name']} = {numbers(limit['values'])}",
-            str(limit["num_within"]),
-            f"{limit['share_within']:.1%}",
-            *_each([limit["frontier"], limit["median_return"]]),
-        ]
-        for limit in inspection["limits"]
-    ]
+    assumptions = [[c["criterion"], *(rounded(c[key]) for key in keys)] for c in constraints]
+    limits = []
+    for limit in inspection["limits"]:
+        name, count = f"{limit['name']} = {numbers(limit['values'])}", str(limit["num_within"])
+        earnings = _each([limit["frontier"], limit["median_return"]])
+        limits.append([name, count, f"{limit['share_within']:.1%}", *earnings])
     return [
-        Sheet(
-            "Thresholds",
-            ("episode", "min", "10%", "20%", "30%", "50%", "max", "mean"),
-            [*costs, ["return", *_each(returns), numbers([earned["mean"]])]],
-            ABOUT_THRESHOLDS,
-        ),
-        Sheet(
-            "Assumptions",
-            ("episode cost", "correlation", "of ranks", "spread", "variation", "with length"),
-            [[c["criterion"], *(_two_digits(c[key]) for key in keys)] for c in constraints],
-            ABOUT_ASSUMPTIONS,
-        ),
-        Sheet(
-            "Limits",
-            ("limit", "within", "share", "frontier", "median return"),
-            limits,
-            ABOUT_LIMITS,
-        ),
+        Sheet("Thresholds", OF_THRESHOLDS, costs, ABOUT_THRESHOLDS),
+        Sheet("Assumptions", OF_ASSUMPTIONS, assumptions, ABOUT_ASSUMPTIONS),
+        Sheet("Limits", OF_LIMITS, limits, ABOUT_LIMITS),
     ]
 
 
@@ -131,10 +111,10 @@ def _pictures(inspection: dict[str, Any], index: int) -> list[Picture]:
         f"{shown} of {count} trajectories; dashed: the limits; line: the mean of the five best "
         f"returns within each cost.{alone}"
     )
-    spread = _cost_distribution(inspection, index)
+    pairs, costs = _pair_plot(inspection, index), _cost_distribution(inspection, index)
     return [
-        Picture(f"Return and cost ({name})", _pair_plot(inspection, index), about),
-        Picture(f"Episode cost ({name})", spread, "Dashed: the limits, as above."),
+        Picture(f"Return and cost ({name})", pairs, about),
+        Picture(f"Episode cost ({name})", costs, "Dashed: the limits, as above."),
     ]
 
 
@@ -142,13 +122,8 @@ def _each(values: Iterable[float | None]) -> list[str]:
     return [numbers([value]) for value in values]
 
 
-def _two_digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
 @styled
 def _pair_plot(inspection: dict[str, Any], index: int) -> str:
-    """Return against the cost of one constraint, with their spreads, the limits, the frontier."""
     constraint, sample = inspection["constraints"][index], inspection["sample"]
     figure = Figure(figsize=(9.0, 5.2), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
@@ -177,7 +152,6 @@ def _pair_plot(inspection: dict[str, Any], index: int) -> str:
 
 @styled
 def _cost_distribution(inspection: dict[str, Any], index: int) -> str:
-    """How many trajectories cost how much, and the share of them within each limit."""
     constraint = inspection["constraints"][index]
     percentiles = constraint["cost"]["percentiles"]
     figure, (count, share) = canvas(2)

@@ -1,7 +1,5 @@
 """How a run came to be: learning curves, explored episodes, and its spec to the letter."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -11,13 +9,11 @@ from matplotlib.axes import Axes
 
 from saformer import __version__
 from saformer.report.figure import ACCEPTED, POINTS, REJECTED, canvas, colours, styled, svg
-from saformer.report.page import Listing, Picture
+from saformer.report.page import Picture, Remark
 from saformer.runs.metrics import figures_of, terms_of
 from saformer.runs.run import Run
 
 Rows = list[dict[str, Any]]
-EXPECTED_COST = "expected cost"
-EPISODES = "episodes.jsonl"
 CAPTION = (
     "Each dot is an episode: green if it cost no more than its target by every criterion, red if "
     "more, hollow if it was ended at the ceiling. Lines are the targets, grey marks what was asked "
@@ -25,29 +21,25 @@ CAPTION = (
 )
 
 
-def run_listing(run: Run, command: str | None, facts: dict[str, Any]) -> Listing:
+def run_listing(run: Run, command: str | None, facts: dict[str, Any]) -> Remark:
     """The run's spec and these facts, to the letter."""
     done = run.read_json("done.json") if run.is_done else {"updates": "unfinished"}
     called = {"command": command} if command else {}
     whole = {"saformer": __version__, **called, "trained": done, **facts, **run.spec.plain()}
-    return Listing("How this was made", json.dumps(whole, indent=1))
+    return Remark((json.dumps(whole, indent=1),), "How this was made", "listing")
 
 
-def learning(run: Run) -> list[Picture]:
-    """The learning curves, if the run has any metrics."""
-    rows = list(run.metrics())
-    limit = run.spec.agent_config.get("limit", ())
-    return [Picture("Learning curves", learning_curves(rows, limit))] if rows else []
-
-
-def exploration(run: Run) -> list[Picture]:
-    """Cost against target, episode by episode; nothing for a run that explored nothing."""
-    rows = list(run.read_rows(EPISODES))
-    if not rows:
-        return []
-    evaluations = [row for row in run.metrics() if "evaluation" in row]
-    drawn = cost_against_target(rows, evaluations, run.spec.criteria)
-    return [Picture("Exploration: cost against target", drawn, CAPTION)]
+def training_pictures(run: Run) -> list[Picture]:
+    """Cost against target of a run that explored, and the learning curves, where there are any."""
+    episodes, metrics, pictures = list(run.read_rows("episodes.jsonl")), list(run.metrics()), []
+    if episodes:
+        evaluations = [row for row in metrics if "evaluation" in row]
+        drawn = cost_against_target(episodes, evaluations, run.spec.criteria)
+        pictures.append(Picture("Exploration: cost against target", drawn, CAPTION))
+    if metrics:
+        limit = run.spec.agent_config.get("limit", ())
+        pictures.append(Picture("Learning curves", learning_curves(metrics, limit)))
+    return pictures
 
 
 @styled
@@ -69,7 +61,7 @@ def learning_curves(rows: Rows, limit: Sequence[float] = ()) -> str:
     for phase, own in terms.items():
         _draw_terms(next(free), measured, phase, own)
     for phase, name, own in metrics:
-        level = limit if name == EXPECTED_COST else ()
+        level = limit if name == "expected cost" else ()
         _draw_metric(next(free), measured, f"{phase}: {name}", own, level)
     for index in range(num_costs):
         cost = f"cost {index + 1}" if num_costs > 1 else "cost"
@@ -83,7 +75,7 @@ def learning_curves(rows: Rows, limit: Sequence[float] = ()) -> str:
 
 
 def _by_metric(names: list[str]) -> list[tuple[str, list[str]]]:
-    """Metrics, and the columns of each: several where there are several constraints."""
+    """The columns of each metric: several where there are several constraints."""
     columns: dict[str, list[str]] = {}
     for name in names:
         metric = re.sub(r"_\d+$", "", name.rpartition("/")[2]).replace("_", " ")

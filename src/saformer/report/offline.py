@@ -1,7 +1,5 @@
 """A model judged on held-out logs, as a table and as a page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, styled, svg
-from saformer.report.learning import learning, run_listing
+from saformer.report.learning import run_listing, training_pictures
 from saformer.report.page import Caution, Page, Part, Picture, Remark, Sheet
 from saformer.report.table import numbers, percent, terminal_table
 from saformer.runs.run import Run
@@ -19,6 +17,7 @@ EVIDENCE_HEADINGS = (
     *("missed", "before", "alarms"),
 )
 ERROR_HEADINGS = ("expectation", "mean error", "bias", "root mean square", "deviation", "explained")
+SIZES = ("mean_absolute", "root_mean_square", "deviation")
 LEGEND = (
     "Support: training trajectories within the limit. Frontier: the mean of their five best "
     "returns. Near the limit, over the held-out trajectories whose cost lies nearest to it: "
@@ -32,10 +31,6 @@ ABOUT_LIMITS = (
     "Missed overruns: of the steps on the way to going over the limit, those that the critic "
     "accepted. False alarms: of the steps of trajectories within it, those that it rejected. "
     "A dash: there were none to judge."
-)
-ABOUT_CALIBRATION = (
-    "steps, evenly drawn. Below the line the critic forecast too little: that is where limits get "
-    "broken."
 )
 
 
@@ -66,24 +61,25 @@ def offline_table(offline: dict[str, Any]) -> Table:
 def write_offline_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
     """Describe what held-out logs say of a run's model. Needs nothing but the run's folder."""
     offline, spec = run.read_json("offline.json"), run.spec
-    count, warnings = len(offline["calibration"]["forecast"]), offline["warnings"]
+    warnings, evidence = offline["warnings"], [_cells(each) for each in offline["limits"]]
     names = ("window", "cost_discount", "num_windows", "num_windows_judged")
     judged = {"judged": {name: offline[name] for name in names}}
+    drawn = (
+        f"{len(offline['calibration']['forecast'])} steps, evenly drawn. Below the line the critic "
+        "forecast too little: that is where limits get broken."
+    )
+    errors, about = _error_rows(offline), _about_actions(offline)
     parts: list[Part] = [
         Remark((f"{spec.agent}, seed {spec.seed}.",), style="note"),
         Caution(f"{offline['label']}."),
         Remark((f"{offline_summary(offline)}.",), style="lead"),
         *([Caution("What these figures do not support:", warnings)] if warnings else []),
-        Sheet("Limits", EVIDENCE_HEADINGS, [_cells(each) for each in offline["limits"]], LEGEND),
+        Sheet("Limits", EVIDENCE_HEADINGS, evidence, LEGEND),
         Picture("Support, and whether the critic can be believed", _limits(offline), ABOUT_LIMITS),
-        Sheet("All held-out steps", ERROR_HEADINGS, _error_rows(offline), _about_actions(offline)),
-        Picture(
-            "Forecast and logged cost-to-go",
-            _calibration(offline),
-            f"{count} {ABOUT_CALIBRATION}",
-        ),
+        Sheet("All held-out steps", ERROR_HEADINGS, errors, about),
+        Picture("Forecast and logged cost-to-go", _calibration(offline), drawn),
         Picture("Error over the course of a trajectory", _error_by_progress(offline)),
-        *learning(run),
+        *training_pictures(run),
         run_listing(run, command, judged),
     ]
     return Page(f"{spec.task_name}: no rollout", parts, heading=spec.task_name).write(path)
@@ -110,17 +106,12 @@ def _nats(value: float | None) -> str:
 def _error_rows(offline: dict[str, Any]) -> list[list[str]]:
     critics = [f"critic: cost-to-go ({name})" for name in offline["criteria"]]
     names, errors = [*critics, "actor: return-to-go"], [*offline["critic"], offline["return_to_go"]]
-    return [
-        [
-            name,
-            numbers([error["mean_absolute"]]),
-            numbers([error["bias"]], sign=True),
-            numbers([error["root_mean_square"]]),
-            numbers([error["deviation"]]),
-            percent(error["explained"]),
-        ]
-        for name, error in zip(names, errors, strict=True)
-    ]
+    rows = []
+    for name, error in zip(names, errors, strict=True):
+        sizes = [numbers([error[key]]) for key in SIZES]
+        bias, explained = numbers([error["bias"]], sign=True), percent(error["explained"])
+        rows.append([name, sizes[0], bias, *sizes[1:], explained])
+    return rows
 
 
 def _about_actions(offline: dict[str, Any]) -> str:
@@ -136,7 +127,6 @@ def _about_actions(offline: dict[str, Any]) -> str:
 
 @styled
 def _calibration(offline: dict[str, Any]) -> str:
-    """Forecast against logged cost-to-go, one panel per constraint."""
     forecasts = np.array(offline["calibration"]["forecast"])
     logged, names = np.array(offline["calibration"]["logged"]), offline["criteria"]
     figure, axes = canvas(len(names))
@@ -153,7 +143,6 @@ def _calibration(offline: dict[str, Any]) -> str:
 
 @styled
 def _error_by_progress(offline: dict[str, Any]) -> str:
-    """The critic's error over the course of a trajectory, one panel per constraint."""
     names, stretches = offline["criteria"], offline["by_progress"]
     course = [100 * stretch["progress"] for stretch in stretches]
     figure, axes = canvas(len(names))
@@ -171,7 +160,6 @@ def _error_by_progress(offline: dict[str, Any]) -> str:
 
 @styled
 def _limits(offline: dict[str, Any]) -> str:
-    """The support of each limit, and how often the critic was wrong about it."""
     limits = offline["limits"]
     x, supports = np.arange(len(limits)), [evidence["support"] for evidence in limits]
     figure, (supported, wrong) = canvas(2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,8 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from saformer.report.table import Cell, text_and_mark
 from saformer.runs.checkpoint import write_atomically
 
-MARKS = {"met": " ✓", "missed": " ✗", "": ""}
-"""Seen on a page that was printed without colours."""
+MARKS = {"met": " ✓", "missed": " ✗", "": ""}  # for a page that is printed without colours
 MARK_NOTE = "✓ and green: the mean cost is within the limit (tolerance 0); ✗ and red: it is not."
 
 
@@ -32,14 +31,15 @@ class Sheet:
     @property
     def cells(self) -> list[list[tuple[str, str]]]:
         """A text and its mark each."""
-        pairs = [[text_and_mark(cell) for cell in row] for row in self.rows]
+        pairs = [map(text_and_mark, row) for row in self.rows]
         ticks = MARKS if self.ticked else dict.fromkeys(MARKS, "")
         return [[(text + ticks[mark], mark) for text, mark in row] for row in pairs]
 
     def markdown(self) -> list[str]:
         rows = [self.headings, ["---" for _ in self.headings]]
         rows += [[text for text, _ in row] for row in self.cells]
-        return [*map(_line, rows), "", *_note(self.note)]
+        lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in rows]
+        return [*(f"| {line} |" for line in lines), "", *_note(self.note)]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Remark:
     template: ClassVar[str] = "remark.html"
     lines: tuple[str, ...]
     title: str = ""
-    style: Literal["", "lead", "note"] = ""
+    style: Literal["", "lead", "note", "listing"] = ""
 
     def markdown(self) -> list[str]:
         return [*(f"- {line}" if len(self.lines) > 1 else line for line in self.lines), ""]
@@ -85,6 +85,7 @@ class Facts:
     template: ClassVar[str] = "facts.html"
     title: str
     values: Mapping[str, Any]
+    links: Mapping[str, str] = field(default_factory=dict)  # files of names, on pages alone
 
     @property
     def entries(self) -> list[tuple[str, str]]:
@@ -94,31 +95,7 @@ class Facts:
         return [*(f"- {name}: {text}" for name, text in self.entries), ""]
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Text to the letter."""
-
-    template: ClassVar[str] = "listing.html"
-    title: str
-    text: str
-
-    def markdown(self) -> list[str]:
-        return ["```", self.text, "```", ""]
-
-
-@dataclass(frozen=True)
-class Links:
-    """To other pages: (file, name, text) of each. Markdown has none."""
-
-    template: ClassVar[str] = "links.html"
-    title: ClassVar[str] = ""
-    entries: Sequence[tuple[str, str, str]]
-
-    def markdown(self) -> list[str]:
-        return []
-
-
-Part = Sheet | Picture | Remark | Caution | Facts | Listing | Links
+Part = Sheet | Picture | Remark | Caution | Facts
 
 
 @dataclass(frozen=True)
@@ -127,10 +104,9 @@ class Page:
 
     title: str
     parts: Sequence[Part]
-    heading: str = ""
-    """by default the title"""
-    broad: bool = False
-    """room for tables of many columns"""
+    heading: str = ""  # by default the title
+    broad: bool = False  # room for tables of many columns
+    index: str = ""  # the file of a page that lists this one
 
     def write(self, path: str | Path) -> Path:
         """One self-contained HTML file, whole or not at all."""
@@ -158,13 +134,9 @@ class Page:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("saformer.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    layout = {"trim_blocks": True, "lstrip_blocks": True}
+    loader = PackageLoader("saformer.report")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **layout)
     return environment.get_template("page.html")
 
 
@@ -176,7 +148,3 @@ def _text(value: Any) -> str:
 
 def _note(note: str) -> list[str]:
     return [note, ""] if note else []
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"

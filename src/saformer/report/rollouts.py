@@ -1,7 +1,5 @@
 """The page of a run that was rolled out, and its figures: costs have a panel per constraint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +7,13 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, colours, styled, svg
-from saformer.report.learning import exploration, learning, run_listing
+from saformer.report.learning import run_listing, training_pictures
 from saformer.report.page import Page, Picture, Remark, Sheet
 from saformer.report.table import has_shield, numbers, summary, verdict_rows
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 
+VERDICT = {True: ACCEPTED, False: REJECTED}
 LEGEND = (
     "Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns "
     "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), "
@@ -41,6 +40,8 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         run.read_json("trace.json"),
         run.spec,
     )
+    criteria, by_balance = trace["data"]["criteria"], lambda moment: moment["balance"]
+    telling = sorted(trace["decisions"], key=by_balance, reverse=True)[:1]
     about = f"{spec.agent}, seed {spec.seed}; {_promise(spec, evaluation)}."
     legend = LEGEND + (SHIELDED if has_shield(evaluation) else "")
     facts = {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]}
@@ -51,9 +52,8 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         Picture("Cost and return against the limit", _cost_and_return(evaluation)),
         Picture("Among the data", _among_the_data(evaluation, trace["data"])),
         Picture("How episodes spent their budgets", _spending(trace), ABOUT_PATHS),
-        *_decisions(trace),
-        *exploration(run),
-        *learning(run),
+        *(Picture("One decision", _decision(each, criteria), ABOUT_DECISION) for each in telling),
+        *training_pictures(run),
         run_listing(run, command, facts),
     ]
     return Page(spec.task_name, parts).write(path)
@@ -70,13 +70,6 @@ def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
     return f"one policy, asked to keep {count} limits it was not retrained for"
 
 
-def _decisions(trace: dict[str, Any]) -> list[Picture]:
-    if not trace["decisions"]:
-        return []
-    moment = max(trace["decisions"], key=lambda moment: moment["balance"])
-    return [Picture("One decision", _decision(moment, trace["data"]["criteria"]), ABOUT_DECISION)]
-
-
 @styled
 def _cost_and_return(evaluation: dict[str, Any]) -> str:
     """Costs and returns of episodes against their limits; returns against the first one's."""
@@ -86,7 +79,7 @@ def _cost_and_return(evaluation: dict[str, Any]) -> str:
     for index, axis in enumerate(costs):
         bounds, spent = ([row[name][index] for row in episodes] for name in ("limit", "cost"))
         within = [cost <= limit for cost, limit in zip(spent, bounds, strict=True)]
-        axis.scatter(bounds, spent, c=_colours(within), **points)
+        axis.scatter(bounds, spent, c=[VERDICT[is_within] for is_within in within], **points)
         rising = _rising(verdicts, index)
         limits = [verdict["limit"]["values"][index] for verdict in rising]
         means = [verdict["mean_cost"][index] for verdict in rising]
@@ -96,7 +89,7 @@ def _cost_and_return(evaluation: dict[str, Any]) -> str:
         axis.set(title=f"{name} (green: within the limit)", xlabel="limit", ylabel="episode cost")
     rising, bounds = _rising(verdicts, 0), [row["limit"][0] for row in episodes]
     limits = [verdict["limit"]["values"][0] for verdict in rising]
-    colour = _colours([row["within"] for row in episodes])
+    colour = [VERDICT[row["within"]] for row in episodes]
     earned.scatter(bounds, [row["episode_return"] for row in episodes], c=colour, **points)
     means = [verdict["mean_return"] for verdict in rising]
     earned.plot(limits, means, "k.-", lw=1, label="mean")
@@ -111,7 +104,6 @@ def _cost_and_return(evaluation: dict[str, Any]) -> str:
 
 @styled
 def _among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
-    """Return against each cost: the policy's episodes among the stored trajectories."""
     figure, axes = canvas(len(data["criteria"]))
     stored, verdicts = np.array(data["cost"]), evaluation["verdicts"]
     for index, axis in enumerate(axes):
@@ -132,7 +124,6 @@ def _among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
 
 @styled
 def _spending(trace: dict[str, Any]) -> str:
-    """How episodes spent their budgets, one panel per limit and constraint."""
     names = list(dict.fromkeys(path["limit_name"] for path in trace["paths"]))
     criteria, shades = trace["data"]["criteria"], colours(len(names))
     panels = [
@@ -148,8 +139,7 @@ def _spending(trace: dict[str, Any]) -> str:
         for path in paths:
             spent = [0.0, *(row[index] for row in path["spent"])]
             axis.plot([0, *path["step"]], spent, color=colour, lw=1)
-            end = ACCEPTED if spent[-1] <= limit else REJECTED
-            axis.plot(path["step"][-1], spent[-1], ".", color=end)
+            axis.plot(path["step"][-1], spent[-1], ".", color=VERDICT[spent[-1] <= limit])
         axis.axhline(limit, color="k", lw=0.9, ls="--")
         label = f"spent ({criteria[index]})" if several else "spent"
         axis.set(title=f"{name}: limit {limit:.0f}", xlabel="step", ylabel=label)
@@ -159,7 +149,6 @@ def _spending(trace: dict[str, Any]) -> str:
 
 @styled
 def _decision(moment: dict[str, Any], criteria: list[str]) -> str:
-    """The candidates of one decision: returns, forecast costs, and which was executed."""
     figure, axes = canvas(len(criteria))
     for index, axis in enumerate(axes):
         _candidates(axis, moment, index)
@@ -187,7 +176,3 @@ def _candidates(axis: Axes, moment: dict[str, Any], index: int) -> None:
 def _rising(verdicts: list[dict[str, Any]], index: int) -> list[dict[str, Any]]:
     """By the limit of one constraint: pairs of limits have no order of their own."""
     return sorted(verdicts, key=lambda verdict: verdict["limit"]["values"][index])
-
-
-def _colours(within: list[bool]) -> list[str]:
-    return [ACCEPTED if is_within else REJECTED for is_within in within]

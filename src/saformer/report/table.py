@@ -1,7 +1,5 @@
 """Tables for the terminal or for a page, and the verdicts as one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,17 +9,15 @@ from rich.text import Text
 
 PROMISED = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share")
 HEADINGS = (*PROMISED, "redrawn", "fallback")
-SHIELD = "shield"
-"""Part of the name of a policy that had one."""
+SHIELD = "shield"  # part of the name of a policy that had one
 SHIELDED_HEADINGS = (*PROMISED, "shielded")
 CALIBRATED_HEADINGS = (*PROMISED[:4], "passed (95% below)", "asked", "kept back", *PROMISED[5:])
 """Of an evaluation that was calibrated for a violation rate."""
-MARKED = {"met", "cost"}
-"""Columns that say whether the limit was met."""
+MARKED = {"met", "cost"}  # columns that say whether the limit was met
 TERMINAL_STYLES = {"met": "green", "missed": "red", "": ""}
 
-Cell = str | tuple[str, str]
-"""A text, or a text and its mark: "met", "missed" or none."""
+Cell = str | tuple[str, str]  # a text, or a text and its mark: "met", "missed" or none
+Rows = Sequence[Sequence[Cell]]
 
 
 def text_and_mark(cell: Cell) -> tuple[str, str]:
@@ -33,13 +29,13 @@ def summary(evaluation: dict[str, Any]) -> str:
     verdicts, criteria = evaluation["verdicts"], evaluation["criteria"]
     correlations = evaluation["rank_correlations"]
     name = f"{evaluation['name']}: " if evaluation["beside"] else ""
-    obeyed = f"rank correlation of limit and cost {_rounded(*correlations)}, "
+    obeyed = f"rank correlation of limit and cost {rounded(*correlations)}, "
     known = any(correlation is not None for correlation in correlations)
     costs = f"; costs: {', '.join(criteria)}" if len(criteria) > 1 else ""
     return (
         f"{name}{evaluation['limits_met']} of {len(verdicts)} limits met "
         f"(tolerance {evaluation['tolerance']:g}, {verdicts[0]['num_episodes']} episodes each), "
-        f"{obeyed if known else ''}frontier share {_rounded(evaluation['frontier_share'])}, "
+        f"{obeyed if known else ''}frontier share {rounded(evaluation['frontier_share'])}, "
         f"{evaluation['decisions_per_second']:.0f} decisions per second{costs}"
     )
 
@@ -56,11 +52,7 @@ def verdict_table(evaluation: dict[str, Any]) -> Table:
 
 
 def terminal_table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    caption: str = "",
-    title: str | None = None,
+    headings: Sequence[str], rows: Rows, *, caption: str = "", title: str | None = None
 ) -> Table:
     """Rows of cells, the first column to the left."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
@@ -88,7 +80,7 @@ def verdict_rows(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list
     """Headings and rows: limit by limit, and under each every policy that was judged."""
     judged = [evaluation, *evaluation["beside"]]
     if evaluation.get("rate") is not None:
-        headings = CALIBRATED_HEADINGS
+        headings, judged = CALIBRATED_HEADINGS, [evaluation]
     elif len(judged) == 1 and not has_shield(evaluation):
         headings = HEADINGS
     else:
@@ -109,7 +101,7 @@ def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
         "within (95%)": f"{verdict['within']:.0%} ({100 * low:.0f}-{100 * high:.0f})",
         "return": numbers([verdict["mean_return"]]),
         "frontier": numbers([verdict["frontier"]]),
-        "share": _rounded(verdict["frontier_share"]),
+        "share": rounded(verdict["frontier_share"]),
         "redrawn": percent(verdict["resampled"]),
         "fallback": percent(verdict["fell_back"]),
         "shielded": percent(verdict["shielded"] if SHIELD in name else None),
@@ -124,7 +116,8 @@ def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
     return {name: (text, mark if name in MARKED else "") for name, text in texts.items()}
 
 
-def _rounded(*values: float | None) -> str:
+def rounded(*values: float | None) -> str:
+    """Two digits of each, "-" where there is none."""
     return ", ".join("-" if value is None else f"{value:.2f}" for value in values)
 
 
