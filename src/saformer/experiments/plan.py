@@ -74,7 +74,7 @@ def _tiny(agent: str) -> Preset:
         "candidates": 4,
     }
     own = {name: size for name, size in sizes.items() if hasattr(preset.agent, name)}
-    brief = {"updates": 20, "batch_size": 16, "warmup_updates": 5}
+    brief: Any = {"updates": 20, "batch_size": 16, "warmup_updates": 5}
     fit = replace(preset.fit, **brief, report_every=10, evaluate_every=10)
     return Preset(replace(preset.agent, **own), fit)
 

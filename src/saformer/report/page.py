@@ -134,7 +134,7 @@ class Page:
 
 @cache
 def _template() -> Template:
-    layout = {"trim_blocks": True, "lstrip_blocks": True}
+    layout: Any = {"trim_blocks": True, "lstrip_blocks": True}
     loader = PackageLoader("saformer.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **layout)
     return environment.get_template("page.html")

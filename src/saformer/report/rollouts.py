@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, colours, styled, svg
 from saformer.report.learning import run_listing, training_pictures
-from saformer.report.page import Page, Picture, Remark, Sheet
+from saformer.report.page import Page, Part, Picture, Remark, Sheet
 from saformer.report.table import has_shield, numbers, summary, verdict_rows
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
@@ -45,7 +45,7 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
     about = f"{spec.agent}, seed {spec.seed}; {_promise(spec, evaluation)}."
     legend = LEGEND + (SHIELDED if has_shield(evaluation) else "")
     facts = {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]}
-    parts = [
+    parts: list[Part] = [
         Remark((about,), style="note"),
         Remark((f"{summary(evaluation)}.",), style="lead"),
         Sheet("", *verdict_rows(evaluation), note=legend, ticked=False),
@@ -74,7 +74,8 @@ def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
 def _cost_and_return(evaluation: dict[str, Any]) -> str:
     """Costs and returns of episodes against their limits; returns against the first one's."""
     verdicts, episodes = evaluation["verdicts"], evaluation["episodes"]
-    criteria, points = evaluation["criteria"], {"s": 9, "alpha": 0.5, "linewidths": 0}
+    criteria = evaluation["criteria"]
+    points: Any = {"s": 9, "alpha": 0.5, "linewidths": 0}
     figure, (*costs, earned) = canvas(len(criteria) + 1)
     for index, axis in enumerate(costs):
         bounds, spent = ([row[name][index] for row in episodes] for name in ("limit", "cost"))

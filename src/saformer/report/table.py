@@ -7,7 +7,16 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-PROMISED = ("limit", "met", "cost", "worst", "within (95%)", "return", "frontier", "share")
+PROMISED: tuple[str, ...] = (
+    "limit",
+    "met",
+    "cost",
+    "worst",
+    "within (95%)",
+    "return",
+    "frontier",
+    "share",
+)
 HEADINGS = (*PROMISED, "redrawn", "fallback")
 SHIELD = "shield"  # part of the name of a policy that had one
 SHIELDED_HEADINGS = (*PROMISED, "shielded")
