@@ -7,16 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-PROMISED: tuple[str, ...] = (
-    "limit",
-    "met",
-    "cost",
-    "worst",
-    "within (95%)",
-    "return",
-    "frontier",
-    "share",
-)
+PROMISED: tuple[str, ...] = ("limit", "met", "cost", "worst", "within (95%)")
+PROMISED += ("return", "frontier", "share")
 HEADINGS = (*PROMISED, "redrawn", "fallback")
 SHIELD = "shield"  # part of the name of a policy that had one
 SHIELDED_HEADINGS = (*PROMISED, "shielded")
@@ -55,7 +47,6 @@ def has_shield(evaluation: dict[str, Any]) -> bool:
 
 
 def verdict_table(evaluation: dict[str, Any]) -> Table:
-    """The verdicts, for the terminal."""
     headings, rows = verdict_rows(evaluation)
     return terminal_table(headings, rows, caption=summary(evaluation))
 
