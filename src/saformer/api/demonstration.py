@@ -30,7 +30,7 @@ def demo(
 
     `smoke` takes the same steps with next to no data and training, to show that they work.
     """
-    from saformer.report.page import write_report
+    from saformer.report.rollouts import write_report
 
     listener = listener or Listener()
     preset, data_steps, episodes = PRESETS["small"](), None, 20

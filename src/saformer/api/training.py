@@ -134,8 +134,9 @@ def train_together(
         place=lambda spec: Path(out) / _usual(spec).name,
         resumed=lambda path: Run(path).spec_path.exists(),
     )
-    for path, error in failed.items():
-        settings.listener.say(f"{path} failed: {error}")
+    for run in (run for run in runs if run.path in failed):
+        run.failure = str(failed[run.path])
+        settings.listener.say(f"{run.path} failed: {run.failure}")
     return runs
 
 

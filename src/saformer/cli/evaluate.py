@@ -21,7 +21,7 @@ from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.progress import listening
 from saformer.envs.tasks import is_store
 from saformer.report.offline import offline_table, write_offline_report
-from saformer.report.page import write_report
+from saformer.report.rollouts import write_report
 from saformer.report.table import verdict_table
 from saformer.rules.reserve import ReserveOptions
 from saformer.runs.pretrained import folder_of

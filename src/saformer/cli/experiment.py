@@ -19,8 +19,8 @@ from saformer.cli.progress import listening
 from saformer.data.home import home
 from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
-from saformer.experiments.conduct import Place, conduct, usual_engine
-from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.conduct import Site, conduct, usual_engine
+from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import SCALES, Setting
 
 
@@ -108,19 +108,19 @@ def _carry_out(
     arguments: Sequence[str],
     console: Console,
 ) -> int:
-    with _engine(command) as (engine, place), listening(console) as listener:
+    with _engine(command) as (engine, site), listening(console) as listener:
         results = conduct(
             experiments,
             setting,
             engine=engine,
-            place=place,
+            site=site,
             command=shlex.join(["saformer", "experiment", *arguments]),
             listener=listener,
         )
         return _write(results, command.out or Path("results") / command.scale, console)
 
 
-def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
+def _write(results: Iterable[Results], folder: Path, console: Console) -> int:
     failed = False
     for result in results:
         result.write(folder)
@@ -139,21 +139,21 @@ def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
 def _render_again(experiments: Sequence[Experiment], folder: Path, console: Console) -> int:
     there = [each for each in experiments if (folder / f"{each.name}.json").exists()]
     if not there:
-        Result.read(folder, experiments[0].name)  # says what is missing
+        Results.read(folder, experiments[0].name)  # says what is missing
     for each in there:
         console.print(f"{render(folder, each.name)}", soft_wrap=True)
     return 0
 
 
 @contextmanager
-def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Place]]:
+def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Site]]:
     if command.engine == "local":
         engine = (
             usual_engine(command.device)
             if command.processes is None
             else LocalEngine(command.processes)
         )
-        yield engine, Place(command.runs, command.device)
+        yield engine, Site(command.runs, command.device)
         return
     from saformer.engine.ray import RayEngine
 
@@ -168,7 +168,7 @@ def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Place]]:
             packed, there = ray.gpus > 0, command.node_runs
             yield (
                 ray,
-                Place(command.runs, command.device, packed=packed, elsewhere=True, node_runs=there),
+                Site(command.runs, command.device, packed=packed, elsewhere=True, node_runs=there),
             )
     finally:
         signal.signal(signal.SIGTERM, former)

@@ -17,8 +17,7 @@ from saformer.api.finetuning import FineTuned
 from saformer.cli.dressing import dressed, without_flags
 from saformer.cli.evaluate import changes, usual_options
 from saformer.cli.progress import listening
-from saformer.core.rules import ProposalOptions
-from saformer.report.page import write_report
+from saformer.report.rollouts import write_report
 from saformer.report.table import verdict_table
 from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.loop.fit import InterruptedTrainingError
