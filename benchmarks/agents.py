@@ -34,7 +34,7 @@ from saformer.core.policy import Decision, Policy
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
-from saformer.evaluation.evaluate import evaluate
+from saformer.evaluation.evaluate import Terms, evaluate_policy
 from saformer.runs.run import Run
 from saformer.training.loop.presets import Preset, paper
 
@@ -181,9 +181,9 @@ def judge(
     if not cells:
         return
     limits = [limit for _, limit in cells]
-    found = evaluate(
+    found = evaluate_policy(
         SideBySide(*zip(*policies, strict=True)), data, limits, episodes=options.episodes, workers=options.workers,
-        frontiers=[frontier_of(run.spec, data, limit) for run, limit in cells],
+        terms=Terms([frontier_of(run.spec, data, limit) for run, limit in cells]),
     )  # fmt: skip
     lengths = np.array([row.num_steps for row in found.rows]).reshape(len(cells), -1).mean(1)
     for (run, limit), verdict, length in zip(cells, found.verdicts, lengths, strict=True):

@@ -26,7 +26,6 @@ import torch
 
 from benchmarks.decisions import decide, latencies, model_of_paper_size
 from benchmarks.measure import Peak, peak_memory
-from saformer.accelerated.model import fastest
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
@@ -37,6 +36,7 @@ from saformer.envs.lanes import Maker
 from saformer.envs.pool import Pool, close_idle
 from saformer.envs.rollout import rollout
 from saformer.envs.stepping import Here, Workers, pick_workers
+from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 
 WINDOW, CANDIDATES = 20, 128

@@ -14,7 +14,7 @@ from saformer.core.batch import WindowBatch
 from saformer.core.gaussian import Gaussian
 from saformer.core.objectives import over_valid_steps
 from saformer.core.transformer import TrunkConfig
-from saformer.data.pareto import pareto_front
+from saformer.data.limits import pareto_front
 from saformer.training.loop.config import FitConfig
 from tests.alone import Trainer
 from tests.conftest import randomise

@@ -23,7 +23,7 @@ from saformer.envs.lanes import Maker
 from saformer.envs.pool import WorkerError, close_idle
 from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.envs.stepping import pick_workers
-from saformer.evaluation.evaluate import evaluate
+from saformer.evaluation.evaluate import evaluate_policy
 from tests.envs.troubled import IDENTIFIER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -167,7 +167,8 @@ def test_evaluations_agree(agent, data, device):
     agent.model.to(device)
     limits = [Limit("low", (3.0,)), Limit("high", (9.0,))]
     here, there = (
-        evaluate(agent.policy(), data, limits, episodes=2, workers=workers) for workers in (0, 2)
+        evaluate_policy(agent.policy(), data, limits, episodes=2, workers=workers)
+        for workers in (0, 2)
     )
     assert here.rows == there.rows
     assert here.trace == there.trace

@@ -10,7 +10,7 @@ from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
-from saformer.evaluation.evaluate import evaluate
+from saformer.evaluation.evaluate import evaluate_policy
 from saformer.evaluation.verdict import Verdict
 from saformer.training.loop.config import FitConfig
 from tests.alone import fit
@@ -29,7 +29,7 @@ def learnt(agent, data: RelabelledStore, *, updates: int) -> Verdict:
     torch.set_num_threads(1)  # the same sums in the same order, however many cores there are
     config = FitConfig(updates=updates, batch_size=64, learning_rate=3e-3, warmup_updates=100)
     fit(agent, agent.sampler(data), config, seed=0)
-    return evaluate(agent.policy(), data, [Limit("10", (LIMIT,))], episodes=20).verdicts[0]
+    return evaluate_policy(agent.policy(), data, [Limit("10", (LIMIT,))], episodes=20).verdicts[0]
 
 
 def test_bcq_lagrangian_meets_its_limit_and_earns_four_fifths_of_the_optimum(data):

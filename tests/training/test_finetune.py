@@ -141,6 +141,8 @@ def test_units_stay_frozen_and_everything_else_learns(source, whole):
     """Seen to fail when the temperature is not saved."""
     before, after = source.load().groups, whole.load().groups
     for name, value in before["model"].items():
+        if name.startswith("reserve."):  # fitted anew to what was learnt
+            continue
         is_fixed = "normalizer" in name or name.startswith("action_")
         assert torch.equal(value, after["model"][name]) == is_fixed or value.numel() < 20, name
     assert set(before["model"]) == set(after["model"])

@@ -97,8 +97,10 @@ def judged(monkeypatch) -> list[dict[str, torch.Tensor]]:
 
 
 def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    """All but the reserve, which is fitted to them at the end."""
     assert set(ours) == set(theirs)
-    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    learnt = {name: value for name, value in theirs.items() if not name.startswith("reserve.")}
+    assert all(torch.equal(ours[name], value) for name, value in learnt.items())
 
 
 def test_the_run_ends_with_the_weights_of_its_best_evaluation(source, judged, tmp_path):

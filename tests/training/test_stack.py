@@ -10,7 +10,7 @@ from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig
 from saformer.agents.registry import create_agent
 from saformer.core.transformer import TrunkConfig
 from saformer.data.store import TrajectoryStore
-from saformer.data.transitions import PackedTransitions, TransitionSampler, _joined
+from saformer.data.transitions import PackedTransitions, TransitionSampler, _concatenated
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.trainer import Member, PackTrainer
 from saformer.training.packs.grouping import grouped
@@ -185,7 +185,7 @@ def test_a_table_of_all_data_gives_each_model_its_own():
     generators = [[torch.Generator().manual_seed(seed) for seed in (0, 1)] for _ in range(2)]
     packed = PackedTransitions(samplers, made("cpq")[0].dimensions)
     expected = packed.sample(5, generators[0])
-    packed._table = _joined(samplers, made("cpq")[0].dimensions)
+    packed._table = _concatenated(samplers, made("cpq")[0].dimensions)
     found = packed.sample(5, generators[1])
     for name, value in vars(expected).items():
         assert torch.equal(getattr(found, name), value), name

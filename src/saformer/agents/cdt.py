@@ -21,7 +21,7 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
 from saformer.core.objectives import PerSample, action_entropy, over_valid_steps
 from saformer.core.tokens import Layout
-from saformer.data.pareto import augment, pareto_front
+from saformer.data.limits import augment, pareto_front
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 

@@ -24,7 +24,7 @@ from saformer.agents.lanes import LanePolicy
 from saformer.core.batch import Dimensions
 from saformer.core.normalizer import Normalizer
 from saformer.core.policy import Decision
-from saformer.data.relabel import RelabelledStore, once_for_each
+from saformer.data.relabel import RelabelledStore, cached_on_data
 from saformer.data.sampling import dimensions_of, statistics_of
 from saformer.data.transitions import TransitionBatch, TransitionSampler
 
@@ -191,7 +191,7 @@ class MarkovPolicy(LanePolicy):
         return Decision(self._units.raw_action(action))
 
 
-@once_for_each
+@cached_on_data
 def _typical_step(data: RelabelledStore) -> dict[str, Tensor]:
     """The root mean square of rewards [1] and of costs [C]."""
     reward = data.store.gather("reward")[:, None]
@@ -204,7 +204,7 @@ def _root_mean_square(values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.where(size > 0, size, 1.0)).float()
 
 
-@once_for_each
+@cached_on_data
 def _mean_cost_to_go(data: RelabelledStore) -> Tensor:
     """[C] in raw units."""
     steps = np.arange(data.store.num_steps) - np.repeat(data.store.starts, data.store.lengths)

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from saformer.accelerated.model import fastest
 from saformer.agents.agent import Agent, Phase
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
@@ -26,6 +25,7 @@ from saformer.core.rules import (
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, statistics_of
+from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, fit_reserve
 

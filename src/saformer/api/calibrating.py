@@ -16,8 +16,12 @@ from saformer.api.run_data import totals_of
 from saformer.api.runs import frontier_of, limits_of, load
 from saformer.api.settings import options_of
 from saformer.data.limits import Limit
-from saformer.evaluation.calibration import MARGINS, Calibration, fewest_episodes
-from saformer.evaluation.calibration import calibrate as calibrate_margins
+from saformer.evaluation.calibration import (
+    MARGINS,
+    Calibration,
+    calibrate_margins,
+    fewest_episodes,
+)
 from saformer.evaluation.verdict import Verdict
 from saformer.runs.run import Run, find_run
 
@@ -47,7 +51,7 @@ def calibrate(
     run, where `evaluate(path, rate=rate)` finds it; another rate's is left there, the same rate's
     replaced.
     """
-    from saformer.evaluation.evaluate import evaluate as roll_out
+    from saformer.evaluation.evaluate import Terms, evaluate_policy
 
     listener, run, kept = listener or Listener(), find_run(path), findings_of(path, out)
     _check(rate, episodes, confidence, margins)
@@ -63,14 +67,17 @@ def calibrate(
     options = options_of(agent, execution or {})
 
     def trial(tried: Sequence[Limit], margin: float, first_seed: int) -> Sequence[Verdict]:
-        return roll_out(
+        terms = Terms(
+            frontiers=[frontier_of(run.spec, found, limit) for limit in tried],
+            margins=[margin] * len(tried),
+            first_seed=first_seed,
+        )
+        return evaluate_policy(
             agent.policy(replace(options, seed=first_seed)),
             found,
             tried,
             episodes=episodes,
-            frontiers=[frontier_of(run.spec, found, limit) for limit in tried],
-            margins=[margin] * len(tried),
-            first_seed=first_seed,
+            terms=terms,
             progress=listener.evaluating,
             workers=workers,
         ).verdicts

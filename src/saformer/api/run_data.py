@@ -10,7 +10,7 @@ from saformer.api.listener import Listener
 from saformer.criteria import criterion
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
-from saformer.data.totals import KeptTotals, Totals
+from saformer.data.totals import Totals, TotalsAlone
 from saformer.envs.tasks import find_task, is_store, load_data
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run, find_run
@@ -58,7 +58,7 @@ def totals_of(
         f"data: what {len(kept['episode_return'])} trajectories earned and cost, as the export "
         "keeps it"
     )
-    return KeptTotals(
+    return TotalsAlone(
         environment=_kept_environment(run),
         criteria=tuple(criterion(name, trusted=False) for name in spec.criteria),
         cost_discount=spec.agent_config["cost_discount"],

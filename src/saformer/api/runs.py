@@ -28,8 +28,7 @@ from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
 from saformer.data.totals import Totals
 from saformer.engine.device import pick_device
-from saformer.evaluation.offline import OfflineEvaluation
-from saformer.evaluation.offline import evaluate_offline as judge_offline
+from saformer.evaluation.offline import OfflineEvaluation, judge_offline
 from saformer.runs.export import read_model
 from saformer.runs.run import Run, find_run
 from saformer.runs.spec import RunSpec
@@ -88,7 +87,7 @@ def judge(
     `cost_discount` judges an agent that learns nothing from costs by costs that are counted in
     another way.
     """
-    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+    from saformer.evaluation.evaluate import Terms, evaluate_policy
 
     listener = listener or Listener()
     run = find_run(path)
@@ -127,8 +126,7 @@ def judge(
             name=name,
             episodes=episodes,
             seed=seed,
-            frontiers=[frontier_of(run.spec, found, limit) for limit in parsed],
-            margins=margins,
+            terms=Terms([frontier_of(run.spec, found, limit) for limit in parsed], margins),
             progress=listener.evaluating,
             workers=workers,
         )

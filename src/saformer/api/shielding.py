@@ -8,7 +8,7 @@ from typing import Any
 from saformer.agents.agent import Agent
 from saformer.core.policy import Policy
 from saformer.data.totals import Totals
-from saformer.shield import Shield, Unlimited
+from saformer.shield import LimitBlind, Shield
 
 PLAIN, SHIELDED, REFERENCE = "the policy", "the policy + shield", "limit-blind mean action + shield"
 
@@ -48,6 +48,6 @@ def judged_policies(
     return policies
 
 
-def limit_blind(agent: Agent, options: Any, data: Totals) -> Unlimited:
+def limit_blind(agent: Agent, options: Any, data: Totals) -> LimitBlind:
     """The agent's mean action, prompted in every episode with the largest cost of the data."""
-    return Unlimited(agent.policy(agent.mean_options(options)), data.episode_cost.max(0).tolist())
+    return LimitBlind(agent.policy(agent.mean_options(options)), data.episode_cost.max(0).tolist())

@@ -92,7 +92,7 @@ def sweep(
     that the policy would be asked for anyway (the paper's, for its robots). `workers`: as in
     `evaluate`.
     """
-    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+    from saformer.evaluation.evaluate import evaluate_policy
 
     listener = listener or Listener()
     run, kept, agent = find_run(path), findings_of(path, out), load(path, device=device)

@@ -30,7 +30,7 @@ def _watch(
     agent: Agent, spec: RunSpec, data: RelabelledStore, watched: Sequence[str], *, episodes: int = 3
 ) -> dict[str, Any]:
     """A brief evaluation while training goes on."""
-    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+    from saformer.evaluation.evaluate import evaluate_policy
 
     limits = limits_of(spec, data, None, usual=watched)
     found = evaluate_policy(agent.policy(), data, limits, episodes=episodes)

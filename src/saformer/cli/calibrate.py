@@ -114,7 +114,7 @@ def calibration_table(found: Calibration) -> Table:
 
 
 def _row(one: CalibratedLimit) -> list[Cell]:
-    shown = one.kept or one.tested[-1]
+    shown = one.passed or one.tested[-1]
     cells: list[Any] = [
         f"{one.limit.name} = {numbers(one.limit.values)}",
         f"{100 * shown.margin:.3g}%",
@@ -123,6 +123,6 @@ def _row(one: CalibratedLimit) -> list[Cell]:
         numbers(shown.mean_cost),
         numbers([shown.mean_return]),
         f"{shown.frontier_share:.2f}",
-        "" if one.kept else "not reached by the largest margin",
+        "" if one.passed else "not reached by the largest margin",
     ]
     return [(text, "") for text in cells]

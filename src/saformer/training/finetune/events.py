@@ -13,7 +13,7 @@ from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore
 from saformer.envs.stepping import Workers
 from saformer.evaluation.confidence import holds, upper_bound
-from saformer.evaluation.evaluate import evaluate
+from saformer.evaluation.evaluate import evaluate_policy
 from saformer.evaluation.verdict import EpisodeRow, Verdict
 from saformer.training.finetune.experience import ExploredEpisode
 from saformer.training.loop.trainer import Metrics
@@ -35,7 +35,7 @@ def judge_weights(
 ) -> WeightsVerdict:
     """Roll out under every limit as it is; the seed decides initial states and proposals."""
     policy.seed = seed
-    evaluation = evaluate(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
+    evaluation = evaluate_policy(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
     return {v.limit.name: _plain(v, evaluation.rows) for v in evaluation.verdicts}
 
 

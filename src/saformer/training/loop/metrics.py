@@ -42,9 +42,9 @@ class RunningMetrics:
             self._names = list(metrics)
             self._sums, self._latest = torch.zeros_like(values), torch.zeros_like(values)
         if self._has_kernels:  # one launch where there are seventeen below
-            from saformer.training.fused.books import book
+            from saformer.kernels.metrics import add_metrics
 
-            book(values, self._sums, self._latest, self._num_good, self.non_finite)
+            add_metrics(values, self._sums, self._latest, self._num_good, self.non_finite)
             return
         before = self.non_finite.clone()
         self.non_finite.copy_(torch.maximum(before, (~torch.isfinite(values)).any().float()))

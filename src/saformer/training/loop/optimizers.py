@@ -66,7 +66,7 @@ def optimizer_of(
     in_float32 = all(parameter.dtype == torch.float32 for parameter in phase.parameters)
     if not (have_triton(device) and in_float32):
         return PlainAdamW(phase, config, num_models=num_models, on_gpu=device.type == "cuda")
-    from saformer.training.fused.adamw import FusedAdamW  # Triton comes with PyTorch for GPUs
+    from saformer.kernels.adamw import FusedAdamW  # Triton comes with PyTorch for GPUs
 
     return FusedAdamW(
         phase.parameters,

@@ -14,6 +14,8 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.distributed import Ranks
+from saformer.kernels.precision import set_training_dtype, training_dtype
+from saformer.kernels.sizes import can_fuse
 from saformer.kernels.update_graph import RecordedUpdate
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
@@ -27,9 +29,8 @@ from saformer.training.loop.config import FitConfig
 from saformer.training.loop.optimizers import have_triton, optimizer_of
 from saformer.training.loop.update import Update
 from saformer.training.packs.learner import Learner, SingleAgent
-from saformer.training.packs.pack import PackedAgent, can_be_fused
+from saformer.training.packs.pack import PackedAgent
 from saformer.training.packs.stack import StackedAgent
-from saformer.training.precision import set_training_dtype, training_dtype
 
 Metrics = dict[str, float]
 AHEAD = 50
@@ -210,7 +211,7 @@ def _learner_of(
     """The agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
-    fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_be_fused, agents))
+    fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_fuse, agents))
     fused = fused and config.compile != "off"
     learner: Learner
     if len(agents) == 1 and not fused:

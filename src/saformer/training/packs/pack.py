@@ -17,21 +17,15 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import Agent
 from saformer.core.batch import Dimensions
-from saformer.core.transformer import Trunk
 from saformer.data.sampling import PackedSampler
 from saformer.training.packs.layers import gaussians, packed_layer, stacked
 from saformer.training.packs.learner import Batches, Generators, Learner, Samplers, Slot
-
-LONGEST_FUSED_WINDOW = 128
-"""Tokens: fused attention keeps a whole window on the chip."""
-FUSED_WIDTHS = (32, 64, 128)
 
 
 class PackedAgent(Learner):
     """Agents of one kind and one architecture, trained as one.
 
-    With `fused`, transformer blocks are computed by the kernels of `training.fused`: bfloat16, on a
-    GPU.
+    With `fused`, transformer blocks are computed by the kernels: bfloat16, on a GPU.
     """
 
     def __init__(
@@ -44,7 +38,11 @@ class PackedAgent(Learner):
         model = _pack([agent.model for agent in agents], self.dimensions)
         device = next(model.parameters()).device
         self._seeds = torch.tensor(seeds or [0] * len(agents), device=device)
-        self._moved = _fuse(model) if fused else {}
+        self._moved: dict[str, tuple[str, slice]] = {}
+        if fused:
+            from saformer.kernels.training import fuse  # Triton comes with PyTorch for GPUs
+
+            self._moved = fuse(model)
         model.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
         super().__init__(agents, model)
 
@@ -64,7 +62,7 @@ class PackedAgent(Learner):
     def begin_update(self) -> None:
         """Draw the salts of fused dropout: a function of the run's seed and of the update."""
         if self._moved:
-            from saformer.training.fused.block import draw_salts
+            from saformer.kernels.launch import draw_salts
 
             updates, salts = self.model.get_buffer("updates"), self.model.get_buffer("salts")
             draw_salts(self._seeds, updates, salts)
@@ -89,19 +87,6 @@ def but_for_the_limit(config: Any) -> Any:
     return replace(config, limit=()) if getattr(config, "limit", ()) else config
 
 
-def can_be_fused(agent: Agent) -> bool:
-    """Whether all of an agent's transformers suit the fused kernels."""
-    networks: list[Any] = [
-        part for part in agent.model.modules() if isinstance(getattr(part, "trunk", None), Trunk)
-    ]
-    return bool(networks) and all(
-        len(network.embedding.layout) * agent.config.window <= LONGEST_FUSED_WINDOW
-        and network.trunk.config.width in FUSED_WIDTHS
-        and network.trunk.config.width // network.trunk.config.heads >= 16
-        for network in networks
-    )
-
-
 def largest(parts: Sequence[Dimensions]) -> Dimensions:
     """Sizes that hold all of these; costs must agree in number."""
     constraints = [part.constraints for part in parts]
@@ -122,30 +107,3 @@ def _pack(models: Sequence[nn.Module], dimensions: Dimensions) -> nn.Module:
             for own_name, _ in module.named_parameters(recurse=False):
                 packed.get_submodule(name).register_parameter(own_name, stacked(parts, own_name))
     return packed
-
-
-def _fuse(model: nn.Module) -> dict[str, tuple[str, slice]]:
-    """Fuse the blocks of every transformer, and say where their parameters went."""
-    # Triton comes with PyTorch for GPUs
-    from saformer.training.fused.trunk import FusedEmbedding, FusedTrunk
-
-    moved: dict[str, tuple[str, slice]] = {}
-    trunks: list[FusedTrunk] = []
-    embeddings: list[FusedEmbedding] = []
-    for name, trunk in [(n, part) for n, part in model.named_modules() if isinstance(part, Trunk)]:
-        owner, _, own_name = name.rpartition(".")
-        network: Any = model.get_submodule(owner)
-        trunks.append(FusedTrunk(trunk).train(trunk.training))
-        network.add_module(own_name, trunks[-1])
-        embeddings.append(FusedEmbedding(network.embedding, trunk.drop.p).train(trunk.training))
-        network.add_module("embedding", embeddings[-1])
-        for part, tensor, span in trunks[-1].places():
-            moved[f"{name}.{part}"] = f"{name}.{tensor}", span
-    # the salts of all trunks are drawn at once, so they lie in one tensor
-    salts = torch.cat([trunk.get_buffer("salts") for trunk in trunks])
-    model.register_buffer("salts", salts)
-    each = salts.split([len(trunk.get_buffer("salts")) for trunk in trunks])
-    for fused, embedding, own in zip(trunks, embeddings, each, strict=True):
-        fused.register_buffer("salts", own)
-        embedding.register_buffer("salts", own[0])
-    return moved

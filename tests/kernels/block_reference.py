@@ -1,7 +1,7 @@
-"""A transformer block of several models in plain PyTorch, with dropout by hash.
+"""A transformer block of several models in plain PyTorch, with the dropout of the kernels.
 
 Run as a program it compares the kernels with it: TRITON_INTERPRET=1 python -m
-tests.training.block_reference
+tests.kernels.block_reference
 """
 
 import json
@@ -9,7 +9,7 @@ import json
 import torch
 import torch.nn.functional as F
 
-from tests.training.dropout_reference import kept, keys_of, salts_of
+from tests.kernels.dropout import keys_of, salts_of, survives
 
 EPS = 1e-5
 
@@ -17,7 +17,7 @@ EPS = 1e-5
 def drop(
     values: torch.Tensor, salt: torch.Tensor, index: torch.Tensor, rate: float
 ) -> torch.Tensor:
-    return torch.where(kept(salt, index, rate), values / (1 - rate), 0.0) if rate else values
+    return torch.where(survives(salt, index, rate), values / (1 - rate), 0.0) if rate else values
 
 
 def block_of_one(
@@ -64,10 +64,10 @@ def differences(
     heads: int,
     rate: float,
     tokens: int,
-    places: list[int],
+    positions: list[int],
 ) -> dict[str, float]:
-    """How far the kernels are from this: the answers and each gradient, relative to their norms."""
-    from saformer.training.fused.block import block
+    """How far the kernels are from this: the outputs and each gradient, relative to their norms."""
+    from saformer.kernels.block import fused_block
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     low = torch.bfloat16 if device == "cuda" else torch.float32
@@ -83,9 +83,9 @@ def differences(
     vectors[:, 11 * width : 12 * width] += 1
     vectors.requires_grad_()
     salts = salts_of(keys_of(torch.arange(models, device=device) + 5, 3), 7, 3)
-    probe = random(models * windows, length // tokens * len(places), width)
-    ours = block(
-        x, weights, weights.detach().to(low), vectors, salts, tokens, places, heads, rate, EPS
+    probe = random(models * windows, length // tokens * len(positions), width)
+    ours = fused_block(
+        x, weights, weights.detach().to(low), vectors, salts, tokens, positions, heads, rate, EPS
     )[0]
     theirs = torch.cat(
         [
@@ -93,7 +93,7 @@ def differences(
             for m, part in enumerate(x.split(windows))
         ]
     )
-    theirs = theirs.unflatten(1, (-1, tokens))[:, :, places].flatten(1, 2)
+    theirs = theirs.unflatten(1, (-1, tokens))[:, :, positions].flatten(1, 2)
     found = {"output": (ours, theirs)}
     sides = [
         torch.autograd.grad((side * probe).sum(), (x, weights, vectors)) for side in (ours, theirs)
@@ -108,7 +108,7 @@ def embedding_differences(
     models: int, windows: int, steps: int, *, width: int, rate: float
 ) -> dict[str, float]:
     """The same for tokens of three kinds."""
-    from saformer.training.fused.embedding import embed
+    from saformer.kernels.embedding import fused_embedding
 
     device, sizes, horizon = "cuda" if torch.cuda.is_available() else "cpu", [1, 17, 6], 11
     generator = torch.Generator().manual_seed(1)
@@ -127,7 +127,7 @@ def embedding_differences(
     learnt = [part.requires_grad_() for part in (weight, bias, time, gain, shift)]
     salts = salts_of(keys_of(torch.arange(models, device=device) + 5, 3), 7, 1)[0]
     firsts = torch.tensor([0, 1, 18, 24], dtype=torch.int32, device=device)
-    ours = embed(values, timestep, *learnt, firsts, salts, sizes, rate, EPS)[0]
+    ours = fused_embedding(values, timestep, *learnt, firsts, salts, sizes, rate, EPS)[0]
     each = []
     for m, (value, at) in enumerate(
         zip(values.split(windows), timestep.split(windows), strict=True)
@@ -150,7 +150,7 @@ def embedding_differences(
 
 def head_differences(models: int, windows: int, steps: int, *, width: int) -> dict[str, float]:
     """The same for a norm and two maps that read it in turn."""
-    from saformer.training.fused.heads import answer
+    from saformer.kernels.heads import fused_heads
 
     device, generator = (
         "cuda" if torch.cuda.is_available() else "cpu",
@@ -169,7 +169,7 @@ def head_differences(models: int, windows: int, steps: int, *, width: int) -> di
         part.requires_grad_()
         for part in (x, gain, shift, random(models, 2, 16, width), random(models, 2, 16))
     ]
-    ours = answer(*learnt, EPS)
+    ours = fused_heads(*learnt, EPS)
     weight, bias = learnt[3:]
     each = []
     for m, part in enumerate(x.split(windows)):
@@ -191,17 +191,17 @@ if __name__ == "__main__":
     small, large = ((2, 16, 100), (3, 16, 40)) if on_gpu else ((2, 3, 20), (1, 2, 9))
     width = 128 if on_gpu else 32
     found = [
-        differences(*small, width=width, heads=1, rate=0.0, tokens=5, places=[0, 1, 2, 3, 4]),
+        differences(*small, width=width, heads=1, rate=0.0, tokens=5, positions=[0, 1, 2, 3, 4]),
         differences(
             *small,
             width=width // 2 if on_gpu else width,
             heads=2,
             rate=0.3,
             tokens=5,
-            places=[0, 1, 3],
+            positions=[0, 1, 3],
         ),
-        differences(*large, width=width, heads=1, rate=0.1, tokens=1, places=[0]),
-        differences(*small, width=width, heads=1, rate=0.1, tokens=2, places=[1]),
+        differences(*large, width=width, heads=1, rate=0.1, tokens=1, positions=[0]),
+        differences(*small, width=width, heads=1, rate=0.1, tokens=2, positions=[1]),
         embedding_differences(2, 5, 7, width=width, rate=0.0),
         embedding_differences(1, 16, 20, width=width, rate=0.3),
         head_differences(2, 5, 7, width=width),

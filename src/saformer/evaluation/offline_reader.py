@@ -1,5 +1,4 @@
-"""What a model expects at logged steps, each seen with the past that the policy would have had
-there."""
+"""A model's expectations at logged steps, each with the past that the policy would have there."""
 
 from __future__ import annotations
 
@@ -38,13 +37,11 @@ class Windows:
         return len(self.start)
 
     def only(self, index: NDArray[np.generic]) -> Windows:
-        """These windows alone."""
         return Windows(self.start[index], self.first[index], self.trajectory[index])
 
 
 def every_step_once(lengths: Indices, window: int) -> Windows:
-    """Windows that judge every step of every trajectory once, with all the past that fits into K
-    steps.
+    """Windows that judge every step of every trajectory once, with all the past that fits.
 
     A trajectory's first window judges all its steps; each later one begins a step further and
     judges its last.
@@ -57,9 +54,9 @@ def every_step_once(lengths: Indices, window: int) -> Windows:
 
 
 def evenly(total: int, most: int) -> Indices:
-    """All of `total` places or, if they are too many, one out of each of `most` equal stretches.
+    """All of `total` indices or, if they are too many, one out of each of `most` equal stretches.
 
-    Within a stretch the place is drawn, the same on every call: a fixed stride could fall in step
+    Within a stretch the index is drawn, the same on every call: a fixed stride could fall in step
     with the episodes.
     """
     edges = np.arange(min(total, most) + 1) * total // min(total, most)
@@ -68,23 +65,19 @@ def evenly(total: int, most: int) -> Indices:
 
 
 def blind_baseline(model: SaFormer, training: RelabelledStore) -> Gaussian:
-    """One Gaussian over all training actions, blind to limit, state and past: over [A], model
-    units."""
-    sampler = WindowSampler(training, window=1)
-    action = sampler.windows(
-        torch.from_numpy(evenly(training.store.num_steps, MAX_BASELINE_STEPS))
-    ).action[:, 0]
-    action = model.normalizer.normalize("action", action.to(device_of(model)))
+    """One Gaussian over all training actions, blind to limit, state and past: [A], model units."""
+    steps = torch.from_numpy(evenly(training.store.num_steps, MAX_BASELINE_STEPS))
+    action = WindowSampler(training, window=1).windows(steps).action[:, 0]
+    action = model.normalizer.normalize("action", action.to(_device_of(model)))
     return Gaussian(action.mean(0), action.std(0, correction=0).log().clamp(*LOG_DEVIATION_RANGE))
 
 
 @dataclass(frozen=True)
 class JudgedSteps:
-    """What was logged at M steps and what the model expected there, in raw units but for the
-    likelihoods."""
+    """M logged steps and what the model expected there; raw units but for the likelihoods."""
 
     step: Indices
-    """[M] where they stand among the logged steps"""
+    """[M] index among the logged steps"""
     trajectory: Indices
     """[M] the trajectory that each belongs to"""
     progress: Doubles
@@ -104,8 +97,7 @@ class JudgedSteps:
     blind_log_likelihood: Doubles
     """[M] the same by the blind baseline"""
     action_error: Doubles
-    """[M, A] distance of the logged action from the actor's mean, brought within bounds as when
-    acting"""
+    """[M, A] distance of the logged action from the actor's mean within bounds"""
 
 
 class HeldOutReader:
@@ -120,13 +112,11 @@ class HeldOutReader:
         window: int,
         batch_size: int,
     ) -> None:
-        self._model = model
-        self._data = data
+        self._model, self._data = model, data
+        self._baseline, self._batch_size = baseline, batch_size
         self._lengths = np.asarray(data.store.lengths)
         self._episode_cost = np.asarray(data.episode_cost)
-        self._baseline = baseline
-        self._batch_size = batch_size
-        self._device = device_of(model)
+        self._device = _device_of(model)
         self._sampler = WindowSampler(data, window=window, device=self._device)
         self._positions = torch.arange(window, device=self._device)
 
@@ -136,24 +126,22 @@ class HeldOutReader:
         windows: Windows,
         *,
         limit: tuple[float, ...] | None = None,
-        heard: Callable[[int], None] = lambda num: None,
+        progress: Callable[[int], None] = lambda num_windows: None,
     ) -> JudgedSteps:
-        """Judge these windows under the limit their trajectory kept in hindsight, or under one that
-        is asked for.
+        """Judge these windows under their trajectory's cost in hindsight, or under a limit.
 
-        `heard` is told of each batch how many windows it held.
+        `progress` hears the number of windows of each batch.
         """
         parts = []
         for begin in range(0, len(windows), self._batch_size):
-            batch_windows = windows.only(
-                np.arange(begin, min(begin + self._batch_size, len(windows)))
-            )
-            parts.append(self._judge(batch_windows, limit))
-            heard(len(batch_windows))
-        names = [field.name for field in fields(JudgedSteps)]
-        return JudgedSteps(
-            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        )
+            end = min(begin + self._batch_size, len(windows))
+            parts.append(self._judge(windows.only(np.arange(begin, end)), limit))
+            progress(end - begin)
+        columns = {
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(JudgedSteps)
+        }
+        return JudgedSteps(**columns)
 
     def _judge(self, windows: Windows, limit: tuple[float, ...] | None) -> JudgedSteps:
         model, normalizer = self._model, self._model.normalizer
@@ -161,52 +149,45 @@ class HeldOutReader:
         first = torch.from_numpy(windows.first).to(self._device)
         raw = self._sampler.windows(start)
         if limit is not None:
-            raw = asked_for(raw, torch.tensor(limit, device=self._device))
+            raw = _prompted(raw, torch.tensor(limit, device=self._device))
         batch = normalizer.window(raw)
         predictions = model.actor(batch)
         judged = raw.valid & (self._positions >= first[:, None])  # [B, K]
         mean_action = normalizer.restore("action", predictions.action.mean)
-        executed = mean_action.clamp(
-            model.get_buffer("action_low"), model.get_buffer("action_high")
-        )
-
+        low, high = model.get_buffer("action_low"), model.get_buffer("action_high")
+        expected_return = normalizer.restore("return_to_go", predictions.return_to_go.mean)
         step = (start[:, None] + self._positions)[judged].cpu().numpy()
         trajectory = np.repeat(windows.trajectory, judged.sum(1).cpu().numpy())
 
-        def kept(values: Tensor) -> Doubles:
-            found: Doubles = values[judged].double().cpu().numpy()
-            return found
+        def at_steps(values: Tensor) -> Doubles:
+            array: Doubles = values[judged].double().cpu().numpy()
+            return array
 
         return JudgedSteps(
             step=step,
             trajectory=trajectory,
-            progress=kept(raw.timestep) / self._lengths[trajectory],
+            progress=at_steps(raw.timestep) / self._lengths[trajectory],
             episode_cost=self._episode_cost[trajectory],
             cost_to_go=np.asarray(self._data.cost_to_go[step], dtype=np.float64),
-            forecast=kept(normalizer.restore("cost_to_go", model.critic(batch))),
-            expected_return=kept(
-                normalizer.restore("return_to_go", predictions.return_to_go.mean)[..., 0]
-            ),
-            return_to_go=kept(raw.return_to_go[..., 0]),
-            log_likelihood=kept(predictions.action.log_prob(batch.action)),
-            blind_log_likelihood=kept(self._baseline.log_prob(batch.action)),
-            action_error=kept((raw.action - executed).abs()),
+            forecast=at_steps(normalizer.restore("cost_to_go", model.critic(batch))),
+            expected_return=at_steps(expected_return[..., 0]),
+            return_to_go=at_steps(raw.return_to_go[..., 0]),
+            log_likelihood=at_steps(predictions.action.log_prob(batch.action)),
+            blind_log_likelihood=at_steps(self._baseline.log_prob(batch.action)),
+            action_error=at_steps((raw.action - mean_action.clamp(low, high)).abs()),
         )
 
 
-def asked_for(batch: WindowBatch, limit: Tensor) -> WindowBatch:
-    """The same steps prompted as when acting under `limit` [C]: the cost-to-go is what remains of
-    it.
+def _prompted(batch: WindowBatch, limit: Tensor) -> WindowBatch:
+    """The same steps prompted as when acting under `limit` [C]: the cost-to-go is what remains.
 
-    Returns-to-go stay as logged: the question is which action the actor gives for that return
-    within this limit.
+    Returns-to-go stay as logged: which action does the actor take for that return in this limit?
     """
     spent = batch.limit[:, None] - batch.cost_to_go
     return replace(batch, limit=limit.expand_as(batch.limit), cost_to_go=limit - spent)
 
 
-def device_of(model: SaFormer) -> torch.device:
-    """Where its weights live."""
+def _device_of(model: SaFormer) -> torch.device:
     return model.normalizer.centre("state").device
 
 

@@ -1,5 +1,5 @@
-"""Dropout that is a function: of a run's seed, of the update, of the place in the network and of
-the element.
+"""The kernels' dropout in plain PyTorch: a function of a run's seed, of the update, of the site in
+the network and of the element.
 
 It needs no generator, so a run drops the same whether it is trained alone or packed beside others.
 """
@@ -34,7 +34,7 @@ def salts_of(keys: Tensor, first: int, count: int) -> Tensor:
     return _as_int32(mixed((keys + places * GOLDEN) & WORD))
 
 
-def kept(salt: Tensor, index: Tensor, rate: float) -> Tensor:
+def survives(salt: Tensor, index: Tensor, rate: float) -> Tensor:
     """Whether elements survive, given the salt of their place and their number within their
     model."""
     return mixed(((index * GOLDEN) & WORD) ^ (salt.long() & WORD)) >= threshold_of(rate)

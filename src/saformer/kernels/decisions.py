@@ -1,5 +1,4 @@
-"""A model as a policy should compute it: by our own kernels where a GPU and the sizes allow it,
-else as it is."""
+"""A model as a policy should compute it: by kernels where a GPU and the sizes allow it."""
 
 from __future__ import annotations
 
@@ -15,45 +14,44 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.history import Prompt
 from saformer.core.model import Prefix, SaFormer
 from saformer.core.transformer import TrunkConfig
+from saformer.kernels.sizes import fits_kernels
 
-WIDTHS = (32, 64, 128)
-NARROWEST_HEAD = 16
-"""What tensor cores multiply at the least."""
 TOLERANCE = 1e-4
 """How far a rehearsal may be off: beyond float32's rounding something is wrong."""
 
 
 class FusedSaFormer(SaFormer):
-    """The same weights, read by the kernels of `accelerated.kernels`; only decides, cannot be
-    trained."""
+    """The same weights, read by kernels; it only decides and cannot be trained."""
 
     def __init__(self, plain: SaFormer) -> None:
-        from saformer.accelerated import fused
+        from saformer.kernels import decision_modules
 
         nn.Module.__init__(self)
-        shared = copy.deepcopy(
-            plain, {id(part): part for part in (*plain.parameters(), *plain.buffers())}
-        )
+        tensors = {id(tensor): tensor for tensor in (*plain.parameters(), *plain.buffers())}
+        shared = copy.deepcopy(plain, tensors)
         self.dimensions, self.normalizer = shared.dimensions, shared.normalizer
         self.actor, self.critic = shared.actor, shared.critic
         for network in (self.actor, self.critic):
-            network.add_module("embedding", fused.FusedEmbedding(network.embedding))
-            network.add_module("trunk", fused.FusedTrunk(network.trunk))
+            embedding = decision_modules.DecisionEmbedding(network.embedding)
+            network.add_module("embedding", embedding)
+            network.add_module("trunk", decision_modules.DecisionTrunk(network.trunk))
         for bound in ("action_low", "action_high"):
             self.register_buffer(bound, plain.get_buffer(bound))
-        self._draw_returns, self._draw_actions = fused.draw_returns, fused.draw_actions
+        self._draw_returns = decision_modules.draw_returns
+        self._draw_actions = decision_modules.draw_actions
 
     def sample_returns(self, prefix: Prefix, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """As it is, in one kernel."""
+        """In one kernel."""
         return self._draw_returns(prefix.return_to_go, noise, self.normalizer)
 
     def sample_actions(
         self, prefix: Prefix, return_to_go: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As it is, with head, drawing and bounds in one kernel."""
-        asked = self.normalizer.normalize("return_to_go", return_to_go)
-        state = prefix.state[:, None].expand(-1, asked.shape[1], -1)
-        tokens = self._branches(self.actor, prefix, {"return_to_go": asked, "state": state})
+        """With head, drawing and bounds in one kernel."""
+        normalized = self.normalizer.normalize("return_to_go", return_to_go)
+        state = prefix.state[:, None].expand(-1, normalized.shape[1], -1)
+        values = {"return_to_go": normalized, "state": state}
+        tokens = self._branches(self.actor, prefix, values)
         bounds = self.get_buffer("action_low"), self.get_buffer("action_high")
         outputs = self.actor.trunk.branch(tokens, prefix.actor)
         return self._draw_actions(outputs, self.actor.action_head, noise, self.normalizer, bounds)
@@ -64,26 +62,17 @@ def fastest(model: SaFormer) -> SaFormer:
 
     Where kernels should work and do not, a warning says why in one line.
     """
-    parameters = list(model.parameters())
+    parameters, config = list(model.parameters()), model.actor.trunk.config
     device = parameters[0].device
-    fits = can_be_fused(model.actor.trunk.config) and all(
-        part.dtype == torch.float32 for part in parameters
-    )
+    fits = fits_kernels(config) and all(part.dtype == torch.float32 for part in parameters)
     if not (fits and _has_kernels(device)):
         return model
-    problem = _rehearsed(model.dimensions, model.actor.trunk.config, device)
+    problem = _rehearsed(model.dimensions, config, device)
     if problem:
-        warnings.warn(
-            f"decisions are computed without kernels of our own ({problem}): they are slower",
-            stacklevel=2,
-        )
+        message = f"decisions are computed without kernels of our own ({problem}): they are slower"
+        warnings.warn(message, stacklevel=2)
         return model
     return FusedSaFormer(model.eval())
-
-
-def can_be_fused(config: TrunkConfig) -> bool:
-    """Whether a trunk of this size fits the kernels."""
-    return config.width in WIDTHS and config.width // config.heads >= NARROWEST_HEAD
 
 
 def _has_kernels(device: torch.device) -> bool:
@@ -95,21 +84,17 @@ def _has_kernels(device: torch.device) -> bool:
 
 @cache
 def _rehearsed(dimensions: Dimensions, config: TrunkConfig, device: torch.device) -> str | None:
-    """What is wrong with fused decisions of a model of this size, found by making some; builds the
-    kernels."""
+    """What is wrong with fused decisions of a model of this size; builds the kernels."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         plain = SaFormer(dimensions, config).to(device).eval()
     try:
         fused = FusedSaFormer(plain)
         for sizes in ((1, 1, 3), (64, 128, 19)):  # few rows and many: other tiles
-            ours, theirs = (_one_round(model, *sizes) for model in (fused, plain))
-            off = [
-                ((a - b).abs() / (1 + b.abs())).max().item()
-                for a, b in zip(ours, theirs, strict=True)
-            ]
-            if not all(one <= TOLERANCE for one in off):  # nor NaN
-                return f"they are off by {', '.join(f'{one:.1g}' for one in off)}"
+            pairs = zip(_decide(fused, *sizes), _decide(plain, *sizes), strict=True)
+            off = [((a - b).abs() / (1 + b.abs())).max().item() for a, b in pairs]
+            if not all(difference <= TOLERANCE for difference in off):  # nor NaN
+                return f"they are off by {', '.join(f'{difference:.1g}' for difference in off)}"
     # a compiler, a driver, a GPU that nobody has met yet: all of it leads to the plain way
     except Exception as error:
         return f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no reason given')}"
@@ -117,14 +102,13 @@ def _rehearsed(dimensions: Dimensions, config: TrunkConfig, device: torch.device
 
 
 @torch.inference_mode()
-def _one_round(model: SaFormer, lanes: int, candidates: int, steps: int) -> tuple[Tensor, ...]:
-    """All that is computed for a decision, of made-up pasts of so many steps, the first of them
-    padding."""
+def _decide(model: SaFormer, lanes: int, candidates: int, steps: int) -> tuple[Tensor, ...]:
+    """All that is computed for a decision, of made-up pasts that begin with a step of padding."""
     device, sizes = model.get_buffer("action_low").device, model.dimensions
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def noise(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=made).to(device)
+        return torch.randn(*shape, generator=generator).to(device)
 
     time = torch.arange(steps, device=device).expand(lanes, -1)
     past = WindowBatch(
@@ -136,12 +120,10 @@ def _one_round(model: SaFormer, lanes: int, candidates: int, steps: int) -> tupl
         timestep=time,
         valid=time > 0,
     )
-    prefix = model.prefill(
-        Prompt(past, noise(lanes, sizes.constraints), noise(lanes, sizes.state), time[:, -1] + 1)
-    )
+    remaining, state = noise(lanes, sizes.constraints), noise(lanes, sizes.state)
+    prefix = model.prefill(Prompt(past, remaining, state, time[:, -1] + 1))
     return_to_go, return_density = model.sample_returns(prefix, noise(lanes, candidates))
-    action, action_density = model.sample_actions(
-        prefix, return_to_go, noise(lanes, candidates, sizes.action)
-    )
+    action_noise = noise(lanes, candidates, sizes.action)
+    action, action_density = model.sample_actions(prefix, return_to_go, action_noise)
     forecast = model.forecast(prefix, action)
     return return_to_go, return_density, action, action_density, forecast.mean

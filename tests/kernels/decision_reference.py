@@ -1,4 +1,4 @@
-"""How far fused readings, branches and decisions are from plain ones: a program, because Triton is
+"""How far fused prefixes, branches and decisions are from plain ones: a program, because Triton is
 interpreted or not.
 
 Prints a JSON object. On a GPU the kernels are compiled, elsewhere interpreted (TRITON_INTERPRET=1)
@@ -13,33 +13,26 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from saformer.accelerated import fused
-from saformer.accelerated.model import FusedSaFormer
-from saformer.core import execution
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.rules import PaperOptions, PaperRule
 from saformer.core.transformer import Trunk, TrunkConfig
+from saformer.kernels import decision_modules
+from saformer.kernels.decisions import FusedSaFormer
 from saformer.kernels.recording import Recorder
 from tests.conftest import randomise
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 TILES = {"R": 16, "C": 16, "num_warps": 4, "num_stages": 2}
+QKV_TILES = TILES | {"K": 16}
 """Several tiles even of the few rows that an interpreter can afford."""
-
-
-class Plain(Recorder):
-    """Records nothing."""
-
-    def __init__(self, capacity: int, device: torch.device) -> None:
-        super().__init__(capacity, torch.device("cpu"))
 
 
 @torch.no_grad()
 def trunk_differences(sizes: tuple[int, ...], candidates: int = 11) -> dict[str, float]:
-    """Of readings and branches, on lanes of which some are padded, and on some of the lanes in
+    """Of prefixes and branches, on lanes of which some are padded, and on some of the lanes in
     another order."""
     width, heads, layers, length, own = sizes
     trunk = Trunk(TrunkConfig(layers=layers, width=width, heads=heads)).to(DEVICE).eval()
@@ -53,23 +46,21 @@ def trunk_differences(sizes: tuple[int, ...], candidates: int = 11) -> dict[str,
     padding = torch.tensor([0, min(4, length - 1), length - 1], device=DEVICE)
     valid = torch.arange(length, device=DEVICE) >= padding[:, None]
     branches = torch.randn(lanes, candidates, own, width, generator=made).to(DEVICE)
-    ours = fused.FusedTrunk(trunk)
-    (last, memory), (our_last, our_memory) = (
-        network.prefill(tokens, valid) for network in (trunk, ours)
-    )
+    ours = decision_modules.DecisionTrunk(trunk)
+    (last, cache), (our_last, our_cache) = trunk.prefill(tokens, valid), ours.prefill(tokens, valid)
     some = torch.tensor([2, 0], device=DEVICE)
     return {
-        "read": off(our_last, last),
-        "branch": off(ours.branch(branches, our_memory), trunk.branch(branches, memory)),
+        "prefill": off(our_last, last),
+        "branch": off(ours.branch(branches, our_cache), trunk.branch(branches, cache)),
         "some": off(
-            ours.branch(branches[some], our_memory.of_lanes(some)),
-            trunk.branch(branches[some], memory.of_lanes(some)),
+            ours.branch(branches[some], our_cache.of_lanes(some)),
+            trunk.branch(branches[some], cache.of_lanes(some)),
         ),
     }
 
 
 def decision_differences(
-    dimensions: Dimensions, *, steps: int, window: int = 4
+    dimensions: Dimensions, *, steps: int, window: int = 4, recorded: bool = True
 ) -> dict[str, float]:
     """Of whole decisions: pasts from empty to full, several rounds, lanes that end, one begun anew,
     weights changed."""
@@ -78,9 +69,12 @@ def decision_differences(
     make_it_matter(plain)
     lanes, rounds = 3, set()
     made = torch.Generator().manual_seed(0)
-    rule = PaperRule(PaperOptions(candidates=9, rounds=3, fallback="likely"))
+    options = PaperOptions(candidates=9, rounds=3, fallback="likely")
     models = FusedSaFormer(plain), plain
-    policies = [SaFormerPolicy(model, rule, window=window, recorder=Recorder) for model in models]
+    more = {"recorder": Recorder} if recorded else {}
+    policies = [
+        SaFormerPolicy(model, PaperRule(options), window=window, **more) for model in models
+    ]
     forecast = _typical_forecast(policies[1], dimensions)
     for policy in policies:
         policy.reset(
@@ -144,17 +138,16 @@ def main() -> None:
     sizes = [(32, 1, 2, 18, 2), (64, 2, 1, 5, 1), (32, 2, 2, 1, 1)]
     if ON_GPU:
         sizes += [(128, 1, 3, 97, 2), (128, 1, 3, 39, 1), (128, 4, 2, 40, 2), (64, 1, 3, 197, 2)]
-    with patch.multiple(fused, LOOK_BACK_FEW=TILES, ANSWER_FEW=TILES, ASK_FEW=TILES | {"K": 16}):
+    with patch.multiple(decision_modules, ATTENTION_FEW=TILES, MLP_FEW=TILES, QKV_FEW=QKV_TILES):
         for size in sizes:
             found[f"trunk {size}"] = trunk_differences(size)
         found["decisions"] = decision_differences(Dimensions(state=5, action=3, horizon=3), steps=4)
     if ON_GPU:
         for size in sizes:
             found[f"trunk {size} of many rows"] = trunk_differences(size, candidates=2000)
-        with patch.object(execution, "Recorder", Plain):
-            found["unrecorded decisions"] = decision_differences(
-                Dimensions(state=17, action=6, horizon=9), steps=12
-            )
+        found["unrecorded decisions"] = decision_differences(
+            Dimensions(state=17, action=6, horizon=9), steps=12, recorded=False
+        )
     found["a past of nothing"] = decision_differences(
         Dimensions(state=2, action=1, horizon=6), steps=2, window=1
     )

@@ -12,14 +12,15 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import PackedSampler
+from saformer.kernels.sizes import can_fuse
 from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.losses import means_of
 from saformer.training.loop.optimizers import PlainAdamW
 from saformer.training.loop.trainer import Member, PackTrainer
-from saformer.training.packs.pack import PackedAgent, can_be_fused
+from saformer.training.packs.pack import PackedAgent
 from tests.conftest import tiny_config
-from tests.training.dropout_reference import kept, keys_of, salts_of
+from tests.kernels.dropout import keys_of, salts_of, survives
 from tests.training.test_update import CHEETAH, HOPPER
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -31,7 +32,7 @@ def test_dropout_keeps_its_share_and_differs_between_seeds_updates_and_places():
     index = torch.arange(200_000)
 
     def drawn(seed: int, update: int, place: int) -> torch.Tensor:
-        return kept(salts_of(keys_of(torch.tensor([seed]), update), place, 1)[0, 0], index, 0.1)
+        return survives(salts_of(keys_of(torch.tensor([seed]), update), place, 1)[0, 0], index, 0.1)
 
     base = drawn(0, 0, 0)
     assert base.float().mean().item() == pytest.approx(0.9, abs=0.003)
@@ -52,7 +53,7 @@ def test_kernels_equal_plain_pytorch():
     float32."""
     on_gpu = torch.cuda.is_available()
     environment = os.environ if on_gpu else os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.training.block_reference"]
+    command = [sys.executable, "-m", "tests.kernels.block_reference"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     for case in json.loads(result.stdout.splitlines()[-1]):
         assert max(case.values()) < (0.04 if on_gpu else 1e-5), case
@@ -68,7 +69,7 @@ def test_kernels_step_as_torch_does():
     environment = (
         os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
     )
-    command = [sys.executable, "-m", "tests.training.update_reference"]
+    command = [sys.executable, "-m", "tests.kernels.update_reference"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     off = json.loads(result.stdout.splitlines()[-1])
     assert max(off["models: 1"], off["models: 3"], off["measured"]) < 1e-6, off
@@ -103,7 +104,7 @@ def test_only_what_the_kernels_hold_is_fused():
     """Seen to fail when long windows are let through."""
 
     def fits(**changes) -> bool:
-        return can_be_fused(SaFormerAgent.create(HOPPER, tiny_config(**changes), seed=0))
+        return can_fuse(SaFormerAgent.create(HOPPER, tiny_config(**changes), seed=0))
 
     assert fits(window=25, trunk=TrunkConfig(layers=1, width=64))
     assert not fits(window=26, trunk=TrunkConfig(layers=1, width=64))

@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.sampling import WindowSampler
-from saformer.training import precision
-from saformer.training.loop.config import FitConfig
-from saformer.training.packs.pack import PackedAgent
-from saformer.training.precision import (
+from saformer.kernels import precision
+from saformer.kernels.precision import (
     QuickDropout,
     attend_quickly,
-    kept,
+    dropout_mask,
     set_training_dtype,
     training_dtype,
 )
+from saformer.training.loop.config import FitConfig
+from saformer.training.packs.pack import PackedAgent
 from tests.alone import Trainer
 from tests.conftest import tiny_config
 
@@ -30,7 +30,7 @@ CONFIG = FitConfig(updates=8, batch_size=8, warmup_updates=2, precision="bfloat1
 def test_dropping_changes_no_mean(share):
     """Seen to fail when the factor is rounded and the share is not: 1 became 0.998."""
     torch.manual_seed(0)
-    mask = kept(torch.Size([1000, 3001]), share)
+    mask = dropout_mask(torch.Size([1000, 3001]), share)
     assert mask.dtype == torch.bfloat16
     assert len(mask.unique()) == 2
     assert mask.float().mean().item() == pytest.approx(1, abs=5e-4)
@@ -41,7 +41,7 @@ def test_what_is_dropped_is_drawn_independently():
     """Neighbours, and those four apart. Seen to fail when one number decides for all four of its
     quarters."""
     torch.manual_seed(0)
-    gone = (kept(torch.Size([400_001]), 0.5) == 0).float() - 0.5
+    gone = (dropout_mask(torch.Size([400_001]), 0.5) == 0).float() - 0.5
     for apart in (1, 2, 3, 4):
         assert abs((gone[:-apart] * gone[apart:]).mean().item()) < 0.25 * 0.01, apart
 
@@ -143,9 +143,9 @@ def test_a_seed_repeats_to_the_bit_and_so_does_a_resumed_run(data):
     losses = [whole.step() for _ in range(8)]
     torch.manual_seed(0)
     assert [again.step() for _ in range(4)] == losses[:4]
-    kept_so_far = again.checkpoint({})
+    checkpoint = again.checkpoint({})
     torch.rand(5)
-    resumed.restore([kept_so_far])
+    resumed.restore([checkpoint])
     assert [resumed.step() for _ in range(4)] == losses[4:]
 
 

@@ -12,8 +12,6 @@ import warnings
 import pytest
 import torch
 
-from saformer.accelerated import model as accelerated
-from saformer.accelerated.model import FusedSaFormer, can_be_fused, fastest
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
@@ -21,7 +19,10 @@ from saformer.core.history import History
 from saformer.core.model import SaFormer
 from saformer.core.rules import PaperOptions, PaperRule
 from saformer.core.transformer import TrunkConfig
+from saformer.kernels import decisions
+from saformer.kernels.decisions import FusedSaFormer, fastest
 from saformer.kernels.recording import Recorder
+from saformer.kernels.sizes import fits_kernels
 from tests.conftest import randomise, tiny_config
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -35,7 +36,7 @@ def found():
     environment = (
         os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
     )
-    command = [sys.executable, "-m", "tests.accelerated.reference"]
+    command = [sys.executable, "-m", "tests.kernels.decision_reference"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -50,39 +51,39 @@ def test_kernels_equal_plain_pytorch(found):
 
 def test_a_cpu_computes_the_plain_model(agent, monkeypatch):
     """Seen to fail when the device does not matter."""
-    monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
+    monkeypatch.setattr(decisions, "fits_kernels", lambda config: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert fastest(agent.model) is agent.model
 
 
 def test_only_what_the_kernels_hold_is_fused():
     """Seen to fail when narrow heads are let through."""
-    assert can_be_fused(TrunkConfig())
-    assert can_be_fused(TrunkConfig(width=32, heads=2))
-    assert not can_be_fused(TrunkConfig(width=48, heads=1))
-    assert not can_be_fused(TrunkConfig(width=256, heads=1))
-    assert not can_be_fused(TrunkConfig(width=32, heads=4))
+    assert fits_kernels(TrunkConfig())
+    assert fits_kernels(TrunkConfig(width=32, heads=2))
+    assert not fits_kernels(TrunkConfig(width=48, heads=1))
+    assert not fits_kernels(TrunkConfig(width=256, heads=1))
+    assert not fits_kernels(TrunkConfig(width=32, heads=4))
 
 
 def test_a_model_of_doubles_is_left_alone(agent, monkeypatch):
     """Seen to fail when the weights' type does not matter."""
-    monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
-    monkeypatch.setattr(accelerated, "_has_kernels", lambda device: True)
-    monkeypatch.setattr(accelerated, "_rehearsed", lambda *sizes: pytest.fail("rehearsed"))
+    monkeypatch.setattr(decisions, "fits_kernels", lambda config: True)
+    monkeypatch.setattr(decisions, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(decisions, "_rehearsed", lambda *sizes: pytest.fail("rehearsed"))
     model = copy.deepcopy(agent.model).double()
     assert fastest(model) is model
 
 
 def test_kernels_that_fail_are_done_without(agent, monkeypatch):
     """A warning of one line. Seen to fail when what a rehearsal finds is ignored."""
-    monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
-    monkeypatch.setattr(accelerated, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(decisions, "fits_kernels", lambda config: True)
+    monkeypatch.setattr(decisions, "_has_kernels", lambda device: True)
 
     def fails(plain):
         raise OSError("no compiler\nand much more")
 
-    monkeypatch.setattr(accelerated, "FusedSaFormer", fails)
-    accelerated._rehearsed.cache_clear()
+    monkeypatch.setattr(decisions, "FusedSaFormer", fails)
+    decisions._rehearsed.cache_clear()
     with pytest.warns(UserWarning, match=r"\(OSError: no compiler\): they are slower$"):
         assert fastest(agent.model) is agent.model
 
@@ -90,21 +91,21 @@ def test_kernels_that_fail_are_done_without(agent, monkeypatch):
 @pytest.mark.parametrize("mistake", [0.01, torch.nan])
 def test_kernels_that_are_wrong_are_done_without(agent, monkeypatch, mistake):
     """Seen to fail when a rehearsal compares nothing."""
-    monkeypatch.setattr(accelerated, "can_be_fused", lambda config: True)
-    monkeypatch.setattr(accelerated, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(decisions, "fits_kernels", lambda config: True)
+    monkeypatch.setattr(decisions, "_has_kernels", lambda device: True)
 
     def wrong(plain):
         other = copy.deepcopy(plain)
         other.critic.head.bias.data.add_(mistake)
         return other
 
-    monkeypatch.setattr(accelerated, "FusedSaFormer", wrong)
-    accelerated._rehearsed.cache_clear()
+    monkeypatch.setattr(decisions, "FusedSaFormer", wrong)
+    decisions._rehearsed.cache_clear()
     with pytest.warns(UserWarning, match="off by 0, 0, 0, 0, (0.0|nan)"):
         assert fastest(agent.model) is agent.model
 
 
-def test_a_reading_of_some_lanes_is_theirs(agent):
+def test_a_prefix_of_some_lanes_is_theirs(agent):
     """Seen to fail when one network is read on other lanes."""
     model: SaFormer = agent.model
     policy = agent.policy()
@@ -115,14 +116,14 @@ def test_a_reading_of_some_lanes_is_theirs(agent):
     with torch.no_grad():
         some = model.prefill(history.prompt(state, policy.budget, torch.arange(3))).of_lanes(lanes)
         alone = model.prefill(history.prompt(state[lanes], policy.budget, lanes))
-        action, asked = torch.zeros(2, 4, 1), torch.zeros(2, 4, 1)
+        action, wanted = torch.zeros(2, 4, 1), torch.zeros(2, 4, 1)
         for one, other in zip((some, alone), (alone, some), strict=True):
             assert torch.allclose(
                 model.forecast(one, action).mean, model.forecast(other, action).mean
             )
             assert torch.allclose(
-                model.sample_actions(one, asked, action)[0],
-                model.sample_actions(other, asked, action)[0],
+                model.sample_actions(one, wanted, action)[0],
+                model.sample_actions(other, wanted, action)[0],
             )
     assert torch.equal(some.remaining, alone.remaining)
 
@@ -156,9 +157,9 @@ def test_decisions_of_the_papers_size_are_the_plain_ones():
     the way."""
     torch.manual_seed(0)
     plain = SaFormer(Dimensions(state=17, action=6, horizon=1000), TrunkConfig()).cuda()
-    rule = PaperRule(PaperOptions(candidates=128, rounds=1))
+    options = PaperOptions(candidates=128, rounds=1)
     policies = [
-        SaFormerPolicy(model, rule, window=20, recorder=Recorder)
+        SaFormerPolicy(model, PaperRule(options), window=20, recorder=Recorder)
         for model in (fastest(plain), plain)
     ]
     made = torch.Generator().manual_seed(0)

@@ -1,16 +1,14 @@
-"""What judged steps say: errors, likelihoods and, for each limit, how far its verification can be
-believed."""
+"""Findings on judged steps: errors, likelihoods and, per limit, how reliable verification is."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from saformer.data.limits import Limit, frontier
 from saformer.data.relabel import RelabelledStore
-from saformer.evaluation.held_out import Doubles, Indices, JudgedSteps
+from saformer.evaluation.offline_reader import Doubles, Indices, JudgedSteps
 
 NEAREST = 0.1
 """Share of the held-out trajectories that counts as near a limit."""
@@ -31,8 +29,7 @@ class Errors:
     relative: float
     """root_mean_square / deviation; NaN if what was logged never changes"""
     explained: float
-    """share of the variance explained, 1 - relative**2: 1 is perfect, 0 no better than a
-    constant"""
+    """share of the variance, 1 - relative**2: 1 is perfect, 0 no better than a constant"""
 
 
 def errors(expected: Doubles, logged: Doubles) -> Errors:
@@ -58,55 +55,40 @@ def critic_errors(steps: JudgedSteps) -> tuple[Errors, ...]:
 
 @dataclass(frozen=True)
 class ActionFit:
-    """How well the actor predicts logged actions. Nats per step, of the action in model units
-    (bounds at -1 and 1)."""
+    """How well the actor predicts logged actions, in nats per step, of actions in model units."""
 
     log_likelihood: float
     blind_log_likelihood: float
     """of one Gaussian over all training actions, blind to limit, state and past"""
     mean_absolute_error: tuple[float, ...]
     """of the expected action, per dimension, in raw units"""
-
-    @property
-    def gain(self) -> float:
-        """What the actor knows beyond the blind Gaussian."""
-        return self.log_likelihood - self.blind_log_likelihood
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return {**asdict(self), "gain": self.gain}
+    gain: float
+    """log_likelihood - blind_log_likelihood"""
 
 
 def action_fit(steps: JudgedSteps) -> ActionFit:
-    """Means over the steps."""
-    return ActionFit(
-        float(steps.log_likelihood.mean()),
-        float(steps.blind_log_likelihood.mean()),
-        tuple(steps.action_error.mean(0).tolist()),
-    )
+    own, blind = float(steps.log_likelihood.mean()), float(steps.blind_log_likelihood.mean())
+    return ActionFit(own, blind, tuple(steps.action_error.mean(0).tolist()), own - blind)
 
 
 @dataclass(frozen=True)
 class Support:
-    """What the training data shows of a limit."""
+    """The training trajectories within a limit."""
 
     num_within: int
-    """training trajectories within the limit"""
     share: float
     frontier: float
     """mean of the five best returns among them; NaN if there are none"""
 
 
 def support(training: RelabelledStore, limit: Limit) -> Support:
-    """Count the training trajectories within a limit."""
     within = (training.episode_cost <= np.array(limit.values)).all(-1)
     return Support(int(within.sum()), float(within.mean()), frontier(training, limit).best)
 
 
 @dataclass(frozen=True)
 class Near:
-    """The held-out trajectories whose cost lies nearest to a limit, prompted with that limit as
-    when acting."""
+    """The held-out trajectories of a cost nearest to a limit, prompted with it as when acting."""
 
     num_trajectories: int
     lowest_cost: tuple[float, ...]
@@ -118,39 +100,31 @@ class Near:
     """of the same actions when each trajectory is prompted with what it really cost"""
     critic: tuple[Errors, ...]
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return {**asdict(self), "action": self.action.plain()}
-
 
 def nearest(episode_cost: Doubles, limit: Limit, scale: Doubles) -> Indices:
-    """The tenth of the trajectories, at least five, that cost most nearly the limit: [N, C] -> [n].
-
-    Distance is that of the constraint that lies furthest off, in units of `scale` [C].
-    """
+    """The tenth of the trajectories, at least five, whose cost is nearest to the limit: [N, C] ->
+    [n]. Distance is that of the furthest constraint, in units of `scale` [C]."""
     distance = (np.abs(episode_cost - np.array(limit.values)) / scale).max(-1)
     num_near = max(FEW, round(NEAREST * len(distance)))
     return np.sort(np.argsort(distance, kind="stable")[:num_near])
 
 
-def near(episode_cost: Doubles, asked: JudgedSteps, hindsight: JudgedSteps) -> Near:
-    """Describe trajectories of these costs [n, C], read under the limit asked for and under their
-    own."""
+def near(episode_cost: Doubles, prompted: JudgedSteps, hindsight: JudgedSteps) -> Near:
+    """Describe trajectories of these costs [n, C], read under the limit and under their own."""
     return Near(
         num_trajectories=len(episode_cost),
         lowest_cost=tuple(episode_cost.min(0).tolist()),
         highest_cost=tuple(episode_cost.max(0).tolist()),
-        num_judged=len(asked.step),
-        action=action_fit(asked),
+        num_judged=len(prompted.step),
+        action=action_fit(prompted),
         hindsight_log_likelihood=float(hindsight.log_likelihood.mean()),
-        critic=critic_errors(asked),
+        critic=critic_errors(prompted),
     )
 
 
 @dataclass(frozen=True)
 class VerificationRecord:
-    """Whether the critic's word on the logged action (forecast <= remaining) agrees with what then
-    happened.
+    """Whether the critic's word on logged actions (forecast <= remaining) agrees with the outcome.
 
     The cost-to-go stays within what remains exactly if the whole trajectory stays within the limit.
     """
@@ -170,64 +144,46 @@ class VerificationRecord:
     """those of them at which the limit was not yet passed"""
     num_false_alarms: int
     """steps within, yet rejected"""
-
-    @property
-    def missed(self) -> float:
-        """Share of the steps over that were accepted; NaN if there are none."""
-        return _share(self.num_missed, self.num_over)
-
-    @property
-    def missed_before(self) -> float:
-        """The same among steps at which the limit was not yet passed."""
-        return _share(self.num_missed_before, self.num_over_before)
-
-    @property
-    def false_alarms(self) -> float:
-        """Share of the steps within that were rejected; NaN if there are none."""
-        return _share(self.num_false_alarms, self.num_within)
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        shares = {name: getattr(self, name) for name in ("missed", "missed_before", "false_alarms")}
-        return {**asdict(self), **shares}
+    missed: float
+    """num_missed / num_over; like the others NaN where there are none"""
+    missed_before: float
+    """num_missed_before / num_over_before"""
+    false_alarms: float
+    """num_false_alarms / num_within"""
 
 
 def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
-    """Hold the forecast of every step against what remained of the limit, and that against the
-    outcome."""
     budget = np.array(limit.values)
     spent = steps.episode_cost - steps.cost_to_go
     accepted = (steps.forecast <= budget - spent).all(-1)
     over = (steps.episode_cost > budget).any(-1)
     before = over & (spent <= budget).all(-1)
+    num_over, num_before, num_within = int(over.sum()), int(before.sum()), int((~over).sum())
+    missed, missed_before = int((over & accepted).sum()), int((before & accepted).sum())
+    false_alarms = int((~over & ~accepted).sum())
     return VerificationRecord(
         num_trajectories_over=len(np.unique(steps.trajectory[over])),
         num_trajectories_within=len(np.unique(steps.trajectory[~over])),
-        num_over=int(over.sum()),
-        num_over_before=int(before.sum()),
-        num_within=int((~over).sum()),
-        num_missed=int((over & accepted).sum()),
-        num_missed_before=int((before & accepted).sum()),
-        num_false_alarms=int((~over & ~accepted).sum()),
+        num_over=num_over,
+        num_over_before=num_before,
+        num_within=num_within,
+        num_missed=missed,
+        num_missed_before=missed_before,
+        num_false_alarms=false_alarms,
+        missed=_share(missed, num_over),
+        missed_before=_share(missed_before, num_before),
+        false_alarms=_share(false_alarms, num_within),
     )
 
 
 @dataclass(frozen=True)
-class LimitEvidence:
-    """All that the logs say about one limit."""
+class LimitFindings:
+    """All findings on one limit."""
 
     limit: Limit
     support: Support
     near: Near
     verification: VerificationRecord
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return {
-            **asdict(self),
-            "near": self.near.plain(),
-            "verification": self.verification.plain(),
-        }
 
 
 def _share(part: int, whole: int) -> float:
