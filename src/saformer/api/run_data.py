@@ -1,4 +1,4 @@
-"""The data that a run was trained on: found again, and split as it was."""
+"""The data that a run was trained on: opened again as it was then, and split as it was."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.totals import KeptTotals, Totals
 from saformer.envs.tasks import find_task, is_store, load_data
 from saformer.runs.export import read_facts, read_groups
-from saformer.runs.run import Run, find_run
+from saformer.runs.run import Run
 
 
 def data_of(
@@ -23,17 +23,10 @@ def data_of(
     data: str | Path | None = None,
     cost_discount: float | None = None,
 ) -> RelabelledStore:
-    """The data that a run was trained on, relabelled as it was, or with costs discounted
-    otherwise."""
-    spec, listener = run.spec, listener or Listener()
-    check_criteria(run)
-    store = as_trained(
-        run, open_data(str(data or spec.task), listener, steps=spec.data_steps, seed=spec.data_seed)
-    )
-    _check_fingerprint(run, store)
-    training = training_part(store, spec.held_out)
-    discount = spec.agent_config["cost_discount"] if cost_discount is None else cost_discount
-    return with_costs(training, spec.criteria, discount, listener)
+    """The training data of a run, relabelled as it was, or with costs discounted otherwise."""
+    listener = listener or Listener()
+    store = store_of(run, listener, data=data)
+    return training_data(run, store, listener, cost_discount=cost_discount)
 
 
 def totals_of(
@@ -43,59 +36,127 @@ def totals_of(
     data: str | Path | None = None,
     cost_discount: float | None = None,
 ) -> Totals:
-    """What the data of a run earned and cost: an export has it with it, for another run the data is
-    opened or made."""
-    spec, listener = run.spec, listener or Listener()
-    if (
-        not run.is_export
-        or data is not None
-        or cost_discount not in {None, spec.agent_config["cost_discount"]}
-    ):
+    """What the data of a run earned and cost: an export holds that, for a run the data is opened
+    or made."""
+    listener, own_discount = listener or Listener(), run.spec.agent_config["cost_discount"]
+    if not run.is_export or data is not None or cost_discount not in {None, own_discount}:
         return data_of(run, listener, data=data, cost_discount=cost_discount)
     check_criteria(run)
-    kept = read_groups(run, "totals")
-    listener.say(
-        f"data: what {len(kept['episode_return'])} trajectories earned and cost, as the export "
-        "keeps it"
-    )
+    totals = read_groups(run, "totals")
+    count = len(totals["episode_return"])
+    listener.say(f"data: what {count} trajectories earned and cost, as the export holds it")
     return KeptTotals(
-        environment=_kept_environment(run),
-        criteria=tuple(criterion(name, trusted=False) for name in spec.criteria),
-        cost_discount=spec.agent_config["cost_discount"],
-        episode_cost=kept["episode_cost"].numpy(),
-        episode_return=kept["episode_return"].numpy(),
+        environment=_environment_of_export(run),
+        criteria=tuple(criterion(name, trusted=False) for name in run.spec.criteria),
+        cost_discount=own_discount,
+        episode_cost=totals["episode_cost"].numpy(),
+        episode_return=totals["episode_return"].numpy(),
     )
+
+
+def store_of(
+    run: Run, listener: Listener, *, data: str | Path | None = None, exact: bool = False
+) -> TrajectoryStore:
+    """The whole store of a run as it was when the run was trained, if it has only grown since.
+
+    Where it is another, that is an error if it must be `exact`, else a warning.
+    """
+    check_criteria(run)
+    spec = run.spec
+    task = str(data or spec.task)
+    store = task_data(task, listener, steps=spec.data_steps, seed=spec.data_seed)
+    store = store.as_of(spec.data_fingerprint) or store
+    if store.fingerprint != spec.data_fingerprint:
+        other = (
+            f"the data of {spec.task} is not what {run.path} was trained on "
+            f"({store.fingerprint} against {spec.data_fingerprint})"
+        )
+        if exact:
+            raise ValueError(
+                f"{other}, so nobody knows what it never saw: say where that data is now with "
+                "data (--data), or train again"
+            )
+        warnings.warn(f"{other}: limits and frontier are of the present data", stacklevel=3)
+    return store
+
+
+def task_data(task: str, listener: Listener, *, steps: int | None, seed: int) -> TrajectoryStore:
+    """The data of a task, made on first use."""
+    return load_data(find_task(task), steps=steps, seed=seed, progress=listener.building)
+
+
+def training_data(
+    run: Run, store: TrajectoryStore, listener: Listener, *, cost_discount: float | None = None
+) -> RelabelledStore:
+    """The share of its store that a run learnt from, with its costs."""
+    spec = run.spec
+    discount = spec.agent_config["cost_discount"] if cost_discount is None else cost_discount
+    return with_costs(training_part(store, spec.held_out), spec.criteria, discount, listener)
+
+
+def held_out_data(run: Run, store: TrajectoryStore) -> RelabelledStore:
+    """The share of its store that a run never saw, with its costs."""
+    spec = run.spec
+    discount = spec.agent_config["cost_discount"]
+    return relabelled(store.split(spec.held_out)[1], spec.criteria, discount)
+
+
+def training_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
+    return store.split(held_out)[0] if held_out else store
+
+
+def with_costs(
+    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float, listener: Listener
+) -> RelabelledStore:
+    """The store with its costs; says how much of it there is."""
+    data = relabelled(store, criteria, cost_discount)
+    listener.say(f"data: {len(data.store)} trajectories, {data.store.num_steps} steps")
+    if data.num_left_out:
+        listener.say(
+            f"left out {data.num_left_out} unfinished trajectories: what they would have cost is "
+            "unknown"
+        )
+    return data
+
+
+def relabelled(
+    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0
+) -> RelabelledStore:
+    """The store's finished trajectories with costs by these criteria, or by those that the store
+    names."""
+    # a store may come from elsewhere: code that it names is never imported
+    names, trusted = (criteria, True) if criteria else (store.criteria, False)
+    known = [criterion(name, trusted=trusted) for name in names]
+    return relabel(store, known, cost_discount=cost_discount)
 
 
 def check_criteria(run: Run) -> None:
-    """An export may come from elsewhere: what it names is never imported as code."""
+    """An export may come from elsewhere: code that it names is never imported."""
     for name in run.spec.criteria if run.is_export else ():
         try:
             criterion(name, trusted=False)
         except ValueError as error:
             raise ValueError(
                 f"{run.path} cannot be judged by what it names, only loaded and acted with: "
-                f"{error}. The run that it "
-                "was made from can be judged"
+                f"{error}. The run that it was made from can be judged"
             ) from None
 
 
-def _kept_environment(run: Run) -> EnvironmentSpec:
+def has_environment(run: Run, *, data: str | Path | None = None) -> bool:
+    """Whether the data of a run came from a simulator that a policy can be rolled out in."""
+    if run.is_export and data is None:
+        return _environment_of_export(run).identifier is not None
+    store = find_task(str(data or run.spec.task)).store
+    return store is None or store.environment.identifier is not None
+
+
+def _environment_of_export(run: Run) -> EnvironmentSpec:
     try:
         return EnvironmentSpec.from_plain(read_facts(run)["environment"])
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{run.export_path} is damaged ({error!r}); copy the export again"
         ) from None
-
-
-def has_environment(path: str | Path, *, data: str | Path | None = None) -> bool:
-    """Whether the data of a run came from a simulator that a policy can be rolled out in."""
-    run = find_run(path)
-    if run.is_export and data is None:
-        return _kept_environment(run).identifier is not None
-    store = find_task(str(data or run.spec.task)).store
-    return store is None or store.environment.identifier is not None
 
 
 def run_of_store(path: str | Path, *, runs: str | Path = "runs") -> Path:
@@ -120,66 +181,6 @@ def _was_trained_on(run: Run, path: str) -> bool:
         return False
 
 
-def relabelled(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0
-) -> RelabelledStore:
-    """The store's finished trajectories with costs by these criteria, or by those that the store
-    names."""
-    if criteria:
-        return relabel(store, [criterion(name) for name in criteria], cost_discount=cost_discount)
-    # a store may come from elsewhere: what it names is never imported as code
-    return relabel(
-        store,
-        [criterion(name, trusted=False) for name in store.criteria],
-        cost_discount=cost_discount,
-    )
-
-
-def open_data(task: str, listener: Listener, *, steps: int | None, seed: int) -> TrajectoryStore:
-    """The data of a task, made on first use."""
-    return load_data(find_task(task), steps=steps, seed=seed, progress=listener.building)
-
-
 def locator(task: str) -> str:
-    """How a run finds its data again, from whatever folder."""
+    """The task by a name that leads to its data from any folder."""
     return str(Path(task).resolve()) if is_store(task) else task
-
-
-def with_costs(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float, listener: Listener
-) -> RelabelledStore:
-    """The store with its costs; says how much of it there is."""
-    data = relabelled(store, criteria, cost_discount)
-    listener.say(f"data: {len(data.store)} trajectories, {data.store.num_steps} steps")
-    if data.num_left_out:
-        listener.say(
-            f"left out {data.num_left_out} unfinished trajectories: what they would have cost is "
-            "unknown"
-        )
-    return data
-
-
-def training_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
-    """What is learnt from when this share is held out."""
-    return store.split(held_out)[0] if held_out else store
-
-
-def held_out_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
-    """What is not."""
-    return store.split(held_out)[1]
-
-
-def as_trained(run: Run, store: TrajectoryStore) -> TrajectoryStore:
-    """What the store held when the run was trained, if it has only grown since: else what was held
-    out would change."""
-    return store.as_of(run.spec.data_fingerprint) or store
-
-
-def _check_fingerprint(run: Run, store: TrajectoryStore) -> None:
-    if store.fingerprint != run.spec.data_fingerprint:
-        warnings.warn(
-            f"the data of {run.spec.task} is not what {run.path} was trained on "
-            f"({store.fingerprint} against "
-            f"{run.spec.data_fingerprint}): limits and frontier are those of the present data",
-            stacklevel=3,
-        )

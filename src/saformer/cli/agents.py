@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from saformer.agents.registry import KINDS
+from saformer.cli.command import Command
 
 
-@dataclass(frozen=True)
-class AgentsCommand:
+@dataclass(frozen=True, kw_only=True)
+class AgentsCommand(Command):
     """List the methods that can be trained: `saformer train TASK --agent NAME`.
 
-    Those that are trained for one limit need --limit with it; the others are told their limit when
-    they act. `saformer train --agent NAME --help` shows what can be set, `docs/agents` says what
-    each is.
+    Those that are trained for one limit need --limit with it; the others hear their limit when they
+    act. `saformer train --agent NAME --help` shows what can be set, `docs/agents` says what each
+    is.
     """
 
-
-def main(arguments: Sequence[str], console: Console) -> int:
-    """One line for each."""
-    tyro.cli(AgentsCommand, args=list(arguments), prog="saformer agents")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("agent", "needs --limit", "what it is"):
-        table.add_column(heading, overflow="fold")
-    for name, kind in KINDS.items():
-        table.add_row(name, "yes" if kind.has_one_limit else "no", kind.description)
-    Console(highlight=False).print(table)
-    return 0
+    def run(self, console: Console) -> int:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("agent", "needs --limit", "what it is"):
+            table.add_column(heading, overflow="fold")
+        for name, kind in KINDS.items():
+            table.add_row(name, "yes" if kind.has_one_limit else "no", kind.description)
+        Console(highlight=False).print(table)
+        return 0

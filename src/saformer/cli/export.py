@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,13 +9,14 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from saformer.api import export
-from saformer.cli.evaluate import run_of
+from saformer.cli.command import Command
+from saformer.cli.judge import run_path
 from saformer.cli.progress import listening
+from saformer.trained import load
 
 
-@dataclass(frozen=True)
-class ExportCommand:
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(Command):
     """Write what a run has learnt to a small folder, to act and be judged where its data is not.
 
     `saformer.load(OUT)`, `saformer evaluate OUT` and `saformer sweep OUT` read it. It holds the
@@ -25,35 +25,21 @@ class ExportCommand:
     is calibrated as the run is; rounded, it must be calibrated again (`saformer calibrate OUT`).
     """
 
-    run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
+    path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
     """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
     trained on it."""
     out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]]
     """A new folder."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """What matrices are kept in. bfloat16: half the size, three digits; float32: as they were
+    """Precision of matrices. bfloat16: half the size, three digits; float32: as they were
     trained."""
     command: str | None = None
-    """The command that trained the run, to be kept with it."""
+    """The command that trained the run, for the record."""
     data: str | None = None
     """Where the run's store is now, if it was moved."""
 
-
-def parse(arguments: Sequence[str]) -> ExportCommand:
-    """Parse flags."""
-    return tyro.cli(ExportCommand, args=list(arguments), prog="saformer export")
-
-
-def main(arguments: Sequence[str], console: Console) -> int:
-    """Export, and say where to and how large it is."""
-    command = parse(arguments)
-    with listening(console) as listener:
-        export(
-            run_of(command.run),
-            command.out,
-            dtype=command.dtype,
-            command=command.command,
-            data=command.data,
-            listener=listener,
-        )
-    return 0
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            trained = load(run_path(self.path), listener=listener, device="cpu", data=self.data)
+            trained.export(self.out, dtype=self.dtype, command=self.command)
+        return 0

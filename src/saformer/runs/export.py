@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from saformer.runs.checkpoint import UNFINISHED, Checkpoint, load_checkpoint, save_checkpoint
-from saformer.runs.run import Run
+from saformer.runs.run import FORMAT, Run, check_format
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """What matrices can be kept in."""
@@ -71,9 +71,9 @@ def write_export(
     shutil.copymode(
         made.spec_path, made.weights_path
     )  # safetensors would keep others from reading it
-    described = {made.export_path.name: {**facts, "sha256": _digest(made.weights_path)}}
-    for name, found in {**described, **(findings or {})}.items():
-        made.write_json(name, found)
+    described = {"format": FORMAT, **facts, "sha256": _digest(made.weights_path)}
+    for name, content in {made.export_path.name: described, **(findings or {})}.items():
+        made.write_json(name, content)
     os.rename(unfinished, path)
     return Run(path)
 
@@ -94,9 +94,8 @@ def read_model(run: Run) -> dict[str, Tensor]:
     )
 
 
-def read_groups(run: Run, group: str, *, optional: bool = False) -> dict[str, Tensor]:
-    """One group of an export's tensors, checked to be what was exported; an optional one may be
-    empty."""
+def read_groups(run: Run, group: str) -> dict[str, Tensor]:
+    """One group of an export's tensors, checked to be what was exported."""
     _check_is_there(run.weights_path)
     found = load_checkpoint(run.weights_path, groups=(group,))
     if (
@@ -108,7 +107,7 @@ def read_groups(run: Run, group: str, *, optional: bool = False) -> dict[str, Te
             f"{run.spec_path.name}: "
             "something was damaged or exchanged; copy the whole folder again"
         )
-    return found.groups.get(group, {}) if optional else found.groups[group]
+    return found.groups[group]
 
 
 def read_facts(run: Run) -> dict[str, Any]:
@@ -124,6 +123,7 @@ def read_facts(run: Run) -> dict[str, Any]:
             f"{run.export_path} is damaged: it has no {', '.join(sorted(missing))}; copy the "
             "export again"
         )
+    check_format(run.export_path, facts)
     return facts
 
 

@@ -62,7 +62,8 @@ class RunSpec:
     def from_plain(cls, values: dict[str, Any]) -> RunSpec:
         """The spec that `plain` described."""
         dimensions = Dimensions(**values["dimensions"])
-        return cls(**{**values, "dimensions": dimensions, "criteria": tuple(values["criteria"])})
+        changed = {"dimensions": dimensions, "criteria": tuple(values["criteria"])}
+        return cls(**{name: value for name, value in values.items() if name != "format"} | changed)
 
     def differences(self, other: RunSpec) -> list[str]:
         """What the other does differently, for a person to read."""

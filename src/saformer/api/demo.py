@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from saformer.api.listener import Listener
-from saformer.api.runs import evaluate
-from saformer.api.training import train
+from saformer.api.train import train
 from saformer.runs.run import Run
 from saformer.training.presets import PRESETS
 
@@ -35,13 +34,10 @@ def demo(
     listener = listener or Listener()
     preset, data_steps, episodes = PRESETS["small"](), None, 20
     if scale == "smoke":
-        brief = replace(
-            preset.fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15
-        )
-        preset, data_steps, episodes = replace(preset, fit=brief), 6_000, 2
-    out = Path(out)
-    run_path = out / f"run-{scale}-seed{seed}"
-    run = train(
+        fit = replace(preset.fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15)
+        preset, data_steps, episodes = replace(preset, fit=fit), 6_000, 2
+    run_path = demo_run(out, scale, seed)
+    trained = train(
         DEMO_TASK,
         preset=preset,
         seed=seed,
@@ -51,9 +47,12 @@ def demo(
         device=device,
         listener=listener,
     )
-    evaluate(
-        run.path, limits=DEMO_LIMITS, episodes=episodes, seed=seed, device=device, listener=listener
-    )
-    page = write_report(run, out / "report.html", command=" ".join(["saformer", *sys.argv[1:]]))
+    trained.evaluate(DEMO_LIMITS, episodes=episodes, seed=seed)
+    command = " ".join(["saformer", *sys.argv[1:]])
+    page = write_report(trained.run, Path(out) / "report.html", command=command)
     listener.say(f"report written to {page}")
     return page
+
+
+def demo_run(out: str | Path, scale: str, seed: int) -> Path:
+    return Path(out) / f"run-{scale}-seed{seed}"

@@ -1,0 +1,278 @@
+"""Fine-tune a run to limits that its data never showed."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from saformer.agents.finetuned import FineTunedAgent
+from saformer.agents.registry import from_plain
+from saformer.agents.saformer import SaFormerAgent
+from saformer.api.listener import Listener
+from saformer.api.run_data import store_of, training_data
+from saformer.data.growing import GrowingSampler, Room
+from saformer.data.limits import Limit, parse_limit
+from saformer.data.relabel import RelabelledStore
+from saformer.data.store import TrajectoryStore
+from saformer.runs.checkpoint import Checkpoint
+from saformer.runs.lock import alone_in
+from saformer.runs.run import Run
+from saformer.runs.spec import RunSpec
+from saformer.training.config import FitConfig
+from saformer.training.finetune_config import FinetuneConfig
+
+if TYPE_CHECKING:  # exploration needs Gymnasium; training does not
+    from saformer.trained import Trained
+    from saformer.training.experience import ExploredEpisode
+    from saformer.training.finetune_events import FinetuneObserver, Outcome
+    from saformer.training.judging import Judged
+
+LEARNING_RATE_SHARE = 1 / 3
+"""Of the original run's peak."""
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """A fine-tuned run, and how that ended."""
+
+    run: Run
+    outcome: Outcome | None
+    """None if the run had finished before"""
+
+
+@dataclass(frozen=True)
+class FinetunePlan:
+    """A run to fine-tune, to which limits and how; whatever would keep it from exploring is
+    refused when the data is opened."""
+
+    trained: Trained
+    limit_names: Sequence[str | float]
+    config: FinetuneConfig
+    options: Any
+    """how it is judged"""
+    seed: int
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        return self.trained.run.load()
+
+    @cached_property
+    def store(self) -> TrajectoryStore:
+        trained = self.trained
+        return store_of(trained.run, trained.listener, data=trained.context.data, exact=True)
+
+    @cached_property
+    def original(self) -> RelabelledStore:
+        """The data that the run was trained on."""
+        from saformer.envs.costed import try_out
+        from saformer.training.experience import check_criteria
+
+        run, environment = self.trained.run, self.store.environment
+        if environment.identifier is None:
+            raise ValueError(f"the data of {run.path} has no environment to roll out in")
+        data = training_data(run, self.store, self.trained.listener)
+        check_criteria(data, self.store)
+        try_out(environment, data.criteria)
+        return data
+
+    @cached_property
+    def limits(self) -> list[Limit]:
+        if not self.limit_names:
+            raise ValueError(
+                "name at least one limit to fine-tune to, as a cost (3700) or a percentile of the "
+                "data (p10)"
+            )
+        limits = [parse_quietly(name, self.original) for name in self.limit_names]
+        values = [limit.values for limit in limits]
+        twice = sorted({limit.name for limit in limits if values.count(limit.values) > 1})
+        if twice:
+            raise ValueError(
+                f"limit {', '.join(twice)} was named more than once, by name or value; name each "
+                "once"
+            )
+        return limits
+
+    @cached_property
+    def fit_config(self) -> FitConfig:
+        """As the run was trained, at a lower rate, for as long as the allowance lasts."""
+        trained_with, config = from_plain(FitConfig, self.trained.run.spec.fit_config), self.config
+        return replace(
+            trained_with,
+            updates=config.num_rounds * config.updates,
+            learning_rate=config.learning_rate or LEARNING_RATE_SHARE * trained_with.learning_rate,
+            warmup_updates=config.warmup_updates,
+            evaluate_every=0,
+        )
+
+    def spec(self, store: Path) -> RunSpec:
+        """The new run's, whose data is the store at this path."""
+        source = self.trained.run
+        checkpoint = hashlib.sha256(source.checkpoint_path.read_bytes()).hexdigest()[:16]
+        origin = {
+            "run": str(source.path.resolve()),
+            "spec": source.spec.digest,
+            "update": self.checkpoint.facts["update"],
+            "checkpoint": checkpoint,
+        }
+        rule = self.trained.kind.rule_of(self.options)
+        settings = {
+            "limits": {limit.name: limit.values for limit in self.limits},
+            **asdict(self.config),
+            "execution": {"rule": rule, **asdict(self.options)},
+        }
+        return replace(
+            source.spec,
+            task=str(store),
+            data_steps=None,
+            seed=self.seed,
+            fit_config=asdict(self.fit_config),
+            finetuning={"from": origin, **settings},
+        )
+
+
+def plan_finetuning(
+    trained: Trained,
+    limits: Sequence[str | float],
+    config: FinetuneConfig,
+    options: Any,
+    *,
+    ceiling: str | float | None,
+    seed: int,
+) -> FinetunePlan:
+    """Check what needs no data, then the ceiling."""
+    from saformer.envs.stepping import pick_workers
+
+    # says what is wrong before anything is written
+    pick_workers(trained.context.workers, num_lanes=config.lanes, num_steps=0)
+    if not trained.kind.verifies:
+        agent = trained.run.spec.agent
+        raise ValueError(f"only saformer can be fine-tuned to a limit; {trained.path} is {agent}")
+    plan = FinetunePlan(trained, limits, config, options, seed)
+    if ceiling is None:
+        return plan
+    bound = parse_quietly(ceiling, plan.original).values
+    return replace(plan, config=replace(config, ceiling=bound))
+
+
+def run_finetuning(plan: FinetunePlan, out: str | Path | None, *, resume: bool) -> FineTuned:
+    """Algorithm 3 in a folder of its own, with a store of its own."""
+    trained, listener = plan.trained, plan.trained.listener
+    source = trained.run
+    name = f"{source.path.resolve().name}-finetuned-seed{plan.seed}"
+    path = Path(out) if out else Path("runs") / name
+    store = path.resolve() / source.spec.task_name.replace("/", "-").replace(":", "-")
+    run = Run.open_or_create(path, plan.spec(store), resume=resume)
+    if run.is_done:
+        listener.say(f"{run.path} has already finished; nothing to do")
+        return FineTuned(run, None)
+    with alone_in(run.path):
+        if not store.exists():
+            origin = {"finetuned_from": str(source.path.resolve()), **plan.store.provenance}
+            replace(plan.store, provenance=origin).save(store)
+        outcome = _explore(plan, run, store)
+    ended = "every limit holds" if outcome.held else "the allowance is spent"
+    listener.say(
+        f"{ended}: {outcome.num_episodes} new trajectories ({outcome.broke_ceiling:.0%} broke the "
+        f"ceiling), {outcome.num_evaluation_episodes} episodes of evaluation; the run in "
+        f"{run.path} has the weights of its best evaluation, after {outcome.kept_after} episodes"
+    )
+    return FineTuned(run, outcome)
+
+
+def _explore(plan: FinetunePlan, run: Run, store: Path) -> Outcome:
+    from saformer.training.experience import Experience
+    from saformer.training.finetune import finetune as run_algorithm_3
+
+    trained, config = plan.trained, plan.config
+    agent = cast(SaFormerAgent, trained.agent)
+    sampler = GrowingSampler(
+        plan.original,
+        window=agent.config.window,
+        room=Room(config.episodes, config.episodes * (plan.store.environment.horizon + 1)),
+        share=config.new_share,
+        device=trained.device,
+    )
+    _say_beginning(plan, run)
+    return run_algorithm_3(
+        FineTunedAgent(agent, config.entropy),
+        Experience(run, plan.original, TrajectoryStore.open(store), sampler),
+        plan.limits,
+        config,
+        plan.fit_config,
+        seed=plan.seed,
+        run=run,
+        learnt=plan.checkpoint,
+        options=plan.options,
+        observer=_observer(run, trained.listener),
+        workers=trained.context.workers,
+    )
+
+
+def parse_quietly(limit: str | float, data: RelabelledStore) -> Limit:
+    """A limit that may lie outside the data: that is what fine-tuning is for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="limit .* lies outside the data")
+        return parse_limit(limit if isinstance(limit, str) else f"{limit:g}", data)
+
+
+def _observer(run: Run, listener: Listener) -> FinetuneObserver:
+    from saformer.training.finetune_events import FinetuneObserver
+
+    return FinetuneObserver(
+        episode=lambda row, allowance: listener.say(episode_line(row, allowance)),
+        progress=listener.training,
+        judged=lambda num_episodes, verdicts: listener.say(judged_line(num_episodes, verdicts)),
+        row=lambda row: listener.row(run.path, row),
+    )
+
+
+def episode_line(row: ExploredEpisode, allowance: int) -> str:
+    """One explored episode, for a person who watches."""
+    within = "within" if row.within else "above"
+    broke = ", ended at the ceiling" if row.broke_ceiling else ""
+    return (
+        f"episode {row.number + 1} of {allowance}: limit {_joined(row.limit)}, asked for "
+        f"{_joined(row.prompt)}, cost {_joined(row.cost)} ({within}), return "
+        f"{row.episode_return:.5g}, {row.num_steps} steps{broke}"
+    )
+
+
+def judged_line(num_episodes: int, verdicts: Judged) -> str:
+    """An evaluation of all limits, for a person who watches."""
+    marks = ["" if v["holds"] else "?" if v["met"] else "!" for v in verdicts.values()]
+    parts = [
+        f"{_joined(verdict['limit'])}: {_joined(verdict['cost'])}{mark}"
+        for verdict, mark in zip(verdicts.values(), marks, strict=True)
+    ]
+    held = f"{marks.count('')} of {len(verdicts)} limits hold"
+    return f"after {num_episodes} episodes {held}; limit: cost  {'  '.join(parts)}"
+
+
+def _joined(values: Sequence[float]) -> str:
+    return ",".join(f"{value:.5g}" for value in values)
+
+
+def _say_beginning(plan: FinetunePlan, run: Run) -> None:
+    lowest = _joined(np.min(plan.original.episode_cost, axis=0).tolist())
+    limits = ", ".join(_joined(limit.values) for limit in plan.limits)
+    say, ceiling = plan.trained.listener.say, plan.config.ceiling
+    say(
+        f"fine-tuning {plan.trained.path} to {limits}; its data begins at {lowest}. The new run "
+        f"is in {run.path}; cost! overruns the limit, cost? is within it but not surely"
+    )
+    if ceiling is None:
+        return
+    below = [limit.name for limit in plan.limits if np.less(ceiling, limit.values).any()]
+    if below:
+        say(
+            f"the ceiling {_joined(ceiling)} lies below the limit {', '.join(below)}: episodes "
+            "that would keep it are ended and not learnt from; raise the ceiling unless that is "
+            "what you want"
+        )

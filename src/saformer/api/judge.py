@@ -1,0 +1,223 @@
+"""Judge a trained agent: under which limits, against which frontier, with and without a shield."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from saformer.api.listener import Listener
+from saformer.api.run_data import held_out_data, store_of, training_data
+from saformer.core.policy import Policy
+from saformer.data.canonical import canonical
+from saformer.data.limits import Limit, frontier, parse_limit
+from saformer.data.totals import Totals
+from saformer.evaluation.offline import OfflineEvaluation
+from saformer.evaluation.offline import evaluate_offline as judge_offline
+from saformer.runs.spec import RunSpec
+from saformer.shield import Shield, Unlimited
+
+if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
+    from saformer.evaluation.calibration import Calibration
+    from saformer.evaluation.evaluate import Evaluation
+    from saformer.trained import Trained
+
+DEFAULT_LIMITS = ("p10", "p20", "p30", "p50")
+PLAIN, SHIELDED, REFERENCE = "the policy", "the policy + shield", "limit-blind mean action + shield"
+MAX_SHOWN_TRAJECTORIES = 500
+
+
+@dataclass(frozen=True)
+class JudgeSettings:
+    """Under which limits a policy is rolled out, and how it acts."""
+
+    limits: Sequence[str] = ()
+    """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate
+    constraints (p20,350); by default p10 p20 p30 p50, or the one limit that the run was trained
+    for."""
+    episodes: int = 20
+    """Episodes under each limit."""
+    rule: str | None = None
+    """How SaFormer decides: reserve (its default), paper (Algorithm 1) or no_critic."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Changes of the agent's or the rule's options, by their names."""
+    seed: int = 0
+    """Decides initial states and proposals."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ValueError(f"at least one episode is needed, got {self.episodes}")
+
+
+@dataclass(frozen=True)
+class EvaluateSettings(JudgeSettings):
+    """How `evaluate` judges."""
+
+    rate: float | None = None
+    """Withhold as much of each limit as `calibrate` showed to be needed for this violation rate
+    (0.05)."""
+    shield: bool = False
+    """Make actions cheaper where they would pass the limit: then no episode does, whatever was
+    learnt. For costs of the action alone, such as torque."""
+    both: bool = False
+    """Judge the policy with and without the shield, side by side."""
+    reference: bool = False
+    """Also show the agent's mean action, prompted with the largest cost of the data, with the
+    shield."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rate is not None and (self.shield or self.both or self.reference):
+            raise ValueError(
+                "a shield lets no episode pass its limit, at any rate: leave either rate or the "
+                "shield out"
+            )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How a policy did, how it acted, and the data that it is held against."""
+
+    evaluation: Evaluation
+    acting: dict[str, Any]
+    """its rule and options"""
+    data: Totals
+
+
+def judge_rollouts(
+    trained: Trained, settings: EvaluateSettings, calibration: Calibration | None = None
+) -> Judged:
+    """Roll out under each limit, all in one batch; nothing is written."""
+    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+
+    totals, limits = trained.rollout_totals, trained.parse_limits(settings.limits)
+    margins = None
+    if calibration is not None:
+        margins = [calibration.margin_for(limit) for limit in limits]
+    frontiers = [frontier_of(trained.run.spec, totals, limit) for limit in limits]
+    first, *others = [
+        evaluate_policy(
+            policy,
+            totals,
+            limits,
+            name=name,
+            episodes=settings.episodes,
+            seed=settings.seed,
+            frontiers=frontiers,
+            margins=margins,
+            progress=trained.listener.evaluating,
+            workers=trained.context.workers,
+        )
+        for name, policy in _policies(trained, settings).items()
+    ]
+    rate = None if calibration is None else calibration.rate
+    evaluation = replace(first, beside=tuple(others), rate=rate)
+    is_shielded = settings.shield or settings.both
+    return Judged(evaluation, trained.acting(settings, shielded=is_shielded), totals)
+
+
+def _policies(trained: Trained, settings: EvaluateSettings) -> dict[str, Policy]:
+    """By name: first the policy in question, then those to compare it with."""
+    agent, data, acting = trained.agent, trained.totals, (settings.rule, settings.options)
+    policies: dict[str, Policy] = {}
+    if settings.shield or settings.both:
+        within = agent.policy(trained.options(*acting, shielded=True))
+        policies[SHIELDED] = shielded(within, data)
+    if settings.both or not settings.shield:
+        policies[PLAIN] = agent.policy(trained.options(*acting))
+    if settings.reference:  # the mean action, prompted with the largest cost of the data
+        mean = agent.policy(agent.mean_options())
+        blind = Unlimited(mean, data.episode_cost.max(0).tolist())
+        policies[REFERENCE] = shielded(blind, data)
+    return policies
+
+
+def shielded(policy: Policy, data: Totals) -> Shield:
+    """The policy within what this data's costs, bounds and horizon allow."""
+    environment = data.environment
+    return Shield(
+        policy,
+        data.criteria,
+        action_low=environment.action_low,
+        action_high=environment.action_high,
+        cost_discount=data.cost_discount,
+        horizon=environment.horizon,
+    )
+
+
+def judge_held_out(trained: Trained, limits: Sequence[str]) -> OfflineEvaluation:
+    """Judge critic and actor on the trajectories that training never saw."""
+    run, listener, spec = trained.run, trained.listener, trained.run.spec
+    if not spec.held_out:
+        raise ValueError(
+            f"{run.path} held no trajectories out: train with held_out=0.1 (--held-out 0.1) to "
+            "judge offline"
+        )
+    if not trained.kind.verifies:
+        raise ValueError(
+            "without a rollout only saformer can be judged, by its critic and its actor; "
+            f"{run.path} is {spec.agent}"
+        )
+    store = store_of(run, listener, data=trained.context.data, exact=True)
+    training = training_data(run, store, listener)
+    return judge_offline(
+        trained.agent.model,  # type: ignore[arg-type]
+        training,
+        held_out_data(run, store),
+        limits_of(spec, training, limits),
+        window=trained.agent.config.window,
+        progress=listener.evaluating,
+    )
+
+
+def limits_of(
+    spec: RunSpec,
+    data: Totals,
+    names: Sequence[str] = (),
+    *,
+    usual: Sequence[str] = DEFAULT_LIMITS,
+) -> list[Limit]:
+    """The limits of these names, else those that the run was made for, else the usual ones."""
+    if not names and spec.limit is not None:
+        return [Limit(spec.limit, tuple(spec.agent_config["limit"]))]
+    known = {
+        name: Limit(name, tuple(values))
+        for name, values in (spec.finetuning or {}).get("limits", {}).items()
+    }
+    return [known.get(name) or parse_limit(name, data) for name in names or known or usual]
+
+
+def remark_on_limits(spec: RunSpec, limits: Sequence[Limit], listener: Listener) -> None:
+    """Say so where a run is judged under another limit than the one that it was trained for."""
+    if spec.limit is None:
+        return
+    trained = tuple(spec.agent_config["limit"])
+    others = [limit for limit in limits if limit.values != trained]
+    if others:
+        names = ", ".join(f"{limit.name} = {_numbers(limit.values)}" for limit in others)
+        listener.say(
+            f"{spec.agent} was trained for the limit {spec.limit} = {_numbers(trained)} and "
+            f"keeps to that, whatever it is judged under: {names}"
+        )
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)
+
+
+def frontier_of(spec: RunSpec, data: Totals, limit: Limit) -> Any:
+    """The frontier of the canonical build, where there is one; else of this data."""
+    build = canonical(spec.task)
+    if build is None or spec.criteria != ("torque",) or data.cost_discount != 1:
+        return frontier(data, limit)
+    return build.frontier.at(limit.values[0])
+
+
+def shown_trajectories(data: Totals) -> dict[str, Any]:
+    """Return and cost of some stored trajectories, to draw the policy's episodes among them."""
+    shown = slice(None, None, -(-len(data.episode_return) // MAX_SHOWN_TRAJECTORIES))
+    return {
+        "return": data.episode_return[shown].round(2).tolist(),
+        "cost": data.episode_cost[shown].round(2).tolist(),
+        "criteria": [c.name for c in data.criteria],
+    }
