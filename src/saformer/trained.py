@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -37,7 +38,7 @@ from saformer.evaluation.calibration import Calibration
 from saformer.evaluation.offline import OfflineEvaluation
 from saformer.runs.export import copy_description, read_model
 from saformer.runs.pretrained import PREFIX, is_pretrained
-from saformer.runs.run import Run, find_run
+from saformer.runs.run import FORMAT, Run, find_run
 from saformer.training.finetune_config import FinetuneConfig
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
@@ -109,8 +110,21 @@ class Trained:
 
     @cached_property
     def agent(self) -> Agent:
-        spec = self.run.spec
-        agent = restore_agent(spec.agent, spec.dimensions, spec.agent_config, read_model(self.run))
+        run, spec, is_old = self.run, self.run.spec, self.run.format < FORMAT
+        weights = read_model(run)
+        try:
+            agent = restore_agent(
+                spec.agent, spec.dimensions, spec.agent_config, weights, strict=not is_old
+            )
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"the weights in {run.path} do not fit this version's {spec.agent}"
+                f"{', as it was made by an older one' if is_old else ''}: train again ({error})"
+            ) from None
+        rule = self.kind.rule_of(agent.options())
+        if rule != next(iter(self.kind.rules)):
+            made = "was made by an older version" if is_old else "has not been trained to its end"
+            warnings.warn(f"{run.path} {made}: it acts by the rule {rule!r}", stacklevel=2)
         agent.model.to(self.device)
         return agent
 
@@ -169,10 +183,17 @@ class Trained:
         self.listener.say(f"{what} written to {paths[-1]}")
 
     def options(
-        self, rule: str | None = None, changes: Mapping[str, Any] | None = None, **how: Any
+        self,
+        rule: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        shielded: bool = False,
     ) -> Any:
         """How the policy acts: by its usual rule or this one, with these changes."""
-        return changed_options(self.agent.options(rule, **how), changes or {})
+        options = self.agent.options(shielded=shielded)
+        if rule not in {None, self.kind.rule_of(options)}:
+            options = self.kind.options_of(self.agent.config, rule)
+        return changed_options(options, changes or {})
 
     def acting(self, settings: JudgeSettings, *, shielded: bool = False) -> dict[str, Any]:
         """Rule and options by these settings, as files hold them."""

@@ -12,7 +12,7 @@ from saformer.agents.cpq import CPQConfig
 from saformer.agents.dt import DTConfig, DTOptions
 from saformer.agents.markov import MarkovOptions
 from saformer.agents.saformer import SaFormerConfig
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import PaperOptions
 from saformer.core.transformer import TrunkConfig
 
 
@@ -54,7 +54,7 @@ INNER = frozenset({"sequence.embedding", "sequence.trunk"})
 CASES = {
     "saformer": Case(
         lambda dropout, _: SaFormerConfig(window=4, candidates=8, trunk=_trunk(dropout)),
-        ExecutionOptions(candidates=1),
+        PaperOptions(candidates=1),
         {
             "actor/cost_to_go": ACTOR,
             "actor/return_to_go": ACTOR,

@@ -21,29 +21,26 @@ from torch import Tensor
 
 from saformer.agents.agent import Agent
 from saformer.agents.registry import create_agent
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.proposals import ProposalOptions
+from saformer.core.rules import NoCriticOptions, PaperOptions
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
+from saformer.rules.reserve import ReserveOptions
 from saformer.training.config import FitConfig
-from saformer.training.reserve import fit_reserve
 from saformer.training.trainer import Member, PackTrainer
 from tests.contracts.cases import CASES
 
 FILE = Path(__file__).parent / "unmoved.json"
 UPDATES = 200
 RULES = {
-    "paper, mean": ExecutionOptions(verification="paper", fallback="mean"),
-    "paper, least cost": ExecutionOptions(verification="paper", fallback="least_cost"),
-    "paper, likely": ExecutionOptions(
-        verification="paper", fallback="likely", past_return="highest"
-    ),
-    "none": ExecutionOptions(verification="off", past_return="expected"),
-    "none, two points": ExecutionOptions(verification="off", action_noise="two_point"),
-    "reserve": ExecutionOptions(verification="reserve"),
-    "reserve, two points": ExecutionOptions(
-        verification="reserve", action_noise="two_point", margin=0.1, spread=4.0
-    ),
-    "told": ExecutionOptions(verification="told", candidates=1),
+    "paper, mean": PaperOptions(fallback="mean"),
+    "paper, least cost": PaperOptions(fallback="least_cost"),
+    "paper, likely": PaperOptions(fallback="likely", past_return="highest"),
+    "none": NoCriticOptions(past_return="expected"),
+    "none, two points": NoCriticOptions(action_noise="two_point"),
+    "reserve": ReserveOptions(),
+    "reserve, two points": ReserveOptions(action_noise="two_point", holdback=0.1, spread=4.0),
+    "told": ReserveOptions(enforce=False, candidates=1),
 }
 
 
@@ -73,13 +70,12 @@ def _agent(name: str, data: RelabelledStore) -> dict[str, Any]:
     }
     if name != "saformer":
         return {**found, "decisions": digests(decisions(agent, None))}
-    agent.model.eval()
-    agent.reserve = fit_reserve(agent.model, data, window=agent.config.window)
+    agent.finish(data)
     by_rule = {rule: digests(decisions(agent, _eight(options))) for rule, options in RULES.items()}
     return {**found, "reserve": digests(agent.reserve.state_dict().values()), "decisions": by_rule}
 
 
-def _eight(options: ExecutionOptions) -> ExecutionOptions:
+def _eight(options: ProposalOptions) -> ProposalOptions:
     return replace(options, candidates=min(options.candidates, 8))
 
 

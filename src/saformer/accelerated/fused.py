@@ -33,7 +33,7 @@ DRAW_RETURNS = {"R": 128, "num_warps": 4}
 
 @dataclass(frozen=True)
 class FusedMemory:
-    """What a fused trunk keeps of a prefix, as `core.transformer.Memory` does."""
+    """What a fused trunk keeps of a prefix, as `core.transformer.KVCache` does."""
 
     projected: tuple[Tensor, ...]
     """per layer [L, P, 3 * E]: queries, keys and values"""
@@ -111,8 +111,8 @@ class FusedTrunk(nn.Module):
         self.norm, self.heads = plain.norm, plain.config.heads
         self.blocks = plain.blocks
 
-    def read(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, FusedMemory]:
-        """As `Trunk.read`: [L, P, E], [L, P] -> the last output [L, E] and the memory of all."""
+    def prefill(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, FusedMemory]:
+        """As `Trunk.prefill`: [L, P, E], [L, P] -> the last output [L, E] and the memory of all."""
         lanes, length, _ = tokens.shape
         hidden = torch.zeros(valid.shape, device=valid.device).masked_fill_(~valid, -torch.inf)
         everybody = torch.arange(lanes, device=valid.device)
@@ -174,7 +174,7 @@ class FusedTrunk(nn.Module):
 def draw_returns(
     expected: Gaussian, noise: Tensor, normalizer: Normalizer
 ) -> tuple[Tensor, Tensor]:
-    """As `SaFormer.returns_to_go`, of a Gaussian over [L, 1]: [L, N, 1] and their log-density [L, N]."""
+    """As `SaFormer.sample_returns`, of a Gaussian over [L, 1]: [L, N, 1] and their log-density [L, N]."""
     noise = noise.contiguous()
     asked, density = torch.empty_like(noise), torch.empty_like(noise)
     kernels.draw_returns[(triton.cdiv(noise.numel(), DRAW_RETURNS["R"]),)](
@@ -191,7 +191,7 @@ def draw_actions(
     normalizer: Normalizer,
     bounds: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """As `SaFormer.actions`, of the actor's outputs [L, N, E]: [L, N, A] and their log-density [L, N]."""
+    """As `SaFormer.sample_actions`, of the actor's outputs [L, N, E]: [L, N, A] and their log-density [L, N]."""
     noise = noise.contiguous()
     action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
     kernels.draw_actions[(triton.cdiv(density.numel(), DRAW_ACTIONS["R"]),)](

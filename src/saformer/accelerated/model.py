@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.history import Prompt
-from saformer.core.model import Reading, SaFormer
+from saformer.core.model import Prefix, SaFormer
 from saformer.core.transformer import TrunkConfig
 
 WIDTHS = (32, 64, 128)
@@ -43,19 +43,19 @@ class FusedSaFormer(SaFormer):
             self.register_buffer(bound, plain.get_buffer(bound))
         self._draw_returns, self._draw_actions = fused.draw_returns, fused.draw_actions
 
-    def returns_to_go(self, reading: Reading, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample_returns(self, prefix: Prefix, noise: Tensor) -> tuple[Tensor, Tensor]:
         """As it is, in one kernel."""
-        return self._draw_returns(reading.return_to_go, noise, self.normalizer)
+        return self._draw_returns(prefix.return_to_go, noise, self.normalizer)
 
-    def actions(
-        self, reading: Reading, return_to_go: Tensor, noise: Tensor
+    def sample_actions(
+        self, prefix: Prefix, return_to_go: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
         """As it is, with head, drawing and bounds in one kernel."""
         asked = self.normalizer.normalize("return_to_go", return_to_go)
-        state = reading.state[:, None].expand(-1, asked.shape[1], -1)
-        tokens = self._branches(self.actor, reading, {"return_to_go": asked, "state": state})
+        state = prefix.state[:, None].expand(-1, asked.shape[1], -1)
+        tokens = self._branches(self.actor, prefix, {"return_to_go": asked, "state": state})
         bounds = self.get_buffer("action_low"), self.get_buffer("action_high")
-        outputs = self.actor.trunk.branch(tokens, reading.actor)
+        outputs = self.actor.trunk.branch(tokens, prefix.actor)
         return self._draw_actions(outputs, self.actor.action_head, noise, self.normalizer, bounds)
 
 
@@ -136,12 +136,12 @@ def _one_round(model: SaFormer, lanes: int, candidates: int, steps: int) -> tupl
         timestep=time,
         valid=time > 0,
     )
-    reading = model.read(
+    prefix = model.prefill(
         Prompt(past, noise(lanes, sizes.constraints), noise(lanes, sizes.state), time[:, -1] + 1)
     )
-    return_to_go, return_density = model.returns_to_go(reading, noise(lanes, candidates))
-    action, action_density = model.actions(
-        reading, return_to_go, noise(lanes, candidates, sizes.action)
+    return_to_go, return_density = model.sample_returns(prefix, noise(lanes, candidates))
+    action, action_density = model.sample_actions(
+        prefix, return_to_go, noise(lanes, candidates, sizes.action)
     )
-    forecast = model.forecast(reading, action)
+    forecast = model.forecast(prefix, action)
     return return_to_go, return_density, action, action_density, forecast.mean

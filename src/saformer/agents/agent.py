@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -83,9 +83,40 @@ class Agent(Protocol):
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> Sampler:
         """Draws what its phases learn from."""
 
+    def finish(self, data: RelabelledStore) -> None:
+        """Fit what its way of acting needs besides the trained weights: the last stage of training.
+        What is fitted is part of the model."""
+
     @property
     def default_options(self) -> Any:
-        """How its policy acts unless told otherwise: a frozen dataclass of the agent's own."""
+        """`options()`."""
+
+    def options(self, *, shielded: bool = False) -> Any:
+        """How its policy usually acts, by itself or within a shield: a frozen dataclass, whose type
+        names the rule (`Kind.rules`)."""
+
+    def mean_options(self, options: Any = None) -> Any:
+        """The same options (the usual ones) changed so that it acts by its mean."""
 
     def policy(self, options: Any = None) -> Policy:
-        """What has been learnt, ready to act."""
+        """What has been learnt, ready to act, by the rule that the options belong to."""
+
+
+class ActsOneWay:
+    """For agents of one rule, with nothing to fit once they are trained."""
+
+    means: tuple[tuple[str, Any], ...] = ()
+    """options under which they act by their mean"""
+
+    @property
+    def default_options(self) -> Any:
+        raise NotImplementedError
+
+    def finish(self, data: RelabelledStore) -> None:
+        pass
+
+    def options(self, *, shielded: bool = False) -> Any:
+        return self.default_options
+
+    def mean_options(self, options: Any = None) -> Any:
+        return replace(options or self.default_options, **dict(self.means))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import ActsOneWay, MovingAverage, Phase
 from saformer.agents.sequence import (
     Drawing,
     Noise,
@@ -61,10 +61,11 @@ class BCSafeOptions:
     """Seed of the noise."""
 
 
-class BCSafeAgent:
+class BCSafeAgent(ActsOneWay):
     """Imitates the trajectories within one limit, for which it is trained."""
 
     name = "bc_safe"
+    means = (("noise", "none"),)
     num_models = 1
     averages: tuple[MovingAverage, ...] = ()
 

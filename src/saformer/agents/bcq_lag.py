@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import ActsOneWay, MovingAverage, Phase
 from saformer.agents.costs import CountsCosts, StepCost, cost_critic, reward_critic
 from saformer.agents.markov import MarkovPolicy
 from saformer.agents.parts import (
@@ -168,10 +168,11 @@ class BCQLag(CountsCosts):
         return tuple(picked)  # type: ignore[return-value]
 
 
-class BCQLagAgent:
+class BCQLagAgent(ActsOneWay):
     """BCQ under a limit on the cost of an episode."""
 
     name = "bcq_lag"
+    means = (("candidates", 1),)
     num_models = 1
 
     def __init__(self, dimensions: Dimensions, config: BCQLagConfig) -> None:

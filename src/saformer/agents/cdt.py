@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import ActsOneWay, MovingAverage, Phase
 from saformer.agents.sequence import (
     Drawing,
     Noise,
@@ -113,10 +113,11 @@ class CDTModel(nn.Module):
         return torch.where(within, earned, earned[-1]).amax(1)
 
 
-class CDTAgent:
+class CDTAgent(ActsOneWay):
     """Constrained Decision Transformer (Liu et al., 2023)."""
 
     name = "cdt"
+    means = (("noise", "none"),)
     num_models = 1
     averages: tuple[MovingAverage, ...] = ()
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.actors import MixtureActor
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import ActsOneWay, MovingAverage, Phase
 from saformer.agents.markov import MarkovPolicy
 from saformer.agents.parts import Multiplier, Perceptron, of_each, watched
 from saformer.agents.targets import td_target
@@ -164,10 +164,11 @@ class COptiDICE(nn.Module):
         return correction(self.advantage(batch)[0])
 
 
-class COptiDICEAgent:
+class COptiDICEAgent(ActsOneWay):
     """Stationary distribution correction under a limit on the cost of an episode."""
 
     name = "coptidice"
+    means = (("sample", False),)
     num_models = 1
     averages: tuple[MovingAverage, ...] = ()
 

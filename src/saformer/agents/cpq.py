@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from saformer.agents.actors import SquashedActor
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import ActsOneWay, MovingAverage, Phase
 from saformer.agents.costs import CountsCosts, StepCost, cost_critic, reward_critic
 from saformer.agents.markov import MarkovOptions, MarkovPolicy
 from saformer.agents.parts import ConditionalVAE, follow, of_each, target_of, watched
@@ -174,7 +174,7 @@ class CPQ(CountsCosts):
         return action, self.is_strange(state, action, threshold)
 
 
-class CPQAgent:
+class CPQAgent(ActsOneWay):
     """Constraints-penalised Q-learning for a limit on the cost of an episode."""
 
     name = "cpq"

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import ActsOneWay, MovingAverage, Phase
 from saformer.agents.sequence import (
     Drawing,
     Noise,
@@ -65,11 +65,12 @@ class DTOptions:
     """Seed of the noise."""
 
 
-class DTAgent:
+class DTAgent(ActsOneWay):
     """Decision Transformer (Chen et al., 2021), the paper's unconstrained baseline: it pays no heed
     to limits."""
 
     name = "dt"
+    means = (("noise", "none"),)
     num_models = 1
     averages: tuple[MovingAverage, ...] = ()
 

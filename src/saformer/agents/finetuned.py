@@ -16,7 +16,7 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, action_entropy, actor_nll, critic_loss
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.proposals import ProposalOptions
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 
@@ -79,13 +79,21 @@ class FineTunedAgent:
         return self._agent.sampler(data, device)
 
     @property
-    def default_options(self) -> ExecutionOptions:
-        """How to act unless told otherwise."""
+    def default_options(self) -> ProposalOptions:
         return self._agent.default_options
 
-    def policy(self, options: ExecutionOptions | None = None) -> SaFormerPolicy:
+    def options(self, *, shielded: bool = False) -> ProposalOptions:
+        return self._agent.options(shielded=shielded)
+
+    def mean_options(self, options: ProposalOptions | None = None) -> ProposalOptions:
+        return self._agent.mean_options(options)
+
+    def policy(self, options: ProposalOptions | None = None) -> SaFormerPolicy:
         """Algorithm 1 with what has been learnt so far."""
         return self._agent.policy(options)
+
+    def finish(self, data: RelabelledStore) -> None:
+        self._agent.finish(data)
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol, get_origin, get_type_hints
 
 from torch import Tensor
@@ -18,8 +18,9 @@ from saformer.agents.dt import DTAgent, DTConfig, DTOptions
 from saformer.agents.markov import MarkovOptions
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import Dimensions
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import NoCriticOptions, PaperOptions
 from saformer.data.relabel import RelabelledStore
+from saformer.rules.reserve import ReserveOptions
 
 
 class AgentClass(Protocol):
@@ -40,57 +41,87 @@ class Kind:
     config: type[Any]
     """has `cost_discount`; of an agent that is trained for one limit, also `limit`, one number per
     constraint"""
-    options: type[Any]
+    rules: Mapping[str, type[Any]]
+    """how its policy can act: the options of each rule by its name, the default first"""
     description: str
     """one line"""
+    verifies: bool = False
+    """whether a critic forecasts what proposals cost: then it can be judged without rollouts, and
+    fine-tuned"""
+    ignores_costs: bool = False
+    """whether it neither learns from costs nor hears of a limit"""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """options that the config has under another name"""
+
+    def options_of(self, config: Any, rule: str | None = None) -> Any:
+        """The options of a rule, by default the first, as the config would have them."""
+        rule = rule or next(iter(self.rules))
+        if rule not in self.rules:
+            raise ValueError(f"unknown rule {rule!r}; known are {', '.join(self.rules)}")
+        names = {
+            each.name: self.renamed.get(each.name, each.name) for each in fields(self.rules[rule])
+        }
+        known = {each.name for each in fields(config)}
+        values = {name: getattr(config, own) for name, own in names.items() if own in known}
+        return self.rules[rule](**values)
+
+    def rule_of(self, options: Any) -> str:
+        """The name of the rule that these options belong to."""
+        return next(name for name, rule in self.rules.items() if isinstance(options, rule))
 
     @property
     def has_one_limit(self) -> bool:
         """Whether it is trained for one limit, rather than told the limit when it acts."""
-        return any(field.name == "limit" for field in fields(self.config))
+        return any(each.name == "limit" for each in fields(self.config))
 
 
 KINDS = {
     "saformer": Kind(
         SaFormerAgent,
         SaFormerConfig,
-        ExecutionOptions,
+        {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptions},
         "one policy for all limits: proposes returns and actions, rejects what a critic "
         "forecasts to overrun",
+        verifies=True,
     ),
     "dt": Kind(
-        DTAgent, DTConfig, DTOptions, "Decision Transformer: asked for a return, heeds no limit"
+        DTAgent,
+        DTConfig,
+        {"dt": DTOptions},
+        "Decision Transformer: asked for a return, heeds no limit",
+        ignores_costs=True,
     ),
     "cdt": Kind(
         CDTAgent,
         CDTConfig,
-        CDTOptions,
+        {"cdt": CDTOptions},
         "Constrained Decision Transformer: asked for a return and a cost, one policy for all "
         "limits",
     ),
     "bc_safe": Kind(
         BCSafeAgent,
         BCSafeConfig,
-        BCSafeOptions,
+        {"bc_safe": BCSafeOptions},
         "behaviour cloning of the trajectories within one limit",
     ),
     "bcq_lag": Kind(
         BCQLagAgent,
         BCQLagConfig,
-        BCQLagOptions,
+        {"bcq_lag": BCQLagOptions},
         "BCQ-Lagrangian: actions like the data's, the best by two critics and a learnt price on "
         "cost",
+        renamed={"candidates": "acting_candidates"},
     ),
     "cpq": Kind(
         CPQAgent,
         CPQConfig,
-        MarkovOptions,
+        {"cpq": MarkovOptions},
         "Constraints Penalised Q-learning: unfamiliar actions count as costly",
     ),
     "coptidice": Kind(
         COptiDICEAgent,
         COptiDICEConfig,
-        COptiDICEOptions,
+        {"coptidice": COptiDICEOptions},
         "COptiDICE: corrects how often the data does what, under a cost constraint, and imitates "
         "that",
     ),
@@ -115,33 +146,34 @@ def create_agent(data: RelabelledStore, config: Any, *, seed: int) -> Agent:
 
 
 def restore_agent(
-    name: str, dimensions: Dimensions, config: Mapping[str, Any], weights: Mapping[str, Tensor]
+    name: str,
+    dimensions: Dimensions,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    *,
+    strict: bool = True,
 ) -> Agent:
-    """An agent as it was saved."""
+    """An agent as it was saved; unless `strict`, settings that exist no more are left out."""
     kind = find_kind(name)
-    agent = kind.agent(dimensions, from_plain(kind.config, config))
+    agent = kind.agent(dimensions, from_plain(kind.config, config, strict=strict))
     agent.model.load_state_dict(dict(weights))
     return agent
 
 
-def default_options(name: str, dimensions: Dimensions, config: Mapping[str, Any]) -> Any:
-    """How the policy of a saved agent acts unless told otherwise."""
-    kind = find_kind(name)
-    return kind.agent(dimensions, from_plain(kind.config, config)).default_options
-
-
-def from_plain(cls: type, values: Mapping[str, Any]) -> Any:
+def from_plain(cls: type, values: Mapping[str, Any], *, strict: bool = True) -> Any:
     """A (nested) dataclass from the dictionaries that JSON keeps of it."""
-    hints, known = get_type_hints(cls), {field.name for field in fields(cls)}
+    hints, known = get_type_hints(cls), {each.name for each in fields(cls)}
     unknown = set(values) - known
-    if unknown:
+    if unknown and strict:
         raise ValueError(
             f"{cls.__name__} has no {', '.join(sorted(unknown))}: was it saved by another version?"
         )
-    return cls(**{name: _from_plain(hints[name], value) for name, value in values.items()})
+    return cls(
+        **{name: _from_plain(hints[name], values[name], strict) for name in values if name in known}
+    )
 
 
-def _from_plain(hint: Any, value: Any) -> Any:
+def _from_plain(hint: Any, value: Any, strict: bool) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
-        return from_plain(hint, value)
+        return from_plain(hint, value, strict=strict)
     return tuple(value) if get_origin(hint) is tuple else value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 import torch
 
@@ -12,11 +13,16 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
-from saformer.core.proposals import ActionNoise, ExecutionOptions, PastReturn
+from saformer.core.proposals import ActionNoise, PastReturn, ProposalOptions
+from saformer.core.rules import NoCriticOptions, NoCriticRule, PaperOptions, PaperRule, Rule
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
-from saformer.reserve import Reserve
+from saformer.kernels.recording import Recorder
+from saformer.rules.fitting import fit_reserve
+from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, make_room
+
+Options = TypeVar("Options", bound=ProposalOptions)
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class SaFormerAgent:
         self.dimensions = dimensions
         self.config = config
         self.model = SaFormer(dimensions, config.trunk)
-        self.reserve: Reserve | None = None
+        self.model.register_load_state_dict_pre_hook(make_room)
 
     @classmethod
     def create(cls, data: RelabelledStore, config: SaFormerConfig, *, seed: int) -> SaFormerAgent:
@@ -110,24 +116,61 @@ class SaFormerAgent:
         forecast = self.model.critic(batch)
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
-    def policy(self, options: ExecutionOptions | None = None) -> SaFormerPolicy:
-        """Algorithm 1 with what has been learnt so far; verification by reserve needs one
-        (`prepare_reserve`)."""
-        return SaFormerPolicy(
-            fastest(self.model),
-            window=self.config.window,
-            cost_discount=self.config.cost_discount,
-            options=options or self.default_options,
-            reserve=self.reserve,
-        )
+    def finish(self, data: RelabelledStore) -> None:
+        """Fit the reserve for the weights as they are, in evaluation mode."""
+        was_training = self.model.training
+        self.model.eval()
+        self.model.add_module("reserve", fit_reserve(self.model, data, window=self.config.window))
+        self.model.train(was_training)
 
     @property
-    def default_options(self) -> ExecutionOptions:
-        """How to act unless told otherwise."""
-        config = self.config
-        return ExecutionOptions(
-            candidates=config.candidates,
-            temperature=config.temperature,
-            action_noise=config.action_noise,
-            past_return=config.past_return,
+    def reserve(self) -> Reserve | None:
+        """Fitted as training ends; weights of an unfinished training have none."""
+        return self.model._modules.get("reserve")  # type: ignore[return-value]
+
+    @property
+    def default_options(self) -> ProposalOptions:
+        return self.options()
+
+    def options(self, *, shielded: bool = False) -> ProposalOptions:
+        """By reserve once it is fitted, else by the paper's rule. Within a shield, which
+        keeps the limit, the reserve only says which limit earns most."""
+        if self.reserve is None:
+            return options_for(self.config, PaperOptions)
+        options = options_for(self.config, ReserveOptions)
+        return replace(options, candidates=1, enforce=False) if shielded else options
+
+    def mean_options(self, options: ProposalOptions | None = None) -> NoCriticOptions:
+        """The first of the candidates, the mean of both heads, whatever it costs."""
+        return NoCriticOptions(candidates=1)
+
+    def policy(self, options: ProposalOptions | None = None) -> SaFormerPolicy:
+        """Algorithm 1 with what has been learnt so far, by the rule that the options belong to."""
+        return SaFormerPolicy(
+            fastest(self.model),
+            self._rule(options or self.default_options),
+            window=self.config.window,
+            cost_discount=self.config.cost_discount,
+            recorder=Recorder,
         )
+
+    def _rule(self, options: ProposalOptions) -> Rule:
+        if isinstance(options, PaperOptions):
+            return PaperRule(options)
+        if isinstance(options, NoCriticOptions):
+            return NoCriticRule(options)
+        if not isinstance(options, ReserveOptions):
+            raise TypeError(f"saformer acts by no rule of {type(options).__name__}")
+        if self.reserve is None:
+            raise ValueError(
+                "the rule of reserve is fitted as training ends, and these weights come from an "
+                "unfinished training or an older version: act by the paper's rule (rule 'paper'), "
+                "or train to the end"
+            )
+        return ReserveRule(options, self.reserve)
+
+
+def options_for(config: SaFormerConfig, rule: type[Options]) -> Options:
+    """A rule's options as the config would have them."""
+    names = {field.name for field in fields(config)} & {field.name for field in fields(rule)}
+    return rule(**{name: getattr(config, name) for name in names})

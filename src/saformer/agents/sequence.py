@@ -65,7 +65,7 @@ class SequenceModel(nn.Module):
         """What heads read off whole windows, each at the tokens of one kind, for training: over [B,
         K]."""
         tokens = self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep)
-        return self.trunk.answers(tokens, self.layout, heads)
+        return self.trunk.head_outputs(tokens, self.layout, heads)
 
     def forward(self, batch: WindowBatch) -> Any:
         """What the head says of every step's action, each given all that came before it: over [B,
@@ -89,7 +89,7 @@ class SequenceModel(nn.Module):
         tokens = [embed(past.tokens(kinds), past.timestep), embed(now, prompt.timestep[:, None])]
         seen = past.valid.repeat_interleave(len(kinds), dim=1)
         valid = torch.cat([seen, seen.new_ones(len(seen), len(now))], dim=1)
-        output, _ = self.trunk.read(torch.cat(tokens, dim=1), valid)
+        output, _ = self.trunk.prefill(torch.cat(tokens, dim=1), valid)
         return self.action_head(output)
 
     def raw_action(self, action: Tensor) -> Tensor:

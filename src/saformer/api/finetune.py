@@ -154,6 +154,11 @@ def plan_finetuning(
     if not trained.kind.verifies:
         agent = trained.run.spec.agent
         raise ValueError(f"only saformer can be fine-tuned to a limit; {trained.path} is {agent}")
+    if not getattr(options, "enforce", True):
+        raise ValueError(
+            "a reserve that is not enforced keeps no limit without a shield: fine-tune by the "
+            "paper's rule, or enforce it"
+        )
     plan = FinetunePlan(trained, limits, config, options, seed)
     if ceiling is None:
         return plan

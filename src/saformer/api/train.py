@@ -216,7 +216,7 @@ class _Call:
                         same = self.limits_of(task) if shared else [limit]
                         samplers |= dict.fromkeys(same, sampler)
                     observer = self._observer(run, task, source.data)
-                    members.append(Member(agent, samplers[limit], seed, run, observer))
+                    members.append(Member(agent, samplers[limit], seed, run, observer, source.data))
             return runs, self._fit(members, device, ranks)
 
     def _fit(self, members: Sequence[Member], device: torch.device, ranks: Ranks) -> Failures:

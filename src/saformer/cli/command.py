@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Self, TypeVar
@@ -30,12 +30,15 @@ class Command:
 
 
 def parse_command(cls: type[SomeCommand], arguments: Sequence[str], prog: str) -> SomeCommand:
-    """The command that these arguments describe. Of nested settings, the command's own flags
-    replace those of the same name."""
+    """The command that these arguments describe. Its own flags replace those of nested settings
+    with the same name, and those of later settings replace those of earlier ones."""
     default = cls.defaults(arguments)
     nested = [getattr(default, each.name) for each in fields(cls)] if default else []
-    own = {each.name for each in fields(cls)}
-    specs = {type(each): _without(each, own) for each in nested if is_dataclass(each)}
+    specs: dict[type, StructConstructorSpec] = {}
+    named = {"options", *(each.name for each in fields(cls))}  # acting has the options
+    for settings in reversed([each for each in nested if is_dataclass(each)]):
+        specs[type(settings)] = _without(settings, set(named))
+        named |= {each.name for each in fields(settings)}
     registry = ConstructorRegistry()
     registry.struct_rule(lambda info: specs.get(info.type))
     flags = Annotated[cls, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]
@@ -46,7 +49,7 @@ def parse_command(cls: type[SomeCommand], arguments: Sequence[str], prog: str) -
     return command
 
 
-def _without(settings: Any, names: set[str]) -> StructConstructorSpec:
+def _without(settings: Any, names: Collection[str]) -> StructConstructorSpec:
     """How tyro makes settings of this class, with no flags for the fields of these names."""
     info = StructTypeInfo.make(type(settings), settings, in_union_context=False)
     spec = ConstructorRegistry.get_struct_spec(info)

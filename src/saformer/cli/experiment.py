@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from saformer.cli.command import Command
 from saformer.cli.progress import listening
 from saformer.data.home import home
 from saformer.engine.engine import Engine, LocalEngine
@@ -22,10 +24,11 @@ from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
 from saformer.experiments.conduct import Place, conduct, usual_engine
 from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import SCALES, Setting
+from saformer.training.fit import InterruptedTrainingError
 
 
-@dataclass(frozen=True)
-class ExperimentCommand:
+@dataclass(frozen=True, kw_only=True)
+class ExperimentCommand(Command):
     """Make a table or figure of the paper again, and a page that shows it beside the published
     numbers.
 
@@ -36,8 +39,8 @@ class ExperimentCommand:
     again.
     """
 
-    name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
-    """An experiment, or all."""
+    name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]] = ""
+    """An experiment, or all; without it, they are listed."""
     scale: Literal["smoke", "small", "paper"] = "smoke"
     """smoke: tiny models on scraps of data, minutes on two cores, shows that all works. small:
     preset small, hours on a CPU. paper: Table 6, 100,000 updates, wants a GPU."""
@@ -73,51 +76,28 @@ class ExperimentCommand:
     render: Path | None = None
     """Run nothing: make the pages again from the rows in this folder."""
 
-
-def parse(arguments: Sequence[str]) -> ExperimentCommand:
-    """Parse flags."""
-    command = Annotated[ExperimentCommand, tyro.conf.FlagCreatePairsOff]
-    return tyro.cli(command, args=list(arguments), prog="saformer experiment")
-
-
-def main(arguments: Sequence[str], console: Console) -> int:
-    """Carry out and render, or list what there is."""
-    if not arguments or arguments[0] in {"-h", "--help"}:
-        Console(highlight=False).print(_listing())
-    if not arguments:
-        return 0
-    command = parse(arguments)
-    experiments = find_experiments(command.name)
-    if command.render is not None:
-        return _render_again(experiments, command.render, console)
-    setting = Setting(SCALES[command.scale], command.seeds, _source(command))
-    try:
-        return _carry_out(experiments, setting, command, arguments, console)
-    except KeyboardInterrupt:
-        again = shlex.join(["saformer", "experiment", *arguments])
-        console.print(
-            Text(f"interrupted; what was trained is saved. Go on with:\n  {again}", style="yellow")
-        )
-        return 130
-
-
-def _carry_out(
-    experiments: Sequence[Experiment],
-    setting: Setting,
-    command: ExperimentCommand,
-    arguments: Sequence[str],
-    console: Console,
-) -> int:
-    with _engine(command) as (engine, place), listening(console) as listener:
-        results = conduct(
-            experiments,
-            setting,
-            engine=engine,
-            place=place,
-            command=shlex.join(["saformer", "experiment", *arguments]),
-            listener=listener,
-        )
-        return _write(results, command.out or Path("results") / command.scale, console)
+    def run(self, console: Console) -> int:
+        if not self.name:
+            Console(highlight=False).print(_listing())
+            return 0
+        experiments = find_experiments(self.name)
+        if self.render is not None:
+            return _render_again(experiments, self.render, console)
+        setting = Setting(SCALES[self.scale], self.seeds, _source(self))
+        command = shlex.join(["saformer", *sys.argv[1:]])
+        try:
+            with _engine(self) as (engine, place), listening(console) as listener:
+                results = conduct(
+                    experiments,
+                    setting,
+                    engine=engine,
+                    place=place,
+                    command=command,
+                    listener=listener,
+                )
+                return _write(results, self.out or Path("results") / self.scale, console)
+        except KeyboardInterrupt:
+            raise InterruptedTrainingError("interrupted; what was trained is saved") from None
 
 
 def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
@@ -127,12 +107,8 @@ def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
         console.print(f"{render(folder, result.experiment)}", soft_wrap=True)
         failed = failed or bool(result.failed)
     if failed:
-        console.print(
-            Text(
-                "some runs failed; the pages say which. The same command tries them again.",
-                style="yellow",
-            )
-        )
+        message = "some runs failed; the pages say which. The same command tries them again."
+        console.print(Text(message, style="yellow"))
     return 1 if failed else 0
 
 
@@ -148,28 +124,21 @@ def _render_again(experiments: Sequence[Experiment], folder: Path, console: Cons
 @contextmanager
 def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Place]]:
     if command.engine == "local":
-        engine = (
-            usual_engine(command.device)
-            if command.processes is None
-            else LocalEngine(command.processes)
-        )
+        count = command.processes
+        engine = usual_engine(command.device) if count is None else LocalEngine(count)
         yield engine, Place(command.runs, command.device)
         return
     from saformer.engine.ray import RayEngine
 
     environment = {"SAFORMER_HOME": str(home().resolve())}
-    former = signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # jobs are to save, as they do on Ctrl-C
+    # jobs are to save, as they do on Ctrl-C
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with RayEngine(
             command.address, cpus=command.job_cpus, gpus=command.job_gpus, environment=environment
         ) as ray:
-            packed, there = ray.gpus > 0, command.node_runs
-            yield (
-                ray,
-                Place(command.runs, command.device, packed=packed, elsewhere=True, node_runs=there),
-            )
+            where = {"packed": ray.gpus > 0, "elsewhere": True, "node_runs": command.node_runs}
+            yield ray, Place(command.runs, command.device, **where)
     finally:
         signal.signal(signal.SIGTERM, former)
 

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from saformer.agents.registry import find_kind
+from saformer.agents.registry import find_kind, from_plain
 from saformer.api.calibrate import CalibrateSettings
 from saformer.api.judge import EvaluateSettings
 from saformer.api.listener import Listener
@@ -43,10 +43,10 @@ class RunCommand(Command):
     """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
     trained on it; or an export; or pretrained:NAME for a policy that comes with the package
     (`saformer doctor` lists them). It stands before all flags."""
-    options: Any = None
+    acting: Any = None
     """How the policy acts; by default as the run was trained for."""
     usual: tyro.conf.Suppress[tyro.conf.Fixed[Any]] = None
-    """options unless flags say otherwise"""
+    """the run, and how it acts unless flags say otherwise"""
     context: Context = field(default_factory=Context)
     """Where."""
 
@@ -56,12 +56,13 @@ class RunCommand(Command):
         first = arguments[0] if arguments and not arguments[0].startswith("-") else None
         run = Run(folder_of(run_path(first))) if first else None
         if run is not None and run.spec_path.exists():
-            kind, config = find_kind(run.spec.agent), run.spec.agent_config
+            kind, plain = find_kind(run.spec.agent), run.spec.agent_config
         else:
-            kind, config = find_kind("saformer"), {}
+            kind, plain = find_kind("saformer"), {}
+        config = from_plain(kind.config, plain, strict=False)
         usual_rule = cls.usual_rule if cls.usual_rule in kind.rules else None
         options = kind.options_of(config, peek(arguments, "rule")["rule"] or usual_rule)
-        return cls(path=tyro.MISSING, options=options, usual=(first, options))
+        return cls(path=tyro.MISSING, acting=options, usual=(first, options))
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class RunCommand(Command):
         first, usual = self.usual
         if first != self.path:
             raise ValueError(f"name the run before all flags: saformer VERB {self.path} --FLAG ...")
-        named = {each.name: getattr(self.options, each.name) for each in fields(usual)}
+        named = {each.name: getattr(self.acting, each.name) for each in fields(usual)}
         return {name: value for name, value in named.items() if value != getattr(usual, name)}
 
     def load(self, listener: Listener) -> Trained:
@@ -87,7 +88,7 @@ class EvaluateCommand(RunCommand):
 
     Prints a table, writes evaluation.json (every episode, too) to the run's folder or to --out, and
     a report. Where the data has no simulator, the model is judged on held-out trajectories instead,
-    without any rollout (--offline). The flags under "options" are the agent's own, or those of the
+    without any rollout (--offline). The flags under "acting options" are the agent's own, or those of the
     rule: `saformer evaluate RUN --help` shows those of the run, with --rule those of that rule.
     """
 

@@ -1,5 +1,4 @@
-"""The actor: proposes returns-to-go, and actions that would earn them, within what may still be
-spent."""
+"""The actor: proposes returns-to-go, and actions that would earn them, within a budget."""
 
 from __future__ import annotations
 
@@ -7,17 +6,17 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.batch import KINDS, Dimensions, WindowBatch
 from saformer.core.gaussian import Gaussian, GaussianHead
 from saformer.core.tokens import Layout, TokenEmbedding
-from saformer.core.transformer import Memory, Trunk, TrunkConfig
+from saformer.core.transformer import KVCache, Trunk, TrunkConfig
 
-ACTOR_LAYOUT = Layout(("limit", "cost_to_go", "return_to_go", "state", "action"))
+ACTOR_LAYOUT = Layout(KINDS)
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the actor expects at every step of a window, each [B, K, _], in model units."""
+    """The actor's predictions at every step of a window, each [B, K, _], in model units."""
 
     cost_to_go: Gaussian
     """given the past and the limit"""
@@ -28,7 +27,7 @@ class Predictions:
 
 
 class Actor(nn.Module):
-    """A causal model of (limit, cost-to-go, return-to-go, state, action) sequences. Speaks model
+    """A causal model of (limit, cost-to-go, return-to-go, state, action) sequences, in model
     units."""
 
     def __init__(self, dimensions: Dimensions, config: TrunkConfig) -> None:
@@ -48,25 +47,24 @@ class Actor(nn.Module):
             "cost_to_go": self.return_to_go_head,
             "state": self.action_head,
         }
-        return Predictions(*self.trunk.answers(tokens, ACTOR_LAYOUT, heads))
+        return Predictions(*self.trunk.head_outputs(tokens, ACTOR_LAYOUT, heads))
 
-    def expect_return(self, tokens: Tensor, valid: Tensor) -> tuple[Gaussian, Memory]:
-        """The return-to-go to ask for, given a prefix that ends with the present cost-to-go.
+    def expect_return(self, tokens: Tensor, valid: Tensor) -> tuple[Gaussian, KVCache]:
+        """The return-to-go, given a prefix that ends with the present cost-to-go.
 
         Implements: Eq. (3)
 
-        [L, P, E], [L, P] -> Gaussian over [L, 1] and the memory of the prefix.
+        [L, P, E], [L, P] -> Gaussian over [L, 1] and the cache of the prefix.
         """
-        output, memory = self.trunk.read(tokens, valid)
-        return self.return_to_go_head(output), memory
+        output, cache = self.trunk.prefill(tokens, valid)
+        return self.return_to_go_head(output), cache
 
-    def propose_action(self, tokens: Tensor, memory: Memory) -> Gaussian:
-        """The action for each asked return-to-go, given branches (return-to-go, state) after the
-        prefix.
+    def propose_action(self, tokens: Tensor, cache: KVCache) -> Gaussian:
+        """The action for each return-to-go, given branches (return-to-go, state) after the prefix.
 
         Implements: Eq. (4)
 
         [L, N, 2, E] -> Gaussian over [L, N, A].
         """
-        proposal: Gaussian = self.action_head(self.trunk.branch(tokens, memory))
+        proposal: Gaussian = self.action_head(self.trunk.branch(tokens, cache))
         return proposal

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from torch import Tensor
+
+KINDS = ("limit", "cost_to_go", "return_to_go", "state", "action")
+"""Kinds of tokens, in the order in which the actor reads them."""
 
 
 @dataclass(frozen=True)
@@ -15,16 +18,12 @@ class Dimensions:
     action: int
     constraints: int = 1
     horizon: int = 1000
-    """Longest episode in steps: the size of the time embedding; later steps share its last
-    entry."""
+    """Longest episode in steps: the size of the time embedding; later steps share its last one."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name, value in vars(self).items():
             if not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"{field.name} must be a whole number of at least 1, got {value!r}"
-                )
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
     def of(self, kind: str) -> int:
         """Width of one token of this kind, before embedding."""
@@ -53,7 +52,7 @@ class WindowBatch:
 
     def __post_init__(self) -> None:
         batch, length = self.valid.shape
-        for name in ("cost_to_go", "return_to_go", "state", "action"):
+        for name in KINDS[1:]:
             value = getattr(self, name)
             assert value.ndim == 3, f"{name} must be [B, K, _], got {tuple(value.shape)}"
             assert value.shape[:2] == (batch, length), (

@@ -1,4 +1,4 @@
-"""The critic, zeta: forecasts what the rest of an episode will cost, and how a forecast is read."""
+"""The critic, zeta: forecasts what the rest of an episode will cost."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from torch import Tensor, nn
 
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.tokens import Layout, TokenEmbedding
-from saformer.core.transformer import Memory, Trunk, TrunkConfig
+from saformer.core.transformer import KVCache, Trunk, TrunkConfig
 
 CRITIC_LAYOUT = Layout(("state", "action"))
 
 
 @dataclass(frozen=True)
 class CostForecast:
-    """What the rest of the episode is expected to cost, for each constraint: today a point, [...,
-    C]."""
+    """The cost of the rest of the episode, for each constraint: today a point, [..., C]."""
 
     mean: Tensor
 
@@ -32,7 +31,7 @@ def expected_cost(forecast: CostForecast) -> Tensor:
 
 
 class CostCritic(nn.Module):
-    """Forecasts the cost-to-go from states and actions alone. Speaks model units."""
+    """Forecasts the cost-to-go from states and actions alone, in model units."""
 
     def __init__(self, dimensions: Dimensions, config: TrunkConfig) -> None:
         super().__init__()
@@ -43,14 +42,14 @@ class CostCritic(nn.Module):
     def forward(self, batch: WindowBatch) -> Tensor:
         """The cost-to-go once each step's action is chosen, for training: [B, K, C]."""
         tokens = self.embedding.embed(batch.tokens(CRITIC_LAYOUT.kinds), batch.timestep)
-        forecast: Tensor = self.trunk.answers(tokens, CRITIC_LAYOUT, {"action": self.head})[0]
+        forecast: Tensor = self.trunk.head_outputs(tokens, CRITIC_LAYOUT, {"action": self.head})[0]
         return forecast
 
-    def read(self, tokens: Tensor, valid: Tensor) -> Memory:
-        """The memory of a prefix that ends with the present state: [L, P, E], [L, P]."""
-        return self.trunk.read(tokens, valid)[1]
+    def prefill(self, tokens: Tensor, valid: Tensor) -> KVCache:
+        """The cache of a prefix that ends with the present state: [L, P, E], [L, P]."""
+        return self.trunk.prefill(tokens, valid)[1]
 
-    def forecast(self, tokens: Tensor, memory: Memory) -> Tensor:
+    def forecast(self, tokens: Tensor, cache: KVCache) -> Tensor:
         """The cost-to-go of each candidate action after the prefix: [L, N, 1, E] -> [L, N, C]."""
-        forecast: Tensor = self.head(self.trunk.branch(tokens, memory))
+        forecast: Tensor = self.head(self.trunk.branch(tokens, cache))
         return forecast

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from saformer.core.budget import Budget
-from saformer.core.critic import Risk, expected_cost
 from saformer.core.history import History
-from saformer.core.model import Reading, SaFormer
+from saformer.core.model import Prefix, SaFormer, in_turn
 from saformer.core.policy import Decision, as_rows
-from saformer.core.proposals import (
-    ExecutionOptions,
-    PastReturn,
-    Selector,
-    draw,
-    propose,
-    resolved,
-    select,
-    verify,
-)
-from saformer.core.recording import Recorder, moved, over_tensors
+from saformer.core.proposals import PastReturn, draw, propose
+from saformer.core.rules import Rule
+from saformer.core.tensors import over_tensors, to_device
+
+
+class Eager:
+    """Calls functions plainly. A recorder in its place may replay them, on a GPU."""
+
+    both = staticmethod(in_turn)
+
+    def __init__(self, num_lanes: int, device: torch.device) -> None:
+        pass
+
+    def recorded(self, function: Callable[..., Any], *, trimmed: bool = True) -> Any:
+        """The function, whose first argument stays where it is; the others have a row per lane."""
+        return function
 
 
 class SaFormerPolicy:
-    """Acts within a budget: Algorithm 1 for L episodes at once.
+    """Acts within a budget, by a rule: Algorithm 1 for L episodes at once.
 
     Implements: Algorithm 1
     """
@@ -34,137 +40,112 @@ class SaFormerPolicy:
     def __init__(
         self,
         model: SaFormer,
+        rule: Rule,
         *,
         window: int,
         cost_discount: float = 1.0,
-        options: ExecutionOptions | None = None,
-        risk: Risk = expected_cost,
-        reserve: Selector | None = None,
+        recorder: Callable[[int, torch.device], Any] = Eager,
     ) -> None:
-        self.options = resolved(options or ExecutionOptions(), has_reserve=reserve is not None)
-        if reserve is None and self.options.verification in ("reserve", "told"):
-            raise ValueError(
-                "verification by reserve needs to know what steps cost: give the policy a reserve"
-            )
-        self._reserve = reserve if self.options.verification in ("reserve", "told") else None
-        self._model = model.eval()
-        self._window, self._cost_discount, self._risk = window, cost_discount, risk
+        self.rule, self.seed = rule, rule.options.seed
+        self._model, self._recorder = model.eval(), recorder
+        self._window, self._cost_discount = window, cost_discount
         self._device = model.normalizer.centre("state").device
-        self._generator = torch.Generator(self._device).manual_seed(self.options.seed)
+        self._generator = torch.Generator(self._device).manual_seed(self.seed)
         self._begin(num_lanes=0)
 
     def _begin(self, *, num_lanes: int) -> None:
         """Make room for so many episodes."""
         dimensions, device = self._model.dimensions, self._device
         self._every_lane = torch.arange(num_lanes, device=device)
-        self.budget = Budget(
-            torch.zeros(num_lanes, dimensions.constraints, device=device), self._cost_discount
-        )
+        no_limits = torch.zeros(num_lanes, dimensions.constraints, device=device)
+        self.budget = Budget(no_limits, self._cost_discount)
         self.history = History(num_lanes, self._window - 1, dimensions, device)
-        recorder = Recorder(num_lanes, device)
-        self._read = recorder.recorded(self._read_past, trimmed=False)
-        self._first = recorder.recorded(self._round)
-        self._next = recorder.recorded(
-            lambda reading, some, *drawn: self._round(reading.of_lanes(some), *drawn)
+        recorder = self._recorder(num_lanes, device)
+        self._both = recorder.both
+        self._prefill = recorder.recorded(self._read_past, trimmed=False)
+        self._first_round = recorder.recorded(self._round)
+        self._next_round = recorder.recorded(
+            lambda prefix, lanes, *drawn: self._round(prefix.of_lanes(lanes), *drawn)
         )
 
     def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
         """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
         dimensions = self._model.dimensions
         num_lanes = len(as_rows(state, dimensions.state, self._device))
-        limit = as_rows(limit, dimensions.constraints, self._device, least=0.0).expand(
-            num_lanes, -1
-        )
+        rows = as_rows(limit, dimensions.constraints, self._device, least=0.0)
         if lanes is None:
-            self._generator.manual_seed(self.options.seed)
+            self._generator.manual_seed(self.seed)
             if num_lanes != len(self._every_lane):
                 self._begin(num_lanes=num_lanes)
-        self.budget.renew(limit, self._lanes(lanes))
+        self.budget.renew(rows.expand(num_lanes, -1), self._lanes(lanes))
         self.history.forget(self._lanes(lanes))
 
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
         """Choose one action per lane for states [L, S]."""
         index = self._lanes(lanes)
-        state = as_rows(state, self._model.dimensions.state, self._device)
-        if len(state) != len(index):
+        rows = as_rows(state, self._model.dimensions.state, self._device)
+        if len(rows) != len(index):
             raise ValueError(
-                f"got {len(state)} states for {len(index)} lanes; call reset first, with one "
-                "state a lane"
+                f"got {len(rows)} states for {len(index)} lanes; call reset first, with one state "
+                "a lane"
             )
-        decision: Decision = over_tensors(
-            torch.clone, self._decide(state, index)
-        )  # the caller's own
-        asked = _remembered_return(decision, self.options.past_return)
-        self.history.append(
-            state, decision.action, asked, self.budget, slice(None) if lanes is None else index
-        )
+        # a copy of the caller's own: a recording overwrites its results
+        decision: Decision = over_tensors(torch.clone, self._decide(rows, index))
+        past_return = _past_return(decision, self.rule.options.past_return)
+        where = slice(None) if lanes is None else index
+        self.history.append(rows, decision.action, past_return, self.budget, where)
         return decision
 
     def observe(
         self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
     ) -> None:
-        """Book what the last action cost: costs [L, C]. The reward is not needed: returns are asked
-        for anew."""
-        cost = as_rows(cost, self._model.dimensions.constraints, self._device, least=0.0)
-        self.budget.spend(cost, self._lanes(lanes))
+        """Book what the last action cost: costs [L, C]. The reward is not needed, since each step
+        asks for a return anew. `action` [L, A] if another was executed."""
+        dimensions, index = self._model.dimensions, self._lanes(lanes)
+        self.budget.spend(as_rows(cost, dimensions.constraints, self._device, least=0.0), index)
         if action is not None:
-            self.history.correct(
-                as_rows(action, self._model.dimensions.action, self._device), self._lanes(lanes)
-            )
+            self.history.correct(as_rows(action, dimensions.action, self._device), index)
 
     @torch.inference_mode()
     def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
-        reading = self._read(self.history, state, lanes)
-        decision: Decision = self._first(reading, *self._draw(len(lanes)))
-        for _ in range(1, self.options.rounds if self.options.verification == "paper" else 1):
-            rejected = decision.fell_back.cpu().nonzero()[:, 0]  # type: ignore[union-attr] # all that the host waits for
+        prefix = self._prefill(self.history, state, lanes)
+        decision: Decision = self._first_round(prefix, *self._draw(len(lanes)))
+        for _ in range(1, self.rule.rounds):
+            assert decision.fell_back is not None
+            rejected = decision.fell_back.cpu().nonzero()[:, 0]  # the host waits for this alone
             if len(rejected) == 0:
                 break
-            rejected = moved(rejected, self._device)
-            again = self._next(reading, rejected, *self._draw(len(rejected)))
+            rejected = to_device(rejected, self._device)
+            again = self._next_round(prefix, rejected, *self._draw(len(rejected)))
             decision = _with_another_round(decision, again, rejected)
         return decision
 
     def _draw(self, num_lanes: int) -> tuple[Tensor, Tensor]:
-        return draw(num_lanes, self._model.dimensions.action, self.options, self._generator)
+        actions = self._model.dimensions.action
+        return draw(num_lanes, actions, self.rule.options, self._generator)
 
-    def _read_past(self, history: History, state: Tensor, lanes: Tensor) -> Reading:
-        prompt = history.prompt(state, self.budget, lanes)
-        if self._reserve is None:
-            return self._model.read(prompt)
-        remaining = prompt.cost_to_go - self.options.margin * prompt.past.limit
-        told = self._reserve.tell(
-            prompt, remaining if self.options.verification == "reserve" else None
-        )
-        return replace(self._model.read(told), remaining=remaining)
+    def _read_past(self, history: History, state: Tensor, lanes: Tensor) -> Prefix:
+        prompt = self.rule.prompt(history.prompt(state, self.budget, lanes))
+        return self._model.prefill(prompt, self._both)
 
-    def _round(self, reading: Reading, *drawn: Tensor) -> Decision:
-        candidates = propose(self._model, reading, self.options, *drawn)
-        is_verified = self.options.verification in ("paper", "reserve")
-        verification = (
-            verify(self._model, reading, candidates, reading.remaining, self._risk)
-            if is_verified
-            else None
-        )
-        if self._reserve is not None:
-            return self._reserve.select(self._model, reading, candidates, verification)
-        return select(candidates, verification, self.options.fallback)
+    def _round(self, prefix: Prefix, *drawn: Tensor) -> Decision:
+        candidates = propose(self._model, prefix, *self.rule.deviations(*drawn))
+        return self.rule.select(self._model, prefix, candidates)
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return self._every_lane if lanes is None else moved(lanes, self._device)
+        return self._every_lane if lanes is None else to_device(lanes, self._device)
 
 
-def _remembered_return(decision: Decision, past_return: PastReturn) -> Tensor:
+def _past_return(decision: Decision, which: PastReturn) -> Tensor:
     """The return-to-go that stands for this step in the past: [L, 1]."""
-    if past_return == "selected":
+    if which == "selected":
         return decision.return_to_go[:, None]  # type: ignore[index]
     proposed = decision.candidates.return_to_go  # type: ignore[union-attr]
-    return proposed.amax(1, keepdim=True) if past_return == "highest" else proposed[:, :1]
+    return proposed.amax(1, keepdim=True) if which == "highest" else proposed[:, :1]
 
 
 def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:
-    """The decision after `lanes` were proposed for once more, in its place: nobody has seen it
-    yet."""
+    """The decision, in place, after another round of proposals for these lanes."""
     num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))  # type: ignore[union-attr]
     merged: Decision = over_tensors(
         lambda old, new: old.index_copy_(0, lanes, new), decision, again

@@ -1,4 +1,4 @@
-"""Diagonal Gaussians: what the actor predicts for cost-to-go, return-to-go and action."""
+"""Diagonal Gaussians: the actor's predictions of cost-to-go, return-to-go and action."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 LOG_DEVIATION_RANGE = (-5.0, 2.0)
-"""Model units. The floor keeps nearly deterministic tokens from drowning the others in the
-likelihood."""
+"""Model units. The floor keeps nearly deterministic tokens from dominating the likelihood."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,10 @@ class GaussianHead(nn.Module):
         self.linear = nn.Linear(width, 2 * size)
 
     def forward(self, output: Tensor) -> Gaussian:
-        """Mean and clipped log-deviation, both linear in the output."""
         return self.split(self.linear(output))
 
     @staticmethod
-    def split(both: Tensor) -> Gaussian:
-        """The Gaussian that the linear map has spelt out: [..., 2 * d]."""
-        mean, log_deviation = both.chunk(2, dim=-1)
+    def split(outputs: Tensor) -> Gaussian:
+        """Mean and clipped log-deviation, side by side in [..., 2 * d]."""
+        mean, log_deviation = outputs.chunk(2, dim=-1)
         return Gaussian(mean, log_deviation.clamp(*LOG_DEVIATION_RANGE))

@@ -11,29 +11,30 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.budget import Budget
 
 Lanes = Tensor | slice  # indices [l], or slice(None): all of them, where they lie
-NEVER = -1
-"""The time of a step that was not taken: padding."""
+NO_STEP = -1
+"""The time step of padding."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """All that is known when a decision is due: whole past steps, and the present one as far as it
-    goes."""
+    """All that is known when a decision is due: whole past steps, and the present one in part."""
 
     past: WindowBatch
     """[L, K - 1] whole steps, the latest last; padding stands before them."""
     cost_to_go: Tensor
-    """[L, C] what remains of the budget."""
+    """[L, C] what remains of the budget, as the networks read it."""
     state: Tensor
     """[L, S]"""
     timestep: Tensor
     """[L]"""
+    remaining: Tensor | None = None
+    """[L, C] what forecasts are held against; None: the cost-to-go."""
 
 
 class History:
     """The last K - 1 whole steps of L episodes, the latest at the end.
 
-    It keeps what was spent rather than the cost-to-go, so that a limit moved mid-episode moves the
+    It stores what was spent rather than the cost-to-go, so that a limit moved mid-episode moves the
     whole past with it, as if it had held from the start: limit minus cost-to-go is what was spent,
     in training as here.
     """
@@ -43,10 +44,9 @@ class History:
     ) -> None:
         self._sizes = [dimensions.constraints, 1, dimensions.state, dimensions.action]
         self._steps = torch.zeros(num_lanes, length, sum(self._sizes), device=device)
-        self.spent, self.return_to_go, self.state, self.action = self._steps.split(
-            self._sizes, dim=-1
-        )
-        self.timestep = torch.full((num_lanes, length), NEVER, device=device)
+        columns = self._steps.split(self._sizes, dim=-1)
+        self.spent, self.return_to_go, self.state, self.action = columns
+        self.timestep = torch.full((num_lanes, length), NO_STEP, device=device)
 
     def prompt(self, state: Tensor, budget: Budget, lanes: Tensor) -> Prompt:
         """What is known on these lanes now that they are in `state` [l, S]."""
@@ -59,7 +59,7 @@ class History:
             state=past_state,
             action=action,
             timestep=timestep.clamp(min=0),
-            valid=timestep != NEVER,
+            valid=timestep != NO_STEP,
         )
         return Prompt(past, limit - budget.spent[lanes], state, budget.num_steps[lanes])
 
@@ -72,10 +72,9 @@ class History:
             column[lanes] = torch.cat([column[lanes], value[:, None]], dim=1)[:, 1:]
 
     def correct(self, action: Tensor, lanes: Tensor) -> None:
-        """The latest step of these lanes was taken with this action [l, A], whatever had been
-        chosen."""
+        """The latest step of these lanes was taken with this action [l, A], not the chosen one."""
         self.action[lanes, -1:] = action[:, None]
 
     def forget(self, lanes: Tensor) -> None:
         """Start these lanes anew."""
-        self.timestep[lanes] = NEVER
+        self.timestep[lanes] = NO_STEP

@@ -8,9 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from saformer.core.batch import Dimensions, WindowBatch
-
-KINDS = ("limit", "cost_to_go", "return_to_go", "state", "action")
+from saformer.core.batch import KINDS, Dimensions, WindowBatch
 
 
 class Normalizer(nn.Module):
@@ -30,9 +28,7 @@ class Normalizer(nn.Module):
         """Fix centre and scale of each kind: {"state": (centre [S], scale [S]), ...}."""
         for kind in KINDS:
             centre, scale = statistics[kind]
-            if not (
-                torch.isfinite(centre).all() and torch.isfinite(scale).all() and (scale > 0).all()
-            ):
+            if not (torch.isfinite(torch.stack([centre, scale])).all() and (scale > 0).all()):
                 raise ValueError(
                     f"statistics of {kind} must be finite with a positive scale, got {centre}, "
                     f"{scale}"
@@ -41,11 +37,9 @@ class Normalizer(nn.Module):
             self.scale(kind).copy_(scale)
 
     def centre(self, kind: str) -> Tensor:
-        """What becomes zero, in raw units."""
         return self.get_buffer(f"{kind}_centre")
 
     def scale(self, kind: str) -> Tensor:
-        """What becomes one, counted from the centre, in raw units."""
         return self.get_buffer(f"{kind}_scale")
 
     def normalize(self, kind: str, raw: Tensor) -> Tensor:
@@ -58,14 +52,13 @@ class Normalizer(nn.Module):
 
     def window(self, batch: WindowBatch) -> WindowBatch:
         """The same windows in model units."""
-        return replace(
-            batch, **{kind: self.normalize(kind, getattr(batch, kind)) for kind in KINDS}
-        )
+        normalized = {kind: self.normalize(kind, getattr(batch, kind)) for kind in KINDS}
+        return replace(batch, **normalized)
 
 
 def mean_and_deviation(blocks: Callable[[], Iterable[Tensor]]) -> tuple[Tensor, Tensor]:
-    """Centre and scale that standardise values given as blocks [n, d], twice; a constant column
-    keeps scale 1."""
+    """Centre and scale that standardise values given as blocks [n, d], which are read twice; a
+    constant column keeps scale 1."""
     counts, sums, largest = zip(
         *((len(b), b.double().sum(0), b.double().abs().amax(0)) for b in blocks()), strict=True
     )

@@ -1,7 +1,7 @@
 """The paper's objectives: one pure function per equation.
 
 Each returns `PerSample` values rather than a mean, so that the mean over valid steps is the same
-whether a batch is read whole, packed beside other runs, or spread over several machines.
+whether a batch is whole, packed with those of other runs, or spread over several machines.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from saformer.core.gaussian import Gaussian
 
 @dataclass(frozen=True)
 class PerSample:
-    """Sums over the valid steps of each sample [B], and how many there were: [B], or a number if as
-    many in each."""
+    """Sums over the valid steps of each sample [B], and their counts: [B], or one number for all."""
 
     sums: Tensor
     counts: Tensor | int
     watched: bool = False  # only measured: no part of the loss
 
     def mean(self) -> Tensor:
-        """The mean over all valid steps of the batch: padding counts neither above nor below the
-        line."""
+        """The mean over all valid steps of the batch; padding counts nowhere."""
         counts = (
             self.counts * len(self.sums)
             if isinstance(self.counts, int)
@@ -36,16 +34,13 @@ class PerSample:
         return self.sums.sum() / counts
 
     def scaled(self, factor: float | Tensor) -> PerSample:
-        """The same steps, each worth `factor` times as much."""
         return PerSample(self.sums * factor, self.counts, self.watched)
 
 
 def over_valid_steps(values: Tensor, valid: Tensor) -> PerSample:
     """Sum [B, K] values over each sample's valid steps; what stands elsewhere, even NaN, is never
     read."""
-    assert values.shape == valid.shape, (
-        f"{tuple(values.shape)} values for {tuple(valid.shape)} steps"
-    )
+    assert values.shape == valid.shape, f"{values.shape} values for {valid.shape} steps"
     return PerSample(torch.where(valid, values, 0.0).sum(1), valid.sum(1))
 
 
@@ -60,21 +55,20 @@ def action_error(predicted: Tensor, action: Tensor, valid: Tensor) -> PerSample:
 
 
 def actor_nll(predictions: Predictions, batch: WindowBatch) -> dict[str, PerSample]:
-    """Negative log-likelihood of cost-to-go, return-to-go and action; the actor minimises the sum
-    of the three.
+    """Negative log-likelihood of cost-to-go, return-to-go and action; the actor minimises their sum.
 
     Implements: Eq. (5)
 
     The third term of the paper conditions on s_t where s_{t-k} is meant.
     """
+
+    def nll(predicted: Gaussian, value: Tensor) -> PerSample:
+        return over_valid_steps(-predicted.log_prob(value), batch.valid)
+
     return {
-        "cost_to_go": over_valid_steps(
-            -predictions.cost_to_go.log_prob(batch.cost_to_go), batch.valid
-        ),
-        "return_to_go": over_valid_steps(
-            -predictions.return_to_go.log_prob(batch.return_to_go), batch.valid
-        ),
-        "action": over_valid_steps(-predictions.action.log_prob(batch.action), batch.valid),
+        "cost_to_go": nll(predictions.cost_to_go, batch.cost_to_go),
+        "return_to_go": nll(predictions.return_to_go, batch.return_to_go),
+        "action": nll(predictions.action, batch.action),
     }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from saformer.core.recording import moved
+from saformer.core.tensors import to_device
 
 if TYPE_CHECKING:
     from saformer.core.budget import Budget
@@ -18,26 +18,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decision:
-    """One action per lane, and how it came about."""
+    """One action per lane, and how it came about. A policy that asks for no return, proposes no
+    candidates or has no critic leaves those fields None."""
 
     action: Tensor
-    """[L, A] what to execute."""
+    """[L, A] what to execute"""
     return_to_go: Tensor | None = None
-    """[L] the return that was asked for with it; None where a policy asks for none."""
+    """[L] the return that was asked for with it"""
     chosen: Tensor | None = None
-    """[L] its index among the candidates; this and what follows is None where a policy proposes
-    none."""
+    """[L] its index among the candidates"""
     num_safe: Tensor | None = None
-    """[L] candidates of the last round that were forecast to stay within the budget."""
+    """[L] candidates of the last round that were forecast to stay within the budget"""
     num_rounds: Tensor | None = None
-    """[L] rounds of proposals it took; more than 1 means that whole rounds were rejected."""
+    """[L] rounds of proposals; more than 1 means that whole rounds were rejected"""
     fell_back: Tensor | None = None
-    """[L] bool: no round held a safe candidate, so the fallback chose; by reserve, the limit was at
-    stake."""
+    """[L] bool: the rule did not choose as usual; by the paper's, no round had a safe candidate"""
     candidates: Candidates | None = None
     """all that was proposed in the last round"""
     verification: Verification | None = None
-    """what the critic made of it; None when verification is off"""
+    """what the critic made of it"""
     shielded: Tensor | None = None
     """[L] bool: a shield made the action cheaper than it was chosen; None without one"""
 
@@ -88,4 +87,4 @@ def as_rows(
             )
         if low < least:
             raise ValueError(f"costs and limits must be at least {least:g}, got {low:g}")
-    return moved(tensor, device)
+    return to_device(tensor, device)

@@ -1,5 +1,4 @@
-"""How a step becomes tokens: which kinds, in which order, and where each network finds them
-again."""
+"""How a step becomes tokens: which kinds, in which order, and where each network finds them."""
 
 from __future__ import annotations
 
@@ -48,11 +47,8 @@ class TokenEmbedding(nn.Module):
         nn.init.normal_(self.of_time.weight, std=0.02)
 
     def embed(self, values: Mapping[str, Tensor], timestep: Tensor) -> Tensor:
-        """Steps of the given kinds, interleaved: {kind: [B, K, _]}, [B, K] -> [B, K * len(values),
-        E]."""
+        """Steps of these kinds, interleaved: {kind: [B, K, _]}, [B, K] -> [B, K * len(values), E]."""
         time = self.of_time(timestep.clamp(max=self.horizon - 1))
-        tokens = torch.stack(
-            [self.of_kind[kind](value) + time for kind, value in values.items()], dim=2
-        )
-        normed: Tensor = self.norm(tokens)
+        embedded = [self.of_kind[kind](value) + time for kind, value in values.items()]
+        normed: Tensor = self.norm(torch.stack(embedded, dim=2))
         return normed.flatten(1, 2)

@@ -1,5 +1,5 @@
-"""One causal transformer, read in two ways: whole windows, or a shared past once and many short
-branches after it."""
+"""One causal transformer, used in two ways: on whole windows, or on a shared prefix once and on
+many short branches after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saformer.core.recording import over_tensors
+from saformer.core.tensors import over_tensors
 from saformer.core.tokens import Layout
 
 
@@ -39,86 +39,76 @@ class TrunkConfig:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What a trunk keeps of a prefix it has read: keys and values of each layer, and where there
-    was a token."""
+class KVCache:
+    """Keys and values of a prefix, per layer, and its mask."""
 
     keys: tuple[Tensor, ...]
     """per layer [L, H, P, d]"""
     values: tuple[Tensor, ...]
     """per layer [L, H, P, d]"""
-    hidden: Tensor
-    """[L, 1, P] added to every score: 0 where there was a token, -inf where there was none"""
+    mask: Tensor
+    """[L, 1, P] added to every score: 0 at tokens, -inf at padding"""
 
-    def of_lanes(self, lanes: Tensor) -> Memory:
-        """The memory of some of them."""
-        kept: Memory = over_tensors(lambda part: part[lanes], self)
-        return kept
+    def of_lanes(self, lanes: Tensor) -> KVCache:
+        cache: KVCache = over_tensors(lambda part: part[lanes], self)
+        return cache
 
 
 class Attention(nn.Module):
-    """Multi-head attention whose keys and values may be kept for later."""
+    """Multi-head attention whose keys and values may be cached."""
 
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
         self.heads, self.dropout = config.heads, config.dropout
+        # An attribute, so that a CPU can train with a faster one in bfloat16.
         self.attend: Callable[..., Tensor] = F.scaled_dot_product_attention
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
         self.output = nn.Linear(config.width, config.width)
 
     def forward(
-        self, x: Tensor, added: Tensor | None, *, first: int = 0
+        self, x: Tensor, mask: Tensor | None, *, first: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, T, E] -> output [B, T - first, E], keys and values [B, H, T, d]; causal if nothing is
-        `added` to scores.
-
-        Positions before `first` (0, or -1 for the last alone) are seen, but ask for nothing
-        themselves.
-        """
+        """[B, T, E] -> output [B, T - first, E], keys and values [B, H, T, d]. The mask is added
+        to scores; without one, attention is causal. Queries begin at position `first`: 0, or -1 for
+        the last alone."""
         query, key, value = self._project(x)
-        mask, dropout = (
-            None if added is None else added[..., first:, :],
-            self.dropout * self.training,
-        )
         mixed = self.attend(
             query[:, :, first:],
             key,
             value,
-            attn_mask=mask,
-            is_causal=added is None,
-            dropout_p=dropout,
+            attn_mask=None if mask is None else mask[..., first:, :],
+            is_causal=mask is None,
+            dropout_p=self.dropout * self.training,
         )
         return self.output(mixed.transpose(1, 2).flatten(2)), key, value
 
     def branch(
-        self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, *, first: int = 0
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *, first: int = 0
     ) -> Tensor:
-        """N branches of m tokens see the lane's past and themselves, never each other: [L, N, m, E]
-        -> [L, N, q, E].
+        """N branches of m tokens see the lane's prefix and themselves, never each other: [L, N, m,
+        E] -> [L, N, q, E], q queries from token `first` on.
 
-        `keys` and `values` are [L, H, P, d], `hidden` is [L, 1, P]; of m tokens the q from `first`
-        on ask.
+        The prefix has `keys` and `values` [L, H, P, d] and a `mask` [L, 1, P].
         """
         num_lanes, num_branches, length, width = x.shape
-        apart = (num_lanes * self.heads, num_branches, length, width // self.heads)
+        shape = (num_lanes * self.heads, num_branches, length, width // self.heads)
         query, key, value = (
-            part.reshape(apart) for part in self._project(x.flatten(1, 2))
+            part.reshape(shape) for part in self._project(x.flatten(1, 2))
         )  # [L * H, N, m, d]
         query = query[:, :, first:]
         keys, values = keys.flatten(0, 1), values.flatten(0, 1)
-        hidden = hidden.expand(-1, self.heads, -1).reshape(len(keys), 1, -1)
+        mask = mask.expand(-1, self.heads, -1).reshape(len(keys), 1, -1)
 
         scale = (width // self.heads) ** -0.5
-        to_past = torch.baddbmm(
-            hidden, query.flatten(1, 2), keys.mT, alpha=scale
-        )  # [L * H, N * q, P]
-        to_own = scale * (query[:, :, :, None] * key[:, :, None]).sum(-1)  # [L * H, N, q, m]
+        # [L * H, N * q, P] and [L * H, N, q, m]
+        to_prefix = torch.baddbmm(mask, query.flatten(1, 2), keys.mT, alpha=scale)
+        to_own = scale * (query[:, :, :, None] * key[:, :, None]).sum(-1)
         if query.shape[2] > 1:
-            to_own = to_own + _hidden_future(length, x.device)
-        weights = torch.cat([to_past, to_own.flatten(1, 2)], dim=-1).softmax(-1)
-        on_past, on_own = weights[..., :-length], weights[..., -length:].reshape(to_own.shape)
+            to_own = to_own + _causal_mask(length, x.device)
+        weights = torch.cat([to_prefix, to_own.flatten(1, 2)], dim=-1).softmax(-1)
+        on_prefix, on_own = weights[..., :-length], weights[..., -length:].reshape(to_own.shape)
         from_own = (on_own[..., None] * value[:, :, None]).sum(-2)  # [L * H, N, q, d]
-        mixed = torch.baddbmm(from_own.flatten(1, 2), on_past, values)  # [L * H, N * q, d]
+        mixed = torch.baddbmm(from_own.flatten(1, 2), on_prefix, values)  # [L * H, N * q, d]
         mixed = mixed.reshape(num_lanes, self.heads, num_branches, -1, mixed.shape[-1])
         output: Tensor = self.output(mixed.permute(0, 2, 3, 1, 4).flatten(3))
         return output
@@ -130,7 +120,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a perceptron of four times the width, each added to what came in."""
+    """Attention, then a perceptron of four times the width, each added to its input."""
 
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
@@ -145,34 +135,31 @@ class Block(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, added: Tensor | None, *, first: int = 0
+        self, x: Tensor, mask: Tensor | None, *, first: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, T, E] -> outputs from position `first` on, with the layer's keys and values of
-        all."""
-        attended, key, value = self.attention(self.attention_norm(x), added, first=first)
-        return self._finish(x[:, first:], attended), key, value
+        """[B, T, E] -> outputs from position `first` on, and keys and values of all positions."""
+        attended, key, value = self.attention(self.attention_norm(x), mask, first=first)
+        return self._residual(x[:, first:], attended), key, value
 
     def branch(
-        self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, *, first: int = 0
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *, first: int = 0
     ) -> Tensor:
         """[L, N, m, E] -> outputs from each branch's token `first` on."""
-        attended = self.attention.branch(self.attention_norm(x), keys, values, hidden, first=first)
-        return self._finish(x[:, :, first:], attended)
+        attended = self.attention.branch(self.attention_norm(x), keys, values, mask, first=first)
+        return self._residual(x[:, :, first:], attended)
 
-    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        # Sums are float32: converting first is the same to the bit, and to a CPU much less work
-        # than adding two types.
+    def _residual(self, x: Tensor, attended: Tensor) -> Tensor:
+        # Sums are float32; converting first gives the same bits, and a CPU adds one type faster.
         x = x + self.drop(attended).to(x.dtype)
-        added: Tensor = x + self.drop(self.perceptron(self.perceptron_norm(x))).to(x.dtype)
-        return added
+        output: Tensor = x + self.drop(self.perceptron(self.perceptron_norm(x))).to(x.dtype)
+        return output
 
 
 class Trunk(nn.Module):
     """A causal transformer over embedded tokens.
 
-    `training_dtype` is what blocks are computed in when whole windows are read
-    (`training.precision`); tokens come and outputs leave in float32, so that budgets and
-    likelihoods are never rounded.
+    `training_dtype` is what blocks compute whole windows in; training may lower it. Tokens and
+    outputs are float32, so that budgets and likelihoods are never rounded.
     """
 
     def __init__(self, config: TrunkConfig) -> None:
@@ -189,57 +176,54 @@ class Trunk(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Whole windows whose padding, if any, lies at their end: [B, T, E] -> [B, T, E]."""
-        with torch.autocast(
-            tokens.device.type, self.training_dtype, enabled=self.training_dtype != torch.float32
-        ):
+        is_lowered = self.training_dtype != torch.float32
+        with torch.autocast(tokens.device.type, self.training_dtype, enabled=is_lowered):
             x = self.drop(tokens)
             for block in self.blocks:
                 x, _, _ = block(x, None)
         normed: Tensor = self.norm(x)
         return normed
 
-    def answers(self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]) -> list[Any]:
-        """What heads read off whole windows [B, K * len(layout), E], each at the tokens of one
-        kind: over [B, K]."""
+    def head_outputs(
+        self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]
+    ) -> list[Any]:
+        """Whole windows [B, K * len(layout), E], read by each head at the tokens of one kind: over
+        [B, K]. One method, because training kernels compute trunk and heads together."""
         outputs = self(tokens)
         return [head(layout.at(kind, outputs)) for kind, head in heads.items()]
 
-    def read(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Memory]:
+    def prefill(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, KVCache]:
         """A prefix that branches will follow: [L, P, E], [L, P] -> the last output [L, E] and the
-        memory of it."""
-        hidden = torch.zeros(valid.shape, device=valid.device).masked_fill(~valid, -torch.inf)[
-            :, None
-        ]  # [L, 1, P]
-        added = hidden + _hidden_future(valid.shape[1], valid.device)  # [L, P, P]
-        # A padded position may see itself, so that no row of the softmax is empty; nobody else sees
-        # it.
-        added.diagonal(dim1=1, dim2=2).zero_()
+        cache."""
+        zeros = torch.zeros(valid.shape, device=valid.device)
+        padding = zeros.masked_fill(~valid, -torch.inf)[:, None]  # [L, 1, P]
+        mask = padding + _causal_mask(valid.shape[1], valid.device)  # [L, P, P]
+        # Padding sees itself, so that no row of the softmax is empty; nothing else sees it.
+        mask.diagonal(dim1=1, dim2=2).zero_()
         x, keys, values = self.drop(tokens), [], []
-        for block, first in self._blocks_until_the_last():
-            x, key, value = block(x, added[:, None], first=first)
+        for block, first in self._blocks_with_first_query():
+            x, key, value = block(x, mask[:, None], first=first)
             keys.append(key)
             values.append(value)
-        return self.norm(x[:, -1]), Memory(tuple(keys), tuple(values), hidden)
+        return self.norm(x[:, -1]), KVCache(tuple(keys), tuple(values), padding)
 
-    def branch(self, tokens: Tensor, memory: Memory) -> Tensor:
-        """N continuations of each lane's prefix, read side by side: [L, N, m, E] -> their last
-        outputs [L, N, E]."""
+    def branch(self, tokens: Tensor, cache: KVCache) -> Tensor:
+        """N continuations of each lane's prefix, side by side: [L, N, m, E] -> their last outputs
+        [L, N, E]."""
         x = tokens
-        for (block, first), keys, values in zip(
-            self._blocks_until_the_last(), memory.keys, memory.values, strict=True
-        ):
-            x = block.branch(x, keys, values, memory.hidden, first=first)
+        layers = zip(self._blocks_with_first_query(), cache.keys, cache.values, strict=True)
+        for (block, first), keys, values in layers:
+            x = block.branch(x, keys, values, cache.mask, first=first)
         normed: Tensor = self.norm(x[:, :, -1])
         return normed
 
-    def _blocks_until_the_last(self) -> Iterator[tuple[Block, int]]:
-        """Each block and the first position it must answer at: of the last one only the last answer
-        is read."""
+    def _blocks_with_first_query(self) -> Iterator[tuple[Block, int]]:
+        """Of the last block only the last output is used, so it has one query."""
         for number, block in enumerate(self.blocks, 1):
             assert isinstance(block, Block)
             yield block, -1 if number == len(self.blocks) else 0
 
 
-def _hidden_future(length: int, device: torch.device) -> Tensor:
-    """What is added to scores so that no position sees a later one: [T, T]."""
+def _causal_mask(length: int, device: torch.device) -> Tensor:
+    """[T, T], added to scores so that no position sees a later one."""
     return torch.full((length, length), -torch.inf, device=device).triu(1)

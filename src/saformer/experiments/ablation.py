@@ -19,8 +19,8 @@ from saformer.report.sheet import MARK_NOTE, Part, Remark, Sheet, plain_cell
 
 VARIANTS: dict[str, tuple[tuple[str, object], ...]] = {
     "critic": (),
-    "no critic": (("verification", "off"),),
-    "means alone": (("verification", "off"), ("candidates", 1)),
+    "no critic": (("rule", "none"),),
+    "means alone": (("rule", "none"), ("candidates", 1)),
 }
 """Options of the policy; the first of the candidates is the mean of both heads."""
 Key = tuple[str, str, str]

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from saformer.api import Listener
+from saformer.api.listener import Listener
 from saformer.engine.device import pick_device
 from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments.elsewhere import Brought, carry_out_elsewhere, receive, sent

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from saformer.api import Listener
+from saformer.api.listener import Listener
 from saformer.data.home import data_home
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Training
 from saformer.experiments.work import DataJob, Gathered, RunJob, carry_out, make_data_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from saformer.agents.registry import KINDS
-from saformer.api.shielding import REFERENCE
+from saformer.api.judge import REFERENCE
 from saformer.core.transformer import TrunkConfig
 from saformer.data.home import data_home
 from saformer.envs.tasks import MIXTURES

@@ -3,14 +3,14 @@ CDT."""
 
 from __future__ import annotations
 
-from saformer.api.shielding import REFERENCE
+from saformer.api.judge import REFERENCE
 from saformer.experiments.experiment import Experiment, Result
 from saformer.experiments.plan import DATASETS, Judging, Needs, Setting
 from saformer.experiments.ways import PROPOSED, beside_each_other
 from saformer.report.sheet import Part, Remark
 
 CDT, SHIELDED = "CDT", "told what earns most + shield"
-TOLD = (("verification", "told"), ("candidates", 1))
+TOLD = (("rule", "reserve"), ("enforce", False), ("candidates", 1))
 """As policies act in a shield unless told otherwise."""
 SHOWN = (*PROPOSED, CDT, SHIELDED, REFERENCE)
 CDT_UPDATES = {"paper": 15_000}

@@ -20,8 +20,8 @@ from saformer.report.table import Cell
 
 PROPOSED: dict[str, tuple[tuple[str, object], ...]] = {
     "paper's rule": (),
-    "no critic": (("verification", "off"),),
-    "by reserve": (("verification", "reserve"),),
+    "no critic": (("rule", "none"),),
+    "by reserve": (("rule", "reserve"),),
 }
 """Options of one model; what is executed is a proposal, unmodified."""
 

@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import torch
 
-from saformer.api import Listener, build_data, finetune, train_together
-from saformer.api.datasets import open_data
+from saformer import Listener, build_data, finetune, judge, train_together
+from saformer.api.data import open_data
 from saformer.api.run_data import relabelled
-from saformer.api.runs import judge
 from saformer.data.inspection import inspect
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import find_task, kept_at
@@ -254,11 +253,13 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
                 WITHOUT_CHEAPEST
             ):  # limits lie below the data on purpose
                 warnings.filterwarnings("ignore", message="limit .* lies outside the data")
+            acting = _acting(judging)
             found = judge(
                 run.path,
                 limits=judging.limits,
                 episodes=how["num_episodes"],
-                execution=_acting(judging),
+                rule=acting.pop("rule", None),
+                options=acting,
                 cost_discount=judging.cost_discount,
                 shield=judging.shield,
                 reference=judging.shield,
@@ -274,7 +275,7 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
 
 def _acting(judging: Judging) -> dict[str, Any]:
     """How its policy acts: SaFormer's tables are of the paper's rule unless they say otherwise."""
-    usual = {"verification": "paper"} if judging.training.agent == "saformer" else {}
+    usual = {"rule": "paper"} if judging.training.agent == "saformer" else {}
     return {**usual, **dict(judging.options)}
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.core.proposals import Fallback
+from saformer.core.rules import Fallback
 from saformer.data.growing import GrowingSampler
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from saformer.agents.finetuned import FineTunedAgent, put_together, taken_apart
-from saformer.core.proposals import ExecutionOptions, Fallback
+from saformer.core.proposals import ProposalOptions
+from saformer.core.rules import Fallback, NoCriticOptions, PaperOptions
 from saformer.data.limits import Limit
 from saformer.data.statistics import without_nan
 from saformer.envs.rollout import Episode
@@ -50,7 +51,7 @@ def finetune(
     seed: int,
     run: Run,
     learnt: Checkpoint,
-    options: ExecutionOptions | None = None,
+    options: ProposalOptions | None = None,
     observer: FinetuneObserver | None = None,
     workers: Workers = "auto",
 ) -> Outcome:
@@ -96,6 +97,12 @@ def finetune(
     return loop.finish()
 
 
+def exploration_options(options: ProposalOptions) -> PaperOptions:
+    """Algorithm 3 explores by Algorithm 1, whatever rule the policy is judged by."""
+    shared = {field.name: getattr(options, field.name) for field in fields(ProposalOptions)}
+    return options if isinstance(options, PaperOptions) else PaperOptions(**shared)
+
+
 class _Loop:
     """What is due next follows from how many episodes, updates and evaluations there are, so it can
     stop anywhere."""
@@ -110,7 +117,7 @@ class _Loop:
         fit_config: FitConfig,
         seed: int,
         run: Run,
-        options: ExecutionOptions,
+        options: ProposalOptions,
         observer: FinetuneObserver,
         workers: Workers,
     ) -> None:
@@ -129,14 +136,15 @@ class _Loop:
         self._trainer = PackTrainer([Member(agent, experience.sampler, seed, run)], fit_config)
         # two, as each is recorded for its own number of lanes
         self._judging = agent.policy(options)
-        kinds: tuple[Fallback, ...] = (options.fallback, config.exploration_fallback)
-        rounds = min(config.exploration_rounds, options.rounds)
-        # Algorithm 3 explores by Algorithm 1: what is kept in reserve is for those who are judged
-        explored = (
-            replace(options, verification="paper") if options.verification == "reserve" else options
-        )
+        explored = exploration_options(options)
+        kinds: tuple[Fallback, ...] = (explored.fallback, config.exploration_fallback)
+        rounds = min(config.exploration_rounds, explored.rounds)
+        has_critic = not isinstance(options, NoCriticOptions)
         self._exploring = {
-            kind: agent.policy(replace(explored, fallback=kind, rounds=rounds)) for kind in kinds
+            kind: agent.policy(
+                replace(explored, fallback=kind, rounds=rounds) if has_critic else options
+            )
+            for kind in kinds
         }
         self._evaluations: list[dict[str, Any]] = []  # rows of metrics
         self._kept: dict[str, Tensor] = {}  # weights of the best evaluation
@@ -182,8 +190,11 @@ class _Loop:
 
     def finish(self) -> Outcome:
         """Say how it went, and mark the run as done."""
-        self._save(finished=True)
         self._agent.model.load_state_dict(self._kept)
+        self._agent.finish(self._experience.data)
+        self._kept = self._weights()
+        self._save(finished=True)
+        self._agent.model.load_state_dict(self._kept)  # a pack has just given it the latest
         outcome = Outcome.of(self._experience.rows, self._evaluations)
         facts = {
             "updates": self._trainer.update,
@@ -243,7 +254,7 @@ class _Loop:
         rows, reference = self._experience.rows, self._experience.reference
         fallback = next_fallback(rows, tuple(self._exploring), reference, lanes=config.lanes)
         policy = self._exploring[fallback]
-        policy.options = replace(policy.options, seed=1_000_003 * self._seed + first + 1)
+        policy.seed = 1_000_003 * self._seed + first + 1
         doing = f"exploring episodes {first} to {first + wanted - 1}"
         with (
             in_mode(self._trainer, training=False),
@@ -356,10 +367,11 @@ class _Loop:
         next change."""
         if self._is_judged and best_of(self._evaluations) is self._evaluations[-1]:
             self._trainer.unpack()
-            weights = self._agent.model.state_dict()
-            self._kept = {
-                name: value.detach().to("cpu", copy=True) for name, value in weights.items()
-            }
+            self._kept = self._weights()
+
+    def _weights(self) -> dict[str, Tensor]:
+        weights = self._agent.model.state_dict()
+        return {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
 
     def _save(self, *, finished: bool = False) -> None:
         """SaFormer's weights as any run has them, so that any reader of runs can read this one.

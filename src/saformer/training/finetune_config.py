@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from saformer.agents.finetuned import EntropyConfig
-from saformer.core.proposals import Fallback
+from saformer.core.rules import Fallback
 from saformer.training.attenuation import attenuation_factors
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from saformer.agents.agent import Agent, Sampler
+from saformer.data.relabel import RelabelledStore
 from saformer.engine.distributed import Ranks
 from saformer.runs.lock import alone_in
 from saformer.runs.run import Run
@@ -33,6 +34,7 @@ def fit(
     resume: bool = False,
     observer: Observer | None = None,
     ranks: Ranks | None = None,
+    data: RelabelledStore | None = None,
 ) -> Agent:
     """Train until `config.updates`; with a run, keep checkpoints and metrics in it, and go on from
     there on `resume`.
@@ -40,7 +42,7 @@ def fit(
     Ctrl-C saves first and raises `InterruptedTrainingError`; a loss that is not finite,
     `NonFiniteLossError`.
     """
-    member = Member(agent, sampler, seed, run, observer or Observer())
+    member = Member(agent, sampler, seed, run, observer or Observer(), data)
     failed = fit_together([member], config, resume=resume, ranks=ranks)
     if failed:
         raise failed[0]
@@ -102,12 +104,25 @@ def _fit_alone(
                 trainer = _without(trainer, error.numbers)
             else:
                 break
+    if numbers:
+        _finish(trainer)
     for number in numbers:
         run = members[number].run
         if run is not None and ranks.is_first:
             run.mark_done({"updates": trainer.update, "seconds": round(trainer.seconds, 1)})
     ranks.wait()  # so that each finds it finished
     return failed
+
+
+def _finish(trainer: PackTrainer) -> None:
+    """The last stage of training: what a way of acting needs besides the trained weights."""
+    if all(member.data is None for member in trainer.members):
+        return
+    trainer.unpack()
+    for member in trainer.members:
+        if member.data is not None:
+            member.agent.finish(member.data)
+    _save(trainer)
 
 
 def _without(trainer: PackTrainer, numbers: Sequence[int]) -> PackTrainer:

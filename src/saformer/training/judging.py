@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from saformer.core.execution import SaFormerPolicy
@@ -28,7 +27,7 @@ def judge(
     workers: Workers = "auto",
 ) -> Judged:
     """Roll out under every limit as it is; the seed decides initial states and proposals."""
-    policy.options = replace(policy.options, seed=seed)
+    policy.seed = seed
     found = evaluate(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
     return {verdict.limit.name: _plain(verdict, found.rows) for verdict in found.verdicts}
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saformer.core.batch import Dimensions
+from saformer.core.batch import KINDS, Dimensions
 from saformer.core.gaussian import GaussianHead
-from saformer.core.normalizer import KINDS, Normalizer
+from saformer.core.normalizer import Normalizer
 
 LOG_DEVIATION_OF_NOTHING = -0.5 * math.log(2 * math.pi)
 """A Gaussian of this log-deviation has log-likelihood 0 at its mean: padded actions add nothing to

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from saformer.agents.agent import Agent, Sampler
+from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import PackedSampler, WindowSampler
 from saformer.data.transitions import PackedTransitions, TransitionSampler
 from saformer.engine.distributed import Ranks
@@ -58,6 +59,8 @@ class Member:
     run: Run | None = None
     """where checkpoints and metrics are kept, if anywhere"""
     observer: Observer = field(default_factory=Observer)
+    data: RelabelledStore | None = None
+    """what the agent is finished with after its last update; None: it is not finished"""
 
 
 class PackTrainer:

@@ -96,9 +96,10 @@ class FusedTrunk(nn.Module):
             for name, owner, place in part.places():
                 yield f"blocks.{number}.{name}", f"blocks.{number}.{owner}", place
 
-    def answers(self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]) -> list[Any]:
-        """As `Trunk.answers`, of tokens already dropped: [M * B, K * len(layout), W] -> what each
-        head reads."""
+    def head_outputs(
+        self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]
+    ) -> list[Any]:
+        """As `Trunk.head_outputs`, of tokens already dropped: [M * B, K * len(layout), W]."""
         salts, x = self.get_buffer("salts"), tokens
         every, read = list(range(len(layout))), sorted(layout.kinds.index(kind) for kind in heads)
         for number, part in enumerate(self.blocks, 1):

@@ -1,0 +1,1 @@
+"""Rules that go past the paper: each with options of its own, and fitted as training ends."""

@@ -1,0 +1,202 @@
+"""The rule of reserve: a limit is broken only once it cannot be kept any more.
+
+The paper's critic rejects what would overrun if the episode went on as in the data: often
+everything, from the first step on. This rule executes means while more remains than it takes to
+see the episode out: to end it, where data ended early, or to go on as cheaply as possible. Then it
+takes proposals that cost little and lead to an end; where there is none, the usual ones if they can
+save enough soon, else wide ones too. Until then the actor reads the limit that earns most. See
+docs/method.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saformer.core.batch import Dimensions
+from saformer.core.history import Prompt
+from saformer.core.model import Prefix, SaFormer
+from saformer.core.policy import Decision
+from saformer.core.proposals import Candidates, ProposalOptions, Verification, deviations, verify
+from saformer.core.rules import Rule, decision_of
+
+EMPHASIS = 3.0
+"""A step's own cost counts so many times beside the forecast, which hardly depends on the action."""
+PATIENCE = 200.0
+"""Steps that the usual proposals are given to save what is forecast to be missing."""
+GAIN, LOSS = 0.3, 0.1
+"""Share that must be earned more for the actor to read another limit. Where a shield keeps the
+limit it may be less by LOSS: noise ended the stored episodes that earned quickly, and the means
+have none."""
+NUM_LEVELS = 41
+"""Limits over the data's range for which the best prompt is known."""
+
+
+@dataclass(frozen=True)
+class ReserveOptions(ProposalOptions):
+    """Act by the means until no more remains than it takes to end the episode, then end it
+    (docs/method.md)."""
+
+    spread: float = 16.0
+    """Deviations by which actions of the second half of the candidates are spread, to end an
+    episode with."""
+    holdback: float = 0.01
+    """Share of a limit that is held back."""
+    enforce: bool = True
+    """Keep the limit. False: only read the limit that earns most and act by the means, within a
+    shield that keeps it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.spread >= 0:
+            raise ValueError(f"spread must be at least 0, got {self.spread}")
+        if not 0 <= self.holdback < 1:
+            raise ValueError(
+                f"holdback is a share of the limit, at least 0 and below 1, got {self.holdback}"
+            )
+
+
+class Reserve(nn.Module):
+    """What is fitted: what a step costs, what it costs to see an episode out, and which limit earns
+    most until then. All of it is buffers: no optimiser, pack or rounding of an export touches it."""
+
+    def __init__(self, dimensions: Dimensions, width: int = 128) -> None:
+        super().__init__()
+        self.horizon, each = dimensions.horizon, dimensions.constraints
+        sizes = (dimensions.state + dimensions.action, width, width, each)
+        for index in range(3):
+            layer = nn.Linear(sizes[index], sizes[index + 1])
+            self.register_buffer(f"weight_{index}", layer.weight.detach())
+            self.register_buffer(f"bias_{index}", layer.bias.detach())
+        initial = {"centre": 0.0, "scale": 1.0, "cheapest": 0.0}
+        for name, value in (initial | dict.fromkeys(("stop_cost", "idle_cost"), torch.inf)).items():
+            self.register_buffer(name, torch.full((each,), value))
+        for name in ("levels", "best", "gain"):
+            self.register_buffer(name, torch.zeros(NUM_LEVELS, each))
+
+    def step_cost(self, state: Tensor, action: Tensor) -> Tensor:
+        """What one step costs: [..., S], [..., A] in model units -> [..., C] in raw units."""
+        x = torch.cat([state, action], dim=-1)
+        for index in range(3):
+            weight, bias = self.get_buffer(f"weight_{index}"), self.get_buffer(f"bias_{index}")
+            x = F.linear(x if index == 0 else F.gelu(x), weight, bias)
+        return x * self.get_buffer("scale") + self.get_buffer("centre")
+
+    def needed(self, timestep: Tensor) -> Tensor:
+        """What it costs to see an episode out from this step [L] on: [L, C]."""
+        idling = self.get_buffer("idle_cost") * (self.horizon - timestep).clamp(min=0)[:, None]
+        # an infinite cost of no steps is unknown rather than nothing
+        return torch.minimum(self.get_buffer("stop_cost"), idling.nan_to_num(nan=torch.inf))
+
+    def prompt(self, prompt: Prompt, remaining: Tensor | None) -> Prompt:
+        """The prompt with the limit that earns most; once what remains [L, C] is for idling, with
+        the cheapest.
+
+        Without what remains there is nothing to keep: nobody idles, and a small loss will do.
+        """
+        limit, levels = prompt.past.limit, self.get_buffer("levels").T.contiguous()
+        index = torch.searchsorted(levels, limit.T.contiguous()).clamp(max=NUM_LEVELS - 1)  # [C, L]
+        best, gain = (self.get_buffer(name).T.gather(1, index).T for name in ("best", "gain"))
+        pays = gain > (-LOSS if remaining is None else GAIN)
+        more = torch.where(pays, torch.maximum(limit, best) - limit, 0)
+        if remaining is not None:
+            is_late = remaining <= self.needed(prompt.timestep)
+            idles = is_late & self.get_buffer("stop_cost").isinf() & (more > 0)
+            cheapest = torch.minimum(self.get_buffer("cheapest"), limit)
+            more = torch.where(idles, cheapest - limit, more)
+        cost_to_go = prompt.past.cost_to_go + more[:, None]
+        past = replace(prompt.past, limit=limit + more, cost_to_go=cost_to_go)
+        return replace(prompt, past=past, cost_to_go=prompt.cost_to_go + more)
+
+
+class ReserveRule(Rule):
+    """Means, until a limit is at stake."""
+
+    def __init__(self, options: ReserveOptions, reserve: Reserve) -> None:
+        self.options: ReserveOptions = options
+        self._reserve = reserve
+
+    def prompt(self, prompt: Prompt) -> Prompt:
+        remaining = prompt.cost_to_go - self.options.holdback * prompt.past.limit
+        rewritten = self._reserve.prompt(prompt, remaining if self.options.enforce else None)
+        return replace(rewritten, remaining=remaining)
+
+    def deviations(self, for_returns: Tensor, for_actions: Tensor) -> tuple[Tensor, Tensor]:
+        options = self.options
+        return_noise, action_noise = deviations(options, for_returns, for_actions)
+        if options.action_noise == "two_point":
+            # the first is what is executed as a rule, and nobody acts by the mean of two modes
+            action_noise[:, 0] = options.temperature * for_actions[:, 0].sign()
+        if options.enforce:
+            wide = slice(num_narrow(options.candidates), None)
+            return_noise[:, wide].zero_()
+            action_noise[:, wide].mul_(options.spread)
+        return return_noise, action_noise
+
+    def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
+        """The first candidate if the limit is not to be enforced; else see `hold_back`."""
+        if not self.options.enforce:
+            return decision_of(candidates, torch.zeros_like(prefix.timestep))
+        action = model.normalizer.normalize("action", candidates.action)
+        state = prefix.state[:, None].expand(-1, action.shape[1], -1)
+        return hold_back(
+            candidates,
+            verify(model, prefix, candidates),
+            self._reserve.step_cost(state, action),
+            usual=self._reserve.get_buffer("centre"),
+            needed=self._reserve.needed(prefix.timestep),
+            can_stop=self._reserve.get_buffer("stop_cost").isfinite(),
+            scale=model.normalizer.scale("cost_to_go"),
+        )
+
+
+def num_narrow(candidates: int) -> int:
+    """How many candidates are spread as usual."""
+    return -(-candidates // 2)
+
+
+def hold_back(
+    candidates: Candidates,
+    verification: Verification,
+    step_cost: Tensor,
+    *,
+    usual: Tensor,
+    needed: Tensor,
+    can_stop: Tensor,
+    scale: Tensor,
+) -> Decision:
+    """The mean of both heads; where a limit is at stake, the cheapest way on or, where there is
+    one, out.
+
+    step_cost: [L, N, C] of each candidate; usual: [C] the mean step's in the data; needed: [L, C]
+    to see the episode out; can_stop: [C] whether it can be ended; scale: [C] what makes constraints
+    comparable. A limit is at stake where the mean is forecast to overrun it and no more remains
+    than is needed. Wide candidates are for stopping; and where a step would cost more than usual,
+    for saving what narrow ones cannot save soon.
+    """
+    forecast, remaining = verification.cost, verification.remaining
+    narrow = num_narrow(step_cost.shape[1])
+    at_stake = (forecast[:, 0] > remaining) & (remaining <= needed)  # [L, C]
+    price = ((forecast + EMPHASIS * step_cost) / scale * at_stake[:, None]).sum(-1)  # [L, N]
+    saving = step_cost[:, 0] - step_cost[:, :narrow].amin(1)  # [L, C] of a step
+    is_short = (forecast[:, 0] - remaining > PATIENCE * saving) & (step_cost[:, 0] > usual)
+    needs_wide = (at_stake & (is_short | can_stop)).any(-1)
+    is_wide = torch.arange(price.shape[1], device=price.device) >= narrow
+    price = price.masked_fill(is_wide & ~needs_wide[:, None], torch.inf)
+    held = at_stake.any(-1)
+    chosen = torch.where(held, price.argmin(1), torch.zeros_like(held, dtype=torch.int64))
+    return decision_of(candidates, chosen, verification, fell_back=held)
+
+
+def make_room(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Before weights are loaded: give the model a reserve if they hold one, else take it away."""
+    if not any(name.startswith(f"{prefix}reserve.") for name in state_dict):
+        model._modules.pop("reserve", None)
+    elif "reserve" not in model._modules:
+        device = next(model.parameters()).device
+        with torch.random.fork_rng(devices=[]):
+            model.add_module("reserve", Reserve(model.dimensions).to(device).eval())  # type: ignore[arg-type]
