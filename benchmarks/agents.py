@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from saformer.api.settings import options_of
 from torch import Tensor
 
+from saformer import Listener, build_data, data_of, load, sweep, train_together
 from saformer.agents.cpq import CPQAgent
 from saformer.agents.registry import KINDS, find_kind
-from saformer.api import Listener, build_data, data_of, load, sweep, train_together
+from saformer.api.judge import frontier_of
 from saformer.api.run_data import relabelled
-from saformer.api.runs import frontier_of
-from saformer.api.settings import options_of
 from saformer.core.policy import Decision, Policy
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore

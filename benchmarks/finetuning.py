@@ -32,9 +32,7 @@ import tyro
 
 import saformer
 from benchmarks.finetuning_shown import figure, table
-from saformer import api
-from saformer.api import Listener
-from saformer.api.runs import judge
+from saformer import Listener, judge
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import without_nan
 from saformer.envs.tasks import find_task, load_data
@@ -168,7 +166,7 @@ def main(settings: Settings) -> None:
         print(cut_data(settings, plain).resolve())
         return
     offline = settings.run or train(settings, plain)
-    data = api.data_of(Run(offline), data=settings.data)
+    data = saformer.data_of(Run(offline), data=settings.data)
     question = Question.of(data)
     watch.took("data and training")
     before = judged_before(offline, question, settings, plain)
@@ -177,7 +175,7 @@ def main(settings: Settings) -> None:
     reserved = [before if is_reserved else judged(offline, question, settings, plain, "reserve")]
     watch.took("judging by reserve")
     place = settings.out / f"tuned-seed{settings.seed}"
-    tuned = api.finetune(
+    tuned = saformer.finetune(
         offline,
         list(question.limits),
         ceiling=settings.ceiling,
@@ -223,7 +221,7 @@ def train(settings: Settings, listener: Listener) -> Path:
     preset = PRESETS[settings.preset]()
     preset = replace(preset, fit=replace(preset.fit, updates=settings.updates, evaluate_every=0))
     run = settings.out / "offline"
-    return api.train(
+    return saformer.train(
         str(cut_data(settings, listener)),
         preset=preset,
         seed=settings.seed,

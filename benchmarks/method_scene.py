@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from saformer.api.reserving import prepared
+from saformer.reserve import EMPHASIS, Reserve
 from torch import Tensor
 
 import saformer
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api.reserving import prepared
 from saformer.api.run_data import totals_of
 from saformer.core.batch import WindowBatch
 from saformer.core.history import Prompt
@@ -26,7 +27,6 @@ from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
 from saformer.evaluation.evaluate import FIRST_SEED
-from saformer.reserve import EMPHASIS, Reserve
 from saformer.runs.run import find_run
 
 PAPER, NARROW, RESERVE = "the paper's rule", "by reserve, usual proposals alone", "by reserve"

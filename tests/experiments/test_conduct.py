@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from saformer.api import Listener
+from saformer import Listener
 from saformer.api.run_data import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.engine.engine import LocalEngine

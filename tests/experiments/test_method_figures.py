@@ -9,12 +9,12 @@ import pytest
 import torch
 from benchmarks.method_figures import Settings, main
 from benchmarks.method_scene import NARROW, PAPER, RESERVE, TOLD_THE_LIMIT, Account, Scene, watch
+from saformer.reserve import NUM_LEVELS, Reserve
 
 import saformer
 from saformer.cli.main import main as cli
 from saformer.core.proposals import num_narrow
-from saformer.reserve import NUM_LEVELS, Reserve
-from saformer.training.reserve import fit_reserve
+from saformer.rules.fitting import fit_reserve
 from tests.runs.exported import telling_run
 
 MAX_BYTES = 100_000
@@ -35,7 +35,7 @@ def run(request, tmp_path, monkeypatch):
 
 
 def known_run(path, monkeypatch, stop_cost, idle_cost):
-    monkeypatch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=20))
+    monkeypatch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
     monkeypatch.setattr("saformer.training.reserve.stop_cost", lambda _: np.array([stop_cost]))
     monkeypatch.setattr(
         "saformer.training.reserve.idle_cost", lambda *_, **__: torch.tensor([idle_cost])
@@ -68,7 +68,7 @@ def test_watches_what_evaluation_sees(run):
     scene = watch(str(run.path), limit="p20", episodes=3)
     for way, rule in ((PAPER, "paper"), (RESERVE, "reserve")):
         judged = saformer.evaluate(
-            run.path, limits=["p20"], episodes=3, execution={"verification": rule}
+            run.path, limits=["p20"], episodes=3, rule=rule
         )
         assert [one.cost for one in scene.accounts[way]] == pytest.approx(
             [row.cost[0] for row in judged.rows], rel=1e-4

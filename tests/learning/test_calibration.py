@@ -10,9 +10,9 @@ import saformer
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.envs import allowance
+from saformer.rules.fitting import fit_reserve
 from saformer.training.config import FitConfig
 from saformer.training.presets import Preset
-from saformer.training.reserve import fit_reserve
 
 # Actions have a random sign, so their Gaussian's mean is 0: docs/deviations.md, 10.
 TRUNK = TrunkConfig(layers=1, width=32, dropout=0.0)
@@ -29,12 +29,12 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibration")
     allowance.dataset().save(folder / "store")
     asked = {"criteria": ["torque"], "out": folder / "run", "device": "cpu"}
-    run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saformer.api.reserving.fit_reserve", partial(fit_reserve, updates=300))
-        calibration = saformer.calibrate(
-            run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET
-        )
+        patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=300))
+        run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
+    calibration = saformer.calibrate(
+        run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET
+    )
     return calibration, saformer.evaluate(
         run.path, rate=RATE, limits=LIMITS, episodes=200, seed=5, **QUIET
     )

@@ -95,7 +95,7 @@ def test_rounded_to_bfloat16_are_matrices_alone(made):
     to fail when statistics are rounded, and when weights stay narrow.
     """
     run, kept = read_model(Run(made / "run")), read_groups(Run(made / "rounded"), "model")
-    loaded = saformer.load(made / "rounded", device="cpu").model.state_dict()
+    loaded = saformer.load(made / "rounded", device="cpu").agent.model.state_dict()
     matrices = [name for name, value in kept.items() if value.dtype == torch.bfloat16]
     assert matrices
     assert all(kept[name].ndim > 1 for name in matrices)

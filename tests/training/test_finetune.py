@@ -16,15 +16,16 @@ import numpy as np
 import pytest
 import torch
 
-from saformer import api
+import saformer
+from saformer import Listener
 from saformer.agents.finetuned import EntropyConfig, FineTunedAgent
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api import Listener
 from saformer.core.transformer import TrunkConfig
 from saformer.data.growing import GrowingSampler, Room
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs import allowance, stepping
+from saformer.rules.fitting import fit_reserve
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
@@ -32,7 +33,6 @@ from saformer.training.exploration import EnvironmentFailedError, explore, share
 from saformer.training.finetune_config import FinetuneConfig
 from saformer.training.fit import InterruptedTrainingError
 from saformer.training.presets import Preset
-from saformer.training.reserve import fit_reserve
 from saformer.training.trainer import Member, PackTrainer
 from tests.conftest import tiny_config
 from tests.envs import troubled
@@ -51,7 +51,8 @@ HOPELESS = [0.001]
 
 
 def original(path: Path, store: Path) -> Run:
-    return api.train(str(store), preset=Preset(tiny_config(), FIT), out=path, device="cpu")
+    preset = Preset(tiny_config(), FIT)
+    return saformer.train(str(store), preset=preset, out=path, device="cpu").run
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def whole(source, tmp_path_factory) -> Run:
 
 def tune(source: Run, out: Path, *, said=lambda message: None, **options):
     options = {"limits": HOPELESS, "config": CONFIG, "workers": 0, **options}
-    return api.finetune(source.path, out=out, device="cpu", listener=Listener(say=said), **options)
+    return saformer.finetune(source.path, out=out, device="cpu", listener=Listener(say=said), **options)
 
 
 def rows(run: Run | Path) -> list[dict]:
@@ -117,7 +118,7 @@ def test_it_says_what_it_came_from_and_is_a_run_like_any_other(source, whole):
     assert came_from["run"] == str(source.path)
     assert came_from["spec"] == source.spec.digest
     assert came_from["update"] == 3
-    found = api.evaluate(whole.path, episodes=2, device="cpu")
+    found = saformer.evaluate(whole.path, episodes=2, device="cpu")
     assert [verdict.limit.values for verdict in found.verdicts] == [
         (0.001,)
     ]  # what it was made for
@@ -156,7 +157,7 @@ def test_exploration_proposes_once_and_judging_as_the_policy_does(source, whole)
     assert source.spec.agent_config.get("rounds", 4) > 1
     assert {row["resampled"] for row in rows(whole)} == {0.0}
     assert all(row["fell_back"] > 0 for row in rows(whole))
-    judged = api.evaluate(whole.path, episodes=2, execution={"verification": "paper"}, device="cpu")
+    judged = saformer.evaluate(whole.path, episodes=2, rule="paper", device="cpu")
     assert judged.verdicts[0].resampled > 0
 
 
@@ -237,7 +238,7 @@ def test_ctrl_c_between_updates_loses_none(source, whole, tmp_path):
 
     listener = Listener(training=training)
     with pytest.raises(InterruptedTrainingError):
-        api.finetune(
+        saformer.finetune(
             source.path,
             HOPELESS,
             config=CONFIG,
@@ -433,7 +434,7 @@ def test_what_cannot_be_asked_for_leaves_nothing_behind(source, tmp_path, asked,
 
 def test_by_reserve_the_policy_is_judged_and_not_explored(source, tmp_path, monkeypatch):
     """Seen to fail when exploration keeps a reserve too, and when the original run is given one."""
-    monkeypatch.setattr("saformer.api.finetuning.fit_reserve", partial(fit_reserve, updates=1))
+    monkeypatch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=1))
     explored: list[str] = []
 
     def watched(policy, *rest, **options):
@@ -442,12 +443,12 @@ def test_by_reserve_the_policy_is_judged_and_not_explored(source, tmp_path, monk
 
     monkeypatch.setattr("saformer.training.finetune.explore", watched)
     before = sorted(path.name for path in source.path.iterdir())
-    tuned = tune(source, tmp_path / "tuned", execution={"verification": "reserve"})
+    tuned = tune(source, tmp_path / "tuned", rule="reserve")
     assert set(explored) == {"paper"}
-    assert tuned.run.spec.finetuning["execution"]["verification"] == "reserve"
+    assert tuned.run.spec.finetuning["execution"]["rule"] == "reserve"
     assert sorted(path.name for path in source.path.iterdir()) == before
 
 
 def test_what_keeps_no_limit_is_not_fine_tuned_to_one(source, tmp_path):
     with pytest.raises(ValueError, match="keeps no limit without a shield"):
-        tune(source, tmp_path / "tuned", execution={"verification": "told"})
+        tune(source, tmp_path / "tuned", rule="reserve", options={"enforce": False})

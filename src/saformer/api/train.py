@@ -43,7 +43,7 @@ Failures = dict[Path, Exception]
 class DataSettings:
     """What is learnt from."""
 
-    criteria: Sequence[str] | Mapping[str, Sequence[str]] = ()
+    criteria: Sequence[str] = ()
     """Criteria, one per constraint: torque, energy, a column's name, an expression such as
     "abs(action).sum()", module:function; by default those of the data."""
     held_out: float | None = None
