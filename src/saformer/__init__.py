@@ -21,20 +21,18 @@ except PackageNotFoundError:
     __version__ = "unknown"
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from saformer.api.data import build_data, export_data, import_data, inspect_data
     from saformer.api.demo import demo
+    from saformer.api.finetune import FineTuned
     from saformer.api.listener import Listener
     from saformer.api.run_data import data_of
+    from saformer.api.sweep import Sweep
     from saformer.api.train import train, train_together
-    from saformer.api.verbs import (
-        calibrate,
-        evaluate,
-        evaluate_offline,
-        export,
-        finetune,
-        judge,
-        sweep,
-    )
+    from saformer.evaluation.calibration import Calibration
+    from saformer.evaluation.evaluate import Evaluation
+    from saformer.evaluation.offline import OfflineEvaluation
     from saformer.shield import Shield
     from saformer.trained import Trained, load
 
@@ -44,18 +42,11 @@ _HOMES = {
     "api.listener": ("Listener",),
     "api.run_data": ("data_of",),
     "api.train": ("train", "train_together"),
-    "api.verbs": (
-        "calibrate",
-        "evaluate",
-        "evaluate_offline",
-        "export",
-        "finetune",
-        "judge",
-        "sweep",
-    ),
     "shield": ("Shield",),
     "trained": ("Trained", "load"),
 }
+_CONTEXT = {"cost_discount", "data", "device", "listener", "out", "workers"}
+"""Keywords of `load`."""
 __all__ = [
     "Listener",
     "Shield",
@@ -72,7 +63,6 @@ __all__ = [
     "finetune",
     "import_data",
     "inspect_data",
-    "judge",
     "load",
     "sweep",
     "train",
@@ -86,3 +76,43 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(f"saformer.{module}"), name)
     raise AttributeError(f"module 'saformer' has no attribute {name!r}")
+
+
+def evaluate(path: str | Path, **settings: Any) -> Evaluation:
+    """`load(path).evaluate(...)`. The settings are those of `load` (`device`, `data`, `out`,
+    `workers`, `listener`) and of `Trained.evaluate` (`limits`, `episodes`, `rule`, `options`,
+    `rate`, `shield`, ...)."""
+    return _loaded(path, settings).evaluate(**settings)
+
+
+def evaluate_offline(path: str | Path, **settings: Any) -> OfflineEvaluation:
+    """`load(path).evaluate_offline(...)`, with the settings of both."""
+    return _loaded(path, settings).evaluate_offline(**settings)
+
+
+def calibrate(path: str | Path, **settings: Any) -> Calibration:
+    """`load(path).calibrate(rate, ...)`, with the settings of both."""
+    return _loaded(path, settings).calibrate(**settings)
+
+
+def sweep(path: str | Path, values: Any = (), **settings: Any) -> Sweep:
+    """`load(path).sweep(values, ...)`, with the settings of both."""
+    return _loaded(path, settings).sweep(values, **settings)
+
+
+def export(path: str | Path, out: str | Path, **settings: Any) -> Path:
+    """`load(path).export(out, ...)`, with the settings of both."""
+    settings.setdefault("device", "cpu")
+    return _loaded(path, settings).export(out, **settings)
+
+
+def finetune(path: str | Path, limits: Any, *, out: Any = None, **settings: Any) -> FineTuned:
+    """`load(path).finetune(limits, ...)`, with the settings of both; `out` is the new run's."""
+    return _loaded(path, settings).finetune(limits, out=out, **settings)
+
+
+def _loaded(path: str | Path, settings: dict[str, Any]) -> Trained:
+    """The trained agent; takes the keywords of `load` out of the settings."""
+    from saformer.trained import load
+
+    return load(path, **{name: settings.pop(name) for name in _CONTEXT & set(settings)})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -16,7 +15,7 @@ from saformer.agents.agent import Agent
 from saformer.agents.registry import Kind, find_kind, restore_agent
 from saformer.api.calibrate import CalibrateSettings, Calibrations, calibrate_policy
 from saformer.api.export import export_run
-from saformer.api.finetune import FineTuned, plan_finetuning, run_finetuning
+from saformer.api.finetune import FineTuned, Finetuning
 from saformer.api.judge import (
     EvaluateSettings,
     Judged,
@@ -32,6 +31,7 @@ from saformer.api.run_data import has_environment, totals_of
 from saformer.api.sweep import Sweep, SweepSettings, sweep_option
 from saformer.core.policy import Policy
 from saformer.data.limits import Limit
+from saformer.data.store import EnvironmentSpec
 from saformer.data.totals import Totals
 from saformer.engine.device import pick_device
 from saformer.evaluation.calibration import Calibration
@@ -137,21 +137,18 @@ class Trained:
                 f"{self.path} was trained on costs discounted by {own:g} and can be judged by no "
                 f"others; train again with cost_discount {other:g}"
             )
-        return totals_of(self.run, self.listener, data=self.context.data, cost_discount=other)
+        return totals_of(self.run, self.listener, self.context.data, other)
 
     @property
     def has_environment(self) -> bool:
-        return has_environment(self.run, data=self.context.data)
+        return has_environment(self.run, self.context.data)
 
-    @property
-    def rollout_totals(self) -> Totals:
-        """The totals, of data that has an environment."""
-        if self.totals.environment.identifier is None:
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        if environment.identifier is None:
             raise ValueError(
                 f"the data of {self.path} has no environment to roll out in: saformer can be "
                 "judged by evaluate_offline (--offline)"
             )
-        return self.totals
 
     @property
     def limits(self) -> list[Limit]:
@@ -159,7 +156,9 @@ class Trained:
         return limits_of(self.run.spec, self.totals)
 
     def parse_limits(self, names: Sequence[str]) -> list[Limit]:
-        """The limits of these names; says so where it was trained for another."""
+        """The limits of these names, to roll out under; says so where it was trained for
+        another."""
+        self.check_environment(self.totals.environment)
         limits = limits_of(self.run.spec, self.totals, names)
         remark_on_limits(self.run.spec, limits, self.listener)
         return limits
@@ -193,7 +192,7 @@ class Trained:
         options = self.agent.options(shielded=shielded)
         if rule not in {None, self.kind.rule_of(options)}:
             options = self.kind.options_of(self.agent.config, rule)
-        return changed_options(options, changes or {})
+        return self.kind.changed(options, changes or {})
 
     def acting(self, settings: JudgeSettings, *, shielded: bool = False) -> dict[str, Any]:
         """Rule and options by these settings, as files hold them."""
@@ -322,33 +321,14 @@ class Trained:
         The new one has a store of its own, in its folder: the original data and every episode
         since. An interrupted call is continued by the same call with `resume=True`.
         """
+        if not self.kind.verifies:
+            agent = self.run.spec.agent
+            raise ValueError(f"only saformer can be fine-tuned to a limit; {self.path} is {agent}")
         named = {name: value for name, value in changes.items() if value is not None}
         settings = replace(config or FinetuneConfig(), **named)
-        acting = self.options(rule or "paper", options) if self.kind.verifies else None
-        plan = plan_finetuning(self, limits, settings, acting, ceiling=ceiling, seed=seed)
-        return run_finetuning(plan, out, resume=resume)
-
-
-def changed_options(options: Any, changes: Mapping[str, Any]) -> Any:
-    """The options with these changes, each checked to be of its field's kind."""
-    hints = get_type_hints(type(options))
-    unknown = sorted(set(changes) - set(hints))
-    if unknown:
-        raise ValueError(
-            f"{type(options).__name__} has no option {', '.join(unknown)}; it has "
-            f"{', '.join(sorted(hints))}"
-        )
-    checked = {name: _of_kind(name, value, hints[name]) for name, value in changes.items()}
-    return replace(options, **checked)
-
-
-def _of_kind(name: str, value: Any, hint: Any) -> Any:
-    if get_origin(hint) is Literal and value not in get_args(hint):
-        raise ValueError(f"{name} is one of {', '.join(get_args(hint))}, got {value!r}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    if hint is int:
-        if value != int(value):
-            raise ValueError(f"{name} is a whole number, got {value!r}")
-        return int(value)
-    return value
+        acting = self.options(rule or "paper", options)
+        finetuning = Finetuning(self, limits, settings, acting, seed)
+        if ceiling is not None:
+            bound = finetuning.parse_limit(ceiling).values
+            finetuning = replace(finetuning, config=replace(settings, ceiling=bound))
+        return finetuning.run(out, resume=resume)

@@ -72,7 +72,9 @@ def whole(source, tmp_path_factory) -> Run:
 
 def tune(source: Run, out: Path, *, said=lambda message: None, **options):
     options = {"limits": HOPELESS, "config": CONFIG, "workers": 0, **options}
-    return saformer.finetune(source.path, out=out, device="cpu", listener=Listener(say=said), **options)
+    return saformer.finetune(
+        source.path, out=out, device="cpu", listener=Listener(say=said), **options
+    )
 
 
 def rows(run: Run | Path) -> list[dict]:

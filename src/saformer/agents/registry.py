@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Protocol, get_origin, get_type_hints
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -64,6 +65,18 @@ class Kind:
         known = {each.name for each in fields(config)}
         values = {name: getattr(config, own) for name, own in names.items() if own in known}
         return self.rules[rule](**values)
+
+    def changed(self, options: Any, changes: Mapping[str, Any]) -> Any:
+        """The options with these changes, each checked to be of its field's kind."""
+        hints = get_type_hints(type(options))
+        unknown = sorted(set(changes) - set(hints))
+        if unknown:
+            raise ValueError(
+                f"{type(options).__name__} has no option {', '.join(unknown)}; it has "
+                f"{', '.join(sorted(hints))}"
+            )
+        checked = {name: _of_kind(name, value, hints[name]) for name, value in changes.items()}
+        return replace(options, **checked)
 
     def rule_of(self, options: Any) -> str:
         """The name of the rule that these options belong to."""
@@ -171,6 +184,16 @@ def from_plain(cls: type, values: Mapping[str, Any], *, strict: bool = True) -> 
     return cls(
         **{name: _from_plain(hints[name], values[name], strict) for name in values if name in known}
     )
+
+
+def _of_kind(name: str, value: Any, hint: Any) -> Any:
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        raise ValueError(f"{name} is one of {', '.join(get_args(hint))}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    if hint is int and value != int(value):
+        raise ValueError(f"{name} is a whole number, got {value!r}")
+    return int(value) if hint is int else value
 
 
 def _from_plain(hint: Any, value: Any, strict: bool) -> Any:

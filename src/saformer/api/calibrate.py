@@ -73,7 +73,7 @@ def calibrate_policy(trained: Trained, settings: CalibrateSettings) -> Calibrati
             f"{run.path} is {agent.name}, which hears of no limit when it acts: to withhold a part "
             "of it changes nothing. saformer and cdt can be calibrated"
         )
-    totals = trained.rollout_totals
+    totals, limits = trained.totals, trained.parse_limits(settings.limits)
     options = trained.options(settings.rule, settings.options)
 
     def trial(tried: Sequence[Limit], margin: float, first_seed: int) -> Sequence[Verdict]:
@@ -89,9 +89,9 @@ def calibrate_policy(trained: Trained, settings: CalibrateSettings) -> Calibrati
             workers=trained.context.workers,
         ).verdicts
 
-    limits = calibrate_margins(
+    calibrated = calibrate_margins(
         trial,
-        trained.parse_limits(settings.limits),
+        limits,
         rate=settings.rate,
         confidence=settings.confidence,
         seed=settings.seed,
@@ -104,7 +104,7 @@ def calibrate_policy(trained: Trained, settings: CalibrateSettings) -> Calibrati
         seed=settings.seed,
         run=policy_identity(run, agent.model.state_dict()),
         options=_identifying(trained.acting(settings)),
-        limits=limits,
+        limits=calibrated,
     )
 
 

@@ -145,7 +145,7 @@ def open_data(
     lasts."""
     listener = listener or Listener()
     if not (is_log(source) or Path(source).is_file() or _is_minari(source)):
-        yield task_data(source, listener, steps=steps, seed=seed)
+        yield task_data(source, listener, steps, seed)
         return
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "store"

@@ -15,13 +15,11 @@ import numpy as np
 from saformer.agents.finetuned import FineTunedAgent
 from saformer.agents.registry import from_plain
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api.listener import Listener
 from saformer.api.run_data import store_of, training_data
 from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
-from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.lock import alone_in
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
@@ -31,7 +29,7 @@ from saformer.training.finetune_config import FinetuneConfig
 if TYPE_CHECKING:  # exploration needs Gymnasium; training does not
     from saformer.trained import Trained
     from saformer.training.experience import ExploredEpisode
-    from saformer.training.finetune_events import FinetuneObserver, Outcome
+    from saformer.training.finetune_events import Outcome
     from saformer.training.judging import Judged
 
 LEARNING_RATE_SHARE = 1 / 3
@@ -48,9 +46,8 @@ class FineTuned:
 
 
 @dataclass(frozen=True)
-class FinetunePlan:
-    """A run to fine-tune, to which limits and how; whatever would keep it from exploring is
-    refused when the data is opened."""
+class Finetuning:
+    """A run to fine-tune, to which limits and how; what it cannot explore with is refused."""
 
     trained: Trained
     limit_names: Sequence[str | float]
@@ -59,14 +56,20 @@ class FinetunePlan:
     """how it is judged"""
     seed: int
 
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        return self.trained.run.load()
+    def __post_init__(self) -> None:
+        from saformer.envs.stepping import pick_workers
+
+        pick_workers(self.trained.context.workers, num_lanes=self.config.lanes, num_steps=0)
+        if not getattr(self.options, "enforce", True):
+            raise ValueError(
+                "a reserve that is not enforced keeps no limit without a shield: fine-tune by the "
+                "paper's rule, or enforce it"
+            )
 
     @cached_property
     def store(self) -> TrajectoryStore:
         trained = self.trained
-        return store_of(trained.run, trained.listener, data=trained.context.data, exact=True)
+        return store_of(trained.run, trained.listener, trained.context.data, exact=True)
 
     @cached_property
     def original(self) -> RelabelledStore:
@@ -74,39 +77,44 @@ class FinetunePlan:
         from saformer.envs.costed import try_out
         from saformer.training.experience import check_criteria
 
-        run, environment = self.trained.run, self.store.environment
-        if environment.identifier is None:
-            raise ValueError(f"the data of {run.path} has no environment to roll out in")
-        data = training_data(run, self.store, self.trained.listener)
+        self.trained.check_environment(self.store.environment)
+        data = training_data(self.trained.run, self.store, self.trained.listener)
         check_criteria(data, self.store)
-        try_out(environment, data.criteria)
+        try_out(self.store.environment, data.criteria)
         return data
+
+    def parse_limit(self, limit: str | float) -> Limit:
+        """A limit that may lie outside the data: that is what fine-tuning is for."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="limit .* lies outside the data")
+            name = limit if isinstance(limit, str) else f"{limit:g}"
+            return parse_limit(name, self.original)
 
     @cached_property
     def limits(self) -> list[Limit]:
-        if not self.limit_names:
+        limits = [self.parse_limit(name) for name in self.limit_names]
+        if not limits:
             raise ValueError(
                 "name at least one limit to fine-tune to, as a cost (3700) or a percentile of the "
                 "data (p10)"
             )
-        limits = [parse_quietly(name, self.original) for name in self.limit_names]
         values = [limit.values for limit in limits]
         twice = sorted({limit.name for limit in limits if values.count(limit.values) > 1})
         if twice:
+            names = ", ".join(twice)
             raise ValueError(
-                f"limit {', '.join(twice)} was named more than once, by name or value; name each "
-                "once"
+                f"limit {names} was named more than once, by name or value; name each once"
             )
         return limits
 
     @cached_property
     def fit_config(self) -> FitConfig:
         """As the run was trained, at a lower rate, for as long as the allowance lasts."""
-        trained_with, config = from_plain(FitConfig, self.trained.run.spec.fit_config), self.config
+        original, config = from_plain(FitConfig, self.trained.run.spec.fit_config), self.config
         return replace(
-            trained_with,
+            original,
             updates=config.num_rounds * config.updates,
-            learning_rate=config.learning_rate or LEARNING_RATE_SHARE * trained_with.learning_rate,
+            learning_rate=config.learning_rate or LEARNING_RATE_SHARE * original.learning_rate,
             warmup_updates=config.warmup_updates,
             evaluate_every=0,
         )
@@ -115,14 +123,14 @@ class FinetunePlan:
         """The new run's, whose data is the store at this path."""
         source = self.trained.run
         checkpoint = hashlib.sha256(source.checkpoint_path.read_bytes()).hexdigest()[:16]
-        origin = {
-            "run": str(source.path.resolve()),
-            "spec": source.spec.digest,
-            "update": self.checkpoint.facts["update"],
-            "checkpoint": checkpoint,
-        }
         rule = self.trained.kind.rule_of(self.options)
-        settings = {
+        finetuning = {
+            "from": {
+                "run": str(source.path.resolve()),
+                "spec": source.spec.digest,
+                "update": source.load(groups=()).facts["update"],
+                "checkpoint": checkpoint,
+            },
             "limits": {limit.name: limit.values for limit in self.limits},
             **asdict(self.config),
             "execution": {"rule": rule, **asdict(self.options)},
@@ -133,109 +141,85 @@ class FinetunePlan:
             data_steps=None,
             seed=self.seed,
             fit_config=asdict(self.fit_config),
-            finetuning={"from": origin, **settings},
+            finetuning=finetuning,
         )
 
-
-def plan_finetuning(
-    trained: Trained,
-    limits: Sequence[str | float],
-    config: FinetuneConfig,
-    options: Any,
-    *,
-    ceiling: str | float | None,
-    seed: int,
-) -> FinetunePlan:
-    """Check what needs no data, then the ceiling."""
-    from saformer.envs.stepping import pick_workers
-
-    # says what is wrong before anything is written
-    pick_workers(trained.context.workers, num_lanes=config.lanes, num_steps=0)
-    if not trained.kind.verifies:
-        agent = trained.run.spec.agent
-        raise ValueError(f"only saformer can be fine-tuned to a limit; {trained.path} is {agent}")
-    if not getattr(options, "enforce", True):
-        raise ValueError(
-            "a reserve that is not enforced keeps no limit without a shield: fine-tune by the "
-            "paper's rule, or enforce it"
+    def run(self, out: str | Path | None, *, resume: bool) -> FineTuned:
+        """Algorithm 3 in a folder of its own, with a store of its own."""
+        source, say = self.trained.run, self.trained.listener.say
+        name = f"{source.path.resolve().name}-finetuned-seed{self.seed}"
+        path = Path(out) if out else Path("runs") / name
+        store = path.resolve() / source.spec.task_name.replace("/", "-").replace(":", "-")
+        run = Run.open_or_create(path, self.spec(store), resume=resume)
+        if run.is_done:
+            say(f"{run.path} has already finished; nothing to do")
+            return FineTuned(run, None)
+        with alone_in(run.path):
+            if not store.exists():
+                origin = {"finetuned_from": str(source.path.resolve()), **self.store.provenance}
+                replace(self.store, provenance=origin).save(store)
+            self._say_beginning(run)
+            outcome = self._explore(run, store)
+        ended = "every limit holds" if outcome.held else "the allowance is spent"
+        say(
+            f"{ended}: {outcome.num_episodes} new trajectories ({outcome.broke_ceiling:.0%} broke "
+            f"the ceiling), {outcome.num_evaluation_episodes} episodes of evaluation; the run in "
+            f"{run.path} has the weights of its best evaluation, after {outcome.kept_after} "
+            "episodes"
         )
-    plan = FinetunePlan(trained, limits, config, options, seed)
-    if ceiling is None:
-        return plan
-    bound = parse_quietly(ceiling, plan.original).values
-    return replace(plan, config=replace(config, ceiling=bound))
+        return FineTuned(run, outcome)
 
+    def _explore(self, run: Run, store: Path) -> Outcome:
+        from saformer.training.experience import Experience
+        from saformer.training.finetune import finetune as run_algorithm_3
+        from saformer.training.finetune_events import FinetuneObserver
 
-def run_finetuning(plan: FinetunePlan, out: str | Path | None, *, resume: bool) -> FineTuned:
-    """Algorithm 3 in a folder of its own, with a store of its own."""
-    trained, listener = plan.trained, plan.trained.listener
-    source = trained.run
-    name = f"{source.path.resolve().name}-finetuned-seed{plan.seed}"
-    path = Path(out) if out else Path("runs") / name
-    store = path.resolve() / source.spec.task_name.replace("/", "-").replace(":", "-")
-    run = Run.open_or_create(path, plan.spec(store), resume=resume)
-    if run.is_done:
-        listener.say(f"{run.path} has already finished; nothing to do")
-        return FineTuned(run, None)
-    with alone_in(run.path):
-        if not store.exists():
-            origin = {"finetuned_from": str(source.path.resolve()), **plan.store.provenance}
-            replace(plan.store, provenance=origin).save(store)
-        outcome = _explore(plan, run, store)
-    ended = "every limit holds" if outcome.held else "the allowance is spent"
-    listener.say(
-        f"{ended}: {outcome.num_episodes} new trajectories ({outcome.broke_ceiling:.0%} broke the "
-        f"ceiling), {outcome.num_evaluation_episodes} episodes of evaluation; the run in "
-        f"{run.path} has the weights of its best evaluation, after {outcome.kept_after} episodes"
-    )
-    return FineTuned(run, outcome)
+        trained, config, listener = self.trained, self.config, self.trained.listener
+        agent = cast(SaFormerAgent, trained.agent)
+        sampler = GrowingSampler(
+            self.original,
+            window=agent.config.window,
+            room=Room(config.episodes, config.episodes * (self.store.environment.horizon + 1)),
+            share=config.new_share,
+            device=trained.device,
+        )
+        observer = FinetuneObserver(
+            episode=lambda row, allowance: listener.say(episode_line(row, allowance)),
+            progress=listener.training,
+            judged=lambda num_episodes, verdicts: listener.say(judged_line(num_episodes, verdicts)),
+            row=lambda row: listener.row(run.path, row),
+        )
+        return run_algorithm_3(
+            FineTunedAgent(agent, config.entropy),
+            Experience(run, self.original, TrajectoryStore.open(store), sampler),
+            self.limits,
+            config,
+            self.fit_config,
+            seed=self.seed,
+            run=run,
+            learnt=trained.run.load(),
+            options=self.options,
+            observer=observer,
+            workers=trained.context.workers,
+        )
 
-
-def _explore(plan: FinetunePlan, run: Run, store: Path) -> Outcome:
-    from saformer.training.experience import Experience
-    from saformer.training.finetune import finetune as run_algorithm_3
-
-    trained, config = plan.trained, plan.config
-    agent = cast(SaFormerAgent, trained.agent)
-    sampler = GrowingSampler(
-        plan.original,
-        window=agent.config.window,
-        room=Room(config.episodes, config.episodes * (plan.store.environment.horizon + 1)),
-        share=config.new_share,
-        device=trained.device,
-    )
-    _say_beginning(plan, run)
-    return run_algorithm_3(
-        FineTunedAgent(agent, config.entropy),
-        Experience(run, plan.original, TrajectoryStore.open(store), sampler),
-        plan.limits,
-        config,
-        plan.fit_config,
-        seed=plan.seed,
-        run=run,
-        learnt=plan.checkpoint,
-        options=plan.options,
-        observer=_observer(run, trained.listener),
-        workers=trained.context.workers,
-    )
-
-
-def parse_quietly(limit: str | float, data: RelabelledStore) -> Limit:
-    """A limit that may lie outside the data: that is what fine-tuning is for."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="limit .* lies outside the data")
-        return parse_limit(limit if isinstance(limit, str) else f"{limit:g}", data)
-
-
-def _observer(run: Run, listener: Listener) -> FinetuneObserver:
-    from saformer.training.finetune_events import FinetuneObserver
-
-    return FinetuneObserver(
-        episode=lambda row, allowance: listener.say(episode_line(row, allowance)),
-        progress=listener.training,
-        judged=lambda num_episodes, verdicts: listener.say(judged_line(num_episodes, verdicts)),
-        row=lambda row: listener.row(run.path, row),
-    )
+    def _say_beginning(self, run: Run) -> None:
+        say, ceiling = self.trained.listener.say, self.config.ceiling
+        lowest = _joined(np.min(self.original.episode_cost, axis=0).tolist())
+        limits = ", ".join(_joined(limit.values) for limit in self.limits)
+        say(
+            f"fine-tuning {self.trained.path} to {limits}; its data begins at {lowest}. The new "
+            f"run is in {run.path}; cost! overruns the limit, cost? is within it but not surely"
+        )
+        if ceiling is None:
+            return
+        below = [limit.name for limit in self.limits if np.less(ceiling, limit.values).any()]
+        if below:
+            say(
+                f"the ceiling {_joined(ceiling)} lies below the limit {', '.join(below)}: episodes "
+                "that would keep it are ended and not learnt from; raise the ceiling unless that "
+                "is what you want"
+            )
 
 
 def episode_line(row: ExploredEpisode, allowance: int) -> str:
@@ -262,22 +246,3 @@ def judged_line(num_episodes: int, verdicts: Judged) -> str:
 
 def _joined(values: Sequence[float]) -> str:
     return ",".join(f"{value:.5g}" for value in values)
-
-
-def _say_beginning(plan: FinetunePlan, run: Run) -> None:
-    lowest = _joined(np.min(plan.original.episode_cost, axis=0).tolist())
-    limits = ", ".join(_joined(limit.values) for limit in plan.limits)
-    say, ceiling = plan.trained.listener.say, plan.config.ceiling
-    say(
-        f"fine-tuning {plan.trained.path} to {limits}; its data begins at {lowest}. The new run "
-        f"is in {run.path}; cost! overruns the limit, cost? is within it but not surely"
-    )
-    if ceiling is None:
-        return
-    below = [limit.name for limit in plan.limits if np.less(ceiling, limit.values).any()]
-    if below:
-        say(
-            f"the ceiling {_joined(ceiling)} lies below the limit {', '.join(below)}: episodes "
-            "that would keep it are ended and not learnt from; raise the ceiling unless that is "
-            "what you want"
-        )

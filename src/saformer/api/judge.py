@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from saformer.api.listener import Listener
-from saformer.api.run_data import held_out_data, store_of, training_data
+from saformer.api.run_data import relabelled, store_of, training_data
 from saformer.core.policy import Policy
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
@@ -90,7 +90,7 @@ def judge_rollouts(
     """Roll out under each limit, all in one batch; nothing is written."""
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
-    totals, limits = trained.rollout_totals, trained.parse_limits(settings.limits)
+    totals, limits = trained.totals, trained.parse_limits(settings.limits)
     margins = None
     if calibration is not None:
         margins = [calibration.margin_for(limit) for limit in limits]
@@ -158,12 +158,13 @@ def judge_held_out(trained: Trained, limits: Sequence[str]) -> OfflineEvaluation
             "without a rollout only saformer can be judged, by its critic and its actor; "
             f"{run.path} is {spec.agent}"
         )
-    store = store_of(run, listener, data=trained.context.data, exact=True)
+    store = store_of(run, listener, trained.context.data, exact=True)
     training = training_data(run, store, listener)
+    held_out = relabelled(store.split(spec.held_out)[1], spec.criteria, training.cost_discount)
     return judge_offline(
         trained.agent.model,  # type: ignore[arg-type]
         training,
-        held_out_data(run, store),
+        held_out,
         limits_of(spec, training, limits),
         window=trained.agent.config.window,
         progress=listener.evaluating,

@@ -20,25 +20,20 @@ def data_of(
     run: Run,
     listener: Listener | None = None,
     *,
-    data: str | Path | None = None,
+    data: str | None = None,
     cost_discount: float | None = None,
 ) -> RelabelledStore:
     """The training data of a run, relabelled as it was, or with costs discounted otherwise."""
     listener = listener or Listener()
-    store = store_of(run, listener, data=data)
-    return training_data(run, store, listener, cost_discount=cost_discount)
+    return training_data(run, store_of(run, listener, data), listener, cost_discount)
 
 
 def totals_of(
-    run: Run,
-    listener: Listener | None = None,
-    *,
-    data: str | Path | None = None,
-    cost_discount: float | None = None,
+    run: Run, listener: Listener, data: str | None = None, cost_discount: float | None = None
 ) -> Totals:
     """What the data of a run earned and cost: an export holds that, for a run the data is opened
     or made."""
-    listener, own_discount = listener or Listener(), run.spec.agent_config["cost_discount"]
+    own_discount = run.spec.agent_config["cost_discount"]
     if not run.is_export or data is not None or cost_discount not in {None, own_discount}:
         return data_of(run, listener, data=data, cost_discount=cost_discount)
     check_criteria(run)
@@ -55,7 +50,7 @@ def totals_of(
 
 
 def store_of(
-    run: Run, listener: Listener, *, data: str | Path | None = None, exact: bool = False
+    run: Run, listener: Listener, data: str | None, *, exact: bool = False
 ) -> TrajectoryStore:
     """The whole store of a run as it was when the run was trained, if it has only grown since.
 
@@ -63,8 +58,7 @@ def store_of(
     """
     check_criteria(run)
     spec = run.spec
-    task = str(data or spec.task)
-    store = task_data(task, listener, steps=spec.data_steps, seed=spec.data_seed)
+    store = task_data(data or spec.task, listener, spec.data_steps, spec.data_seed)
     store = store.as_of(spec.data_fingerprint) or store
     if store.fingerprint != spec.data_fingerprint:
         other = (
@@ -80,25 +74,20 @@ def store_of(
     return store
 
 
-def task_data(task: str, listener: Listener, *, steps: int | None, seed: int) -> TrajectoryStore:
+def task_data(
+    task: str, listener: Listener, steps: int | None = None, seed: int = 0
+) -> TrajectoryStore:
     """The data of a task, made on first use."""
     return load_data(find_task(task), steps=steps, seed=seed, progress=listener.building)
 
 
 def training_data(
-    run: Run, store: TrajectoryStore, listener: Listener, *, cost_discount: float | None = None
+    run: Run, store: TrajectoryStore, listener: Listener, cost_discount: float | None = None
 ) -> RelabelledStore:
     """The share of its store that a run learnt from, with its costs."""
     spec = run.spec
     discount = spec.agent_config["cost_discount"] if cost_discount is None else cost_discount
     return with_costs(training_part(store, spec.held_out), spec.criteria, discount, listener)
-
-
-def held_out_data(run: Run, store: TrajectoryStore) -> RelabelledStore:
-    """The share of its store that a run never saw, with its costs."""
-    spec = run.spec
-    discount = spec.agent_config["cost_discount"]
-    return relabelled(store.split(spec.held_out)[1], spec.criteria, discount)
 
 
 def training_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
@@ -112,10 +101,8 @@ def with_costs(
     data = relabelled(store, criteria, cost_discount)
     listener.say(f"data: {len(data.store)} trajectories, {data.store.num_steps} steps")
     if data.num_left_out:
-        listener.say(
-            f"left out {data.num_left_out} unfinished trajectories: what they would have cost is "
-            "unknown"
-        )
+        left_out = f"left out {data.num_left_out} unfinished trajectories"
+        listener.say(f"{left_out}: what they would have cost is unknown")
     return data
 
 
@@ -132,21 +119,21 @@ def relabelled(
 
 def check_criteria(run: Run) -> None:
     """An export may come from elsewhere: code that it names is never imported."""
-    for name in run.spec.criteria if run.is_export else ():
-        try:
+    try:
+        for name in run.spec.criteria if run.is_export else ():
             criterion(name, trusted=False)
-        except ValueError as error:
-            raise ValueError(
-                f"{run.path} cannot be judged by what it names, only loaded and acted with: "
-                f"{error}. The run that it was made from can be judged"
-            ) from None
+    except ValueError as error:
+        raise ValueError(
+            f"{run.path} cannot be judged by what it names, only loaded and acted with: {error}. "
+            "The run that it was made from can be judged"
+        ) from None
 
 
-def has_environment(run: Run, *, data: str | Path | None = None) -> bool:
+def has_environment(run: Run, data: str | None = None) -> bool:
     """Whether the data of a run came from a simulator that a policy can be rolled out in."""
     if run.is_export and data is None:
         return _environment_of_export(run).identifier is not None
-    store = find_task(str(data or run.spec.task)).store
+    store = find_task(data or run.spec.task).store
     return store is None or store.environment.identifier is not None
 
 
@@ -162,16 +149,16 @@ def _environment_of_export(run: Run) -> EnvironmentSpec:
 def run_of_store(path: str | Path, *, runs: str | Path = "runs") -> Path:
     """The latest run that was trained on the store at this path; those without a checkpoint are
     passed over."""
-    trained = [
-        spec.parent
+    specs = [
+        spec
         for spec in Path(runs).glob("*/run.json")
         if _was_trained_on(Run(spec.parent), str(path))
     ]
-    if not trained:
+    if not specs:
         raise FileNotFoundError(
             f"no run under {runs} was trained on {path}: train first, or give the run's folder"
         )
-    return max(trained, key=lambda run: (run / "run.json").stat().st_mtime)
+    return max(specs, key=lambda spec: spec.stat().st_mtime).parent
 
 
 def _was_trained_on(run: Run, path: str) -> bool:

@@ -80,12 +80,13 @@ class Sweep:
 
 def sweep_option(trained: Trained, settings: SweepSettings) -> Sweep:
     """Roll out with the option at each of its values."""
-    totals, option = trained.rollout_totals, settings.option
+    option = settings.option
+    trained.check_environment(trained.totals.environment)
     if not settings.values and option != "target_return":
         raise ValueError(
             f"say which values of {option} to try: only target returns have some by default"
         )
-    values = sorted(settings.values) or default_targets(totals)
+    values = sorted(settings.values) or default_targets(trained.totals)
     shared = {f.name: getattr(settings, f.name) for f in fields(JudgeSettings)}
     tried = [
         EvaluateSettings(**{**shared, "options": {**settings.options, option: value}})

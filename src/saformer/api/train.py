@@ -248,7 +248,7 @@ class _Call:
 
     def _source(self, task: str) -> _Source:
         wanted = self.data
-        store = task_data(task, self.listener, steps=wanted.data_steps, seed=wanted.data_seed)
+        store = task_data(task, self.listener, wanted.data_steps, wanted.data_seed)
         held_out = wanted.held_out
         if held_out is None:
             has_simulator = store.environment.identifier is not None

@@ -88,8 +88,8 @@ class EvaluateCommand(RunCommand):
 
     Prints a table, writes evaluation.json (every episode, too) to the run's folder or to --out, and
     a report. Where the data has no simulator, the model is judged on held-out trajectories instead,
-    without any rollout (--offline). The flags under "acting options" are the agent's own, or those of the
-    rule: `saformer evaluate RUN --help` shows those of the run, with --rule those of that rule.
+    without any rollout (--offline). The flags under "acting options" are the agent's own, or those
+    of the rule: `saformer evaluate RUN --rule paper --help` shows them.
     """
 
     settings: EvaluateSettings = field(default_factory=EvaluateSettings)

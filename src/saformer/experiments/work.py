@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from saformer import Listener, build_data, finetune, judge, train_together
+from saformer import Listener, build_data, finetune, load, train_together
 from saformer.api.data import open_data
 from saformer.api.run_data import relabelled
 from saformer.data.inspection import inspect
@@ -254,18 +254,20 @@ def _judgement(judging: Judging, run: Run, job: RunJob, listener: Listener) -> R
             ):  # limits lie below the data on purpose
                 warnings.filterwarnings("ignore", message="limit .* lies outside the data")
             acting = _acting(judging)
-            found = judge(
+            trained = load(
                 run.path,
-                limits=judging.limits,
-                episodes=how["num_episodes"],
-                rule=acting.pop("rule", None),
-                options=acting,
                 cost_discount=judging.cost_discount,
-                shield=judging.shield,
-                reference=judging.shield,
                 device=job.device,
                 workers=job.workers,
                 listener=replace(listener, say=lambda message: None),
+            )
+            found = trained.judge(
+                judging.limits,
+                episodes=how["num_episodes"],
+                rule=acting.pop("rule", None),
+                options=acting,
+                shield=judging.shield,
+                reference=judging.shield,
             )
         facts = {"seconds": round(time.perf_counter() - began, 1), "commit": commit()}
         run.write_json(name, {**how, **facts, **found.evaluation.plain()})
