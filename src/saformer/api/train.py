@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -81,8 +81,7 @@ def train(
 
     Processes that torchrun started share every batch; the first alone speaks and writes.
     """
-    shared = _shared(preset_for(preset, agent), settings, device=device, out=out, resume=resume)
-    call = _Call(**shared, limits=(limit,))
+    call = _call(preset_for(preset, agent), (limit,), settings, device, out, resume=resume)
     runs, failures = call.train([task], [seed])
     if failures:
         raise next(iter(failures.values()))
@@ -110,9 +109,11 @@ def train_together(
     names the limits under which each task is looked at every `evaluate_every` updates, and leaves
     other tasks alone. `limit` and `criteria` may be mappings by task too: one limit each.
     """
-    limits: Any = limit if isinstance(limit, Mapping) else _several(limit)
-    shared = _shared(preset_for(preset, agent), settings, device=device, out=out)
-    call = _Call(**shared, limits=limits, several=True, watch=watch)
+    limits: Any = limit
+    if limit is None or isinstance(limit, str | float | int):
+        limits = (limit,)
+    wanted = preset_for(preset, agent)
+    call = _call(wanted, limits, settings, device, out, several=True, watch=watch)
     _check_distinct("task", tasks)
     _check_distinct("seed", seeds)
     for task in tasks:
@@ -122,17 +123,6 @@ def train_together(
     for path, error in failures.items():
         call.listener.say(f"{path} failed: {error}")
     return runs
-
-
-def _shared(preset: Preset, settings: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Settings of a call; of several ranks, the first alone speaks."""
-    listener = settings.pop("listener", None)
-    voice = listener if listener is not None and is_first() else Listener()
-    return {"preset": preset, "data": DataSettings(**settings), "listener": voice, **more}
-
-
-def _several(limit: Any) -> tuple[Any, ...]:
-    return (limit,) if limit is None or isinstance(limit, str | float | int) else tuple(limit)
 
 
 def preset_for(preset: str | Preset, agent: str | None) -> Preset:
@@ -149,8 +139,7 @@ def preset_for(preset: str | Preset, agent: str | None) -> Preset:
     return preset
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     """Data that all runs of a task are trained on."""
 
     data: RelabelledStore
@@ -226,38 +215,30 @@ class _Call:
         with Interrupt() as interrupt:
             for index, group in enumerate(groups):
                 if ranks.any(interrupt.requested):
-                    trained = sum(map(len, groups[:index]))
-                    raise InterruptedTrainingError(
-                        f"stopped after {trained} of {len(members)} runs"
-                    )
+                    trained = f"{sum(map(len, groups[:index]))} of {len(members)} runs"
+                    raise InterruptedTrainingError(f"stopped after {trained}")
                 if len(group) > 1:
                     self.listener.say(f"training {len(group)} runs as one program")
                 first = group[0].run
                 begun = first is not None and ranks.as_first(first.checkpoint_path.exists())
                 errors = fit_together(group, fit, resume=begun, interrupt=interrupt, ranks=ranks)
-                for position, member in enumerate(group):
-                    assert member.run is not None
-                    path = member.run.path
-                    if position in errors:
-                        failures[path] = errors[position]
-                    else:
-                        self.listener.say(
-                            f"trained for {fit.updates} updates; the run is in {path}"
-                        )
+                paths = [member.run.path for member in group if member.run is not None]
+                failures |= {paths[position]: error for position, error in errors.items()}
+                for path in (path for path in paths if path not in failures):
+                    self.listener.say(f"trained for {fit.updates} updates; the run is in {path}")
         return failures
 
     def _source(self, task: str) -> _Source:
-        wanted = self.data
+        wanted, discount = self.data, self.preset.agent.cost_discount
         store = task_data(task, self.listener, wanted.data_steps, wanted.data_seed)
-        held_out = wanted.held_out
+        has_simulator = store.environment.identifier is not None
+        held_out, criteria = wanted.held_out, wanted.criteria
         if held_out is None:
-            has_simulator = store.environment.identifier is not None
             held_out = 0.0 if has_simulator else HELD_OUT_WITHOUT_SIMULATOR
-        criteria = wanted.criteria
-        criteria = criteria.get(task, ()) if isinstance(criteria, Mapping) else tuple(criteria)
-        discount = self.preset.agent.cost_discount
+        if isinstance(criteria, Mapping):
+            criteria = criteria.get(task, ())
         data = with_costs(training_part(store, held_out), criteria, discount, self.listener)
-        if self.preset.fit.evaluate_every and store.environment.identifier is not None:
+        if self.preset.fit.evaluate_every and has_simulator:
             from saformer.envs.costed import try_out
 
             try_out(store.environment, data.criteria)  # now, not when much has been trained
@@ -286,8 +267,9 @@ class _Call:
 
     def _run(self, spec: RunSpec, ranks: Ranks) -> Run:
         """The run's folder: begun by the first rank, then seen by the others."""
-        own_folder = self.out is not None and not self.several
-        path = Path(self.out) if own_folder else Path(self.out or "runs") / spec.name  # type: ignore[arg-type]
+        path = Path(self.out or "runs")
+        if self.several or self.out is None:
+            path /= spec.name
         with ranks.first_alone():
             if not ranks.is_first:
                 return Run(path).begun_with(spec)
@@ -305,16 +287,11 @@ class _Call:
             from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
             watched = limits_of(run.spec, data, usual=limits)
-            verdicts = evaluate_policy(
-                agent.policy(), data, watched, episodes=WATCHED_EPISODES
-            ).verdicts
+            seen = evaluate_policy(agent.policy(), data, watched, episodes=WATCHED_EPISODES)
+            facts = [(v.limit, v.mean_return, v.mean_cost) for v in seen.verdicts]
             return {
-                v.limit.name: {
-                    "return": v.mean_return,
-                    "cost": v.mean_cost,
-                    "limit": v.limit.values,
-                }
-                for v in verdicts
+                limit.name: {"return": earned, "cost": cost, "limit": limit.values}
+                for limit, earned, cost in facts
             }
 
         return Observer(
@@ -324,16 +301,23 @@ class _Call:
         )
 
 
+def _call(preset: Preset, limits: Any, settings: dict[str, Any], *where: Any, **more: Any) -> _Call:
+    """A call with these settings; of several ranks, the first alone speaks."""
+    listener = settings.pop("listener", None)
+    voice = listener if listener is not None and is_first() else Listener()
+    return _Call(preset, limits, DataSettings(**settings), voice, *where, **more)
+
+
 def _check_limit(config: Any, limit: SomeLimit | None) -> None:
     """Before any data is made: whether a limit is needed, and named."""
     name = name_of(config)
-    if not find_kind(name).has_one_limit:
-        if limit is not None:
-            raise ValueError(
-                f"{name} is not trained for one limit: leave limit (--limit) out, and evaluate "
-                "under any"
-            )
-    elif limit is None and not config.limit:
+    has_one_limit = find_kind(name).has_one_limit
+    if limit is not None and not has_one_limit:
+        raise ValueError(
+            f"{name} is not trained for one limit: leave limit (--limit) out, and evaluate under "
+            "any"
+        )
+    if limit is None and has_one_limit and not config.limit:
         raise ValueError(
             f"{name} is trained for one limit: say which, by a cost or a percentile (--limit p20)"
         )
