@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from saformer.api.data import build_data, export_data, import_data, inspect_data
-    from saformer.api.demo import demo
     from saformer.api.finetune import FineTuned
+    from saformer.api.judge import Sweep
     from saformer.api.listener import Listener
     from saformer.api.run_data import data_of
-    from saformer.api.sweep import Sweep
-    from saformer.api.train import train, train_together
+    from saformer.api.train import demo, train, train_together
     from saformer.evaluation.calibration import Calibration
     from saformer.evaluation.evaluate import Evaluation
     from saformer.evaluation.offline import OfflineEvaluation
@@ -38,10 +37,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.data": ("build_data", "export_data", "import_data", "inspect_data"),
-    "api.demo": ("demo",),
     "api.listener": ("Listener",),
     "api.run_data": ("data_of",),
-    "api.train": ("train", "train_together"),
+    "api.train": ("demo", "train", "train_together"),
     "shield": ("Shield",),
     "trained": ("Trained", "load"),
 }

@@ -20,15 +20,17 @@ from saformer.api.judge import (
     EvaluateSettings,
     Judged,
     JudgeSettings,
+    Sweep,
+    SweepSettings,
     judge_held_out,
     judge_rollouts,
     limits_of,
     remark_on_limits,
     shown_trajectories,
+    sweep_option,
 )
 from saformer.api.listener import Listener
 from saformer.api.run_data import has_environment, totals_of
-from saformer.api.sweep import Sweep, SweepSettings, sweep_option
 from saformer.core.policy import Policy
 from saformer.data.limits import Limit
 from saformer.data.store import EnvironmentSpec

@@ -1,8 +1,9 @@
-"""Train a policy, or many of them."""
+"""Train a policy, or many of them; from nothing to a report."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from saformer.training.interrupt import Interrupt
 from saformer.training.presets import PRESETS, Preset
 from saformer.training.trainer import Member, Observer
 
+DEMO_TASK = "hopper-medium-replay"
+DEMO_LIMITS = ("p10", "p30", "p50", "p70", "p90")
 WATCHED_LIMITS = ("p10", "p50", "p90")
 WATCHED_EPISODES = 3
 HELD_OUT_WITHOUT_SIMULATOR = 0.1
@@ -123,6 +126,48 @@ def train_together(
     for path, error in failures.items():
         call.listener.say(f"{path} failed: {error}")
     return runs
+
+
+def demo(
+    out: str | Path = "demo",
+    *,
+    scale: Literal["full", "smoke"] = "full",
+    seed: int = 0,
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> Path:
+    """Make data, train the small preset on it, evaluate under five limits, and write a report.
+    Returns its path.
+
+    `smoke` takes the same steps with next to no data and training, to show that they work.
+    """
+    from saformer.report.page import write_report
+
+    listener = listener or Listener()
+    preset, data_steps, episodes = PRESETS["small"](), None, 20
+    if scale == "smoke":
+        fit = replace(preset.fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15)
+        preset, data_steps, episodes = replace(preset, fit=fit), 6_000, 2
+    run_path = demo_run(out, scale, seed)
+    trained = train(
+        DEMO_TASK,
+        preset=preset,
+        seed=seed,
+        data_steps=data_steps,
+        out=run_path,
+        resume=Run(run_path).checkpoint_path.exists(),
+        device=device,
+        listener=listener,
+    )
+    trained.evaluate(DEMO_LIMITS, episodes=episodes, seed=seed)
+    command = " ".join(["saformer", *sys.argv[1:]])
+    page = write_report(trained.run, Path(out) / "report.html", command=command)
+    listener.say(f"report written to {page}")
+    return page
+
+
+def demo_run(out: str | Path, scale: str, seed: int) -> Path:
+    return Path(out) / f"run-{scale}-seed{seed}"
 
 
 def preset_for(preset: str | Preset, agent: str | None) -> Preset:

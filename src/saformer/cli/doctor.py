@@ -1,4 +1,4 @@
-"""`saformer doctor`."""
+"""`saformer doctor` and `saformer agents`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,27 @@ class DoctorCommand(Command):
         for name in absent:
             out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
         return 1 if is_broken else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentsCommand(Command):
+    """List the methods that can be trained: `saformer train TASK --agent NAME`.
+
+    Those that are trained for one limit need --limit with it; the others hear their limit when they
+    act. `saformer train --agent NAME --help` shows what can be set, `docs/agents` says what each
+    is.
+    """
+
+    def run(self, console: Console) -> int:
+        from saformer.agents.registry import KINDS
+
+        table = Table(box=None, pad_edge=False)
+        for heading in ("agent", "needs --limit", "what it is"):
+            table.add_column(heading, overflow="fold")
+        for name, kind in KINDS.items():
+            table.add_row(name, "yes" if kind.has_one_limit else "no", kind.description)
+        Console(highlight=False).print(table)
+        return 0
 
 
 def _fill(table: Table, part: str, purpose: str, packages: Sequence[str]) -> bool:

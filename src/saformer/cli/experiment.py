@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import tyro
 from rich.console import Console
@@ -75,6 +74,14 @@ class ExperimentCommand(Command):
     """auto, cpu, cuda or cuda:N."""
     render: Path | None = None
     """Run nothing: make the pages again from the rows in this folder."""
+    line: tyro.conf.Suppress[tyro.conf.Fixed[str]] = ""
+    """the whole command, for the record"""
+
+    @classmethod
+    def defaults(cls, arguments: Sequence[str]) -> Self:
+        if arguments and arguments[0] in {"-h", "--help"}:
+            Console(highlight=False).print(_listing())
+        return cls(line=shlex.join(["saformer", "experiment", *arguments]))
 
     def run(self, console: Console) -> int:
         if not self.name:
@@ -84,7 +91,6 @@ class ExperimentCommand(Command):
         if self.render is not None:
             return _render_again(experiments, self.render, console)
         setting = Setting(SCALES[self.scale], self.seeds, _source(self))
-        command = shlex.join(["saformer", *sys.argv[1:]])
         try:
             with _engine(self) as (engine, place), listening(console) as listener:
                 results = conduct(
@@ -92,7 +98,7 @@ class ExperimentCommand(Command):
                     setting,
                     engine=engine,
                     place=place,
-                    command=command,
+                    command=self.line,
                     listener=listener,
                 )
                 return _write(results, self.out or Path("results") / self.scale, console)

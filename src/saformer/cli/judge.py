@@ -1,4 +1,4 @@
-"""Commands on a trained run: `saformer evaluate`, `saformer calibrate`, `saformer sweep`."""
+"""Commands on a trained run: evaluate, calibrate, sweep, finetune and export."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tyro
 from rich.console import Console
@@ -28,6 +28,7 @@ from saformer.report.table import Cell, numbers, terminal_table, verdict_table
 from saformer.runs.pretrained import folder_of
 from saformer.runs.run import Run
 from saformer.trained import Context, Trained, load
+from saformer.training.finetune_config import FinetuneConfig
 
 ROLLOUTS_ALONE = ("rate", "shield", "both", "reference")
 CALIBRATION = ("limit", "withheld", "passed", "bound", "cost", "return", "share", "")
@@ -176,6 +177,89 @@ class SweepCommand(RunCommand):
             settings = {**vars(self.settings), "options": self.changes}
             swept = self.load(listener).sweep(**settings).plain()
         show(swept, _sweep_table, as_json=self.json)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneCommand(RunCommand):
+    """Let a trained SaFormer explore its environment until it keeps limits that its data never
+    showed.
+
+    It prompts for less than each limit, adds every episode with its true cost to the data, and goes
+    on learning from old and new data. One line says what each episode cost. The new run stands
+    beside the old one, which is not touched; Ctrl-C saves it, and the same command with --resume
+    goes on. At the end every limit is judged and a report written.
+    """
+
+    usual_rule: ClassVar[str | None] = "paper"
+    limit: tuple[str, ...] = ()
+    """Limits to keep: costs (3700), or percentiles of the data's (p10); commas separate
+    constraints."""
+    rule: str | None = "paper"
+    """How the policy is judged: paper (Algorithm 1), or reserve as `saformer evaluate` judges."""
+    ceiling: str | None = None
+    """Cost at which an episode of exploration is ended: a cost, or a percentile of the data's. By
+    default none is."""
+    out: Path | None = None
+    """Where to write the new run; by default a folder under runs/ named after the old one."""
+    seed: int = 0
+    """Decides initial states, proposals and windows."""
+    resume: bool = False
+    """Go on with an interrupted run of the same settings."""
+    tensorboard: bool = False
+    """Write metrics for TensorBoard too, into the run's folder (needs saformer[track])."""
+    config: FinetuneConfig = field(default_factory=FinetuneConfig)
+    """How to explore and learn."""
+
+    def run(self, console: Console) -> int:
+        acting = {"rule": self.rule, "options": self.changes}
+        with listening(console, tensorboard=self.tensorboard) as listener:
+            tuned = self.load(listener).finetune(
+                self.limit,
+                ceiling=self.ceiling,
+                config=self.config,
+                out=self.out,
+                seed=self.seed,
+                resume=self.resume,
+                **acting,
+            )
+        with listening(console) as listener:
+            context = {"device": self.context.device, "workers": self.context.workers}
+            trained = load(tuned.run.path, listener=listener, **context)
+            evaluation = trained.evaluate(self.limit, seed=self.seed, **acting)
+        Console().print(verdict_table(evaluation.plain()))
+        page = write_report(tuned.run, tuned.run.path / "report.html")
+        console.print(f"report written to {page}", soft_wrap=True)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(Command):
+    """Write what a run has learnt to a small folder, to act and be judged where its data is not.
+
+    `saformer.load(OUT)`, `saformer evaluate OUT` and `saformer sweep OUT` read it. It holds the
+    weights, what the run is, and what each stored trajectory earned and cost, so that limits such
+    as p10 need no data; it holds no states, no actions, and nothing to train on with. In float32 it
+    is calibrated as the run is; rounded, it must be calibrated again (`saformer calibrate OUT`).
+    """
+
+    path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
+    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
+    trained on it."""
+    out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]]
+    """A new folder."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Precision of matrices. bfloat16: half the size, three digits; float32: as they were
+    trained."""
+    command: str | None = None
+    """The command that trained the run, for the record."""
+    data: str | None = None
+    """Where the run's store is now, if it was moved."""
+
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            trained = load(run_path(self.path), listener=listener, device="cpu", data=self.data)
+            trained.export(self.out, dtype=self.dtype, command=self.command)
         return 0
 
 

@@ -18,42 +18,21 @@ from saformer.engine import torchrun
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
 COMMANDS = {
-    "demo": ("demo:DemoCommand", "data, training, evaluation and a report in a few minutes"),
+    "demo": ("train:DemoCommand", "data, training, evaluation and a report in a few minutes"),
     "data": ("data", "build, import, inspect and export trajectories"),
-    "agents": ("agents:AgentsCommand", "the methods that can be trained, with one line each"),
-    "train": (
-        "train:TrainCommand",
-        "learn a policy from a task's data: by default one for all limits",
-    ),
+    "agents": ("doctor:AgentsCommand", "the methods that can be trained, with one line each"),
+    "train": ("train:TrainCommand", "learn a policy from a task's data, by default for all limits"),
     "evaluate": ("judge:EvaluateCommand", "roll a trained policy out under several limits"),
-    "calibrate": (
-        "judge:CalibrateCommand",
-        "how much of limits to withhold so that they are passed at a stated rate at most",
-    ),
-    "export": (
-        "export:ExportCommand",
-        "write what a run has learnt to a small folder, to be deployed",
-    ),
-    "finetune": (
-        "finetune:FinetuneCommand",
-        "explore until a trained policy keeps limits that its data never showed",
-    ),
-    "sweep": (
-        "judge:SweepCommand",
-        "try an option of a trained policy at several values: which return to aim for",
-    ),
-    "experiment": (
-        "experiment:ExperimentCommand",
-        "make a table or figure of the paper again, beside the published numbers",
-    ),
+    "calibrate": ("judge:CalibrateCommand", "withhold enough of limits to keep a violation rate"),
+    "export": ("judge:ExportCommand", "write what a run has learnt to a small folder, to deploy"),
+    "finetune": ("judge:FinetuneCommand", "explore to keep limits that the data never showed"),
+    "sweep": ("judge:SweepCommand", "try an option of a trained policy at several values"),
+    "experiment": ("experiment:ExperimentCommand", "make a table or figure of the paper again"),
     "doctor": ("doctor:DoctorCommand", "what is installed, what is missing and how to get it"),
 }
 DATA_COMMANDS = {
     "build": ("data:BuildCommand", "make a task's data on this machine, without a download"),
-    "import": (
-        "data:ImportCommand",
-        "turn logs (CSV, Parquet), HDF5, NPZ or Minari data into a store",
-    ),
+    "import": ("data:ImportCommand", "turn logs, HDF5, NPZ or Minari data into a store"),
     "inspect": ("data:InspectCommand", "which limits can this data support?"),
     "export": ("data:ExportDataCommand", "write data as a Minari dataset"),
     "list": ("data:ListCommand", "what can be built, and what is there already"),

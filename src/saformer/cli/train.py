@@ -1,4 +1,4 @@
-"""`saformer train`."""
+"""`saformer train` and `saformer demo`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rich.text import Text
 
 from saformer.agents.registry import KINDS
 from saformer.api.listener import Listener
-from saformer.api.train import DataSettings, train, train_together
+from saformer.api.train import DataSettings, demo, demo_run, train, train_together
 from saformer.cli.command import Command, peek
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
+from saformer.report.table import verdict_table
 from saformer.runs.run import Run
 from saformer.training.config import FitConfig
 from saformer.training.presets import PRESETS, Preset
@@ -101,3 +102,30 @@ class TrainCommand(Command):
             task, seed = self.tasks[0], self.seed[0]
             return [train(task, seed=seed, out=self.out, resume=self.resume, **shared).run]
         return train_together(self.tasks, seeds=self.seed, out=self.out or "runs", **shared)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoCommand(Command):
+    """Make a hopper-medium-replay dataset, train a small model, evaluate it under five limits,
+    write a report.
+
+    Takes a few minutes on two cores and needs no download. Interrupted, it goes on where it
+    stopped.
+    """
+
+    out: Path = Path("demo")
+    """Where the run and report.html go."""
+    scale: Literal["full", "smoke"] = "full"
+    """smoke: the same steps with next to no data and training, to see that everything works."""
+    seed: int = 0
+    """Decides the weights, the windows and the evaluation."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            page = demo(**vars(self), listener=listener)
+        run = Run(demo_run(self.out, self.scale, self.seed))
+        Console().print(verdict_table(run.read_json("evaluation.json")))
+        Console().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
+        return 0
