@@ -13,7 +13,7 @@ from saformer.core.execution import SaFormerPolicy
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
-from saformer.core.proposals import ExecutionOptions, Fallback
+from saformer.core.rules import Fallback, PaperOptions, PaperRule
 from saformer.core.tokens import Layout, TokenEmbedding
 from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.relabel import relabel
@@ -60,7 +60,7 @@ def whole_window(
 @pytest.mark.parametrize("steps", [0, 1, 3, 6])
 def test_shared_past_equals_the_full_forward(agent, steps):
     """One reading and N branches = N whole windows. Seen to fail when branches see each other."""
-    policy = agent.policy(ExecutionOptions(candidates=5))
+    policy = agent.policy(PaperOptions(candidates=5))
     lanes = 3
     if steps:
         state, _ = drive(policy, steps, lanes)
@@ -105,8 +105,8 @@ def test_branches_equal_separate_sequences_to_1e_5():
     )
     valid = torch.ones(2, 7, dtype=torch.bool)
     valid[1, :3] = False
-    _, memory = trunk.read(past, valid)
-    branches = trunk.branch(own, memory)
+    _, cache = trunk.prefill(past, valid)
+    branches = trunk.branch(own, cache)
     for lane in range(2):
         for n in range(4):
             sequence = torch.cat([past[lane][valid[lane]], own[lane, n]])[None]
@@ -115,7 +115,7 @@ def test_branches_equal_separate_sequences_to_1e_5():
 
 def test_lanes_do_not_see_each_other(agent):
     """Seen to fail when a lane's memory is mixed up with its neighbour's."""
-    options = ExecutionOptions(candidates=1)
+    options = PaperOptions(candidates=1)
     together, alone = agent.policy(options), agent.policy(options)
     states = torch.randn(4, 2, 2, generator=torch.Generator().manual_seed(0))
     together.reset(states[0], [[4.0], [8.0]])
@@ -188,9 +188,9 @@ def extended_by_a_constraint(model: SaFormer) -> SaFormer:
 def test_a_second_constraint_of_zero_cost_changes_no_decision(agent, fallback):
     """Weights extended by zero columns. Seen to fail when a forecast of 0 overruns a budget of
     0."""
-    options = ExecutionOptions(candidates=6, fallback=fallback)
-    one = SaFormerPolicy(agent.model, window=4, options=options)
-    two = SaFormerPolicy(extended_by_a_constraint(agent.model), window=4, options=options)
+    rule = PaperRule(PaperOptions(candidates=6, fallback=fallback))
+    one = SaFormerPolicy(agent.model, rule, window=4)
+    two = SaFormerPolicy(extended_by_a_constraint(agent.model), rule, window=4)
     states = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(0))
     limits = torch.tensor([[0.5], [10.0], [30.0]])
     one.reset(states[0], limits)

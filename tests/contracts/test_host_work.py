@@ -3,28 +3,35 @@
 import copy
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from saformer.core import execution
+from saformer.core.batch import Dimensions
 from saformer.core.budget import Budget
-from saformer.core.execution import SaFormerPolicy
-from saformer.core.policy import as_rows
-from saformer.core.proposals import ExecutionOptions, deviations, draw
-from saformer.core.recording import Recorder, moved
-from saformer.reserve import Reserve
-from tests.contracts.test_recording import LANES, Plain, Rehearsed, episodes, policy_of
+from saformer.core.execution import Eager, SaFormerPolicy
+from saformer.core.policy import as_rows, to_device
+from saformer.core.rules import NoCriticOptions, NoCriticRule, PaperOptions, PaperRule
+from saformer.kernels.recording import Recorder
+from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule
+from tests.contracts.test_recording import LANES, Rehearsed, episodes, policy_of
 
 CPU = torch.device("cpu")
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 WAYS_TO_DECIDE = [
-    ExecutionOptions(candidates=8),
-    ExecutionOptions(candidates=8, action_noise="two_point", past_return="highest"),
-    ExecutionOptions(candidates=8, verification="off", past_return="expected"),
-    ExecutionOptions(candidates=8, verification="reserve", action_noise="two_point"),
+    PaperOptions(candidates=8),
+    PaperOptions(candidates=8, action_noise="two_point", past_return="highest"),
+    NoCriticOptions(candidates=8, past_return="expected"),
+    ReserveOptions(candidates=8, action_noise="two_point"),
 ]
+
+
+def rule_of(options, dimensions, device="cpu"):
+    if isinstance(options, ReserveOptions):
+        return ReserveRule(options, Reserve(dimensions, width=8).to(device))
+    return (PaperRule if isinstance(options, PaperOptions) else NoCriticRule)(options)
 
 
 class Operations(TorchDispatchMode):
@@ -40,7 +47,7 @@ class Operations(TorchDispatchMode):
 
 
 @pytest.fixture
-def operations(monkeypatch) -> Operations:
+def operations() -> Operations:
     counted = Operations()
 
     class Counted(Rehearsed):
@@ -55,7 +62,7 @@ def operations(monkeypatch) -> Operations:
 
             return silently
 
-    monkeypatch.setattr(execution, "Recorder", Counted)
+    counted.recorder = Counted
     return counted
 
 
@@ -67,7 +74,7 @@ def step(policy: SaFormerPolicy, lanes=None) -> None:
 def test_a_decision_asks_little_of_the_host(agent, operations):
     """42 operations with views, once 87; a few more in another torch. Seen to fail when whole
     results are cut."""
-    policy = policy_of(agent.model, rounds=1)
+    policy = policy_of(agent.model, rounds=1, recorder=operations.recorder)
     policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 9.0))
     for lanes in (None, torch.arange(LANES)):
         step(policy, lanes)
@@ -78,12 +85,11 @@ def test_a_decision_asks_little_of_the_host(agent, operations):
         assert operations.counts.total() <= 48, operations.counts
 
 
-@pytest.mark.parametrize("verification", ["off", "reserve"])
-def test_nobody_asks_for_rejections_where_nothing_is_rejected(agent, operations, verification):
+@pytest.mark.parametrize("options", [NoCriticOptions(candidates=4), ReserveOptions(candidates=4)])
+def test_nobody_asks_for_rejections_where_nothing_is_rejected(agent, operations, options):
     """Seen to fail when the host waits for what every lane decided."""
-    options = ExecutionOptions(candidates=4, rounds=4, verification=verification)
-    reserve = Reserve(agent.model.dimensions, width=8) if verification == "reserve" else None
-    policy = SaFormerPolicy(agent.model, window=4, options=options, reserve=reserve)
+    rule = rule_of(options, agent.model.dimensions)
+    policy = SaFormerPolicy(agent.model, rule, window=4, recorder=operations.recorder)
     policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 9.0))
     with operations:
         step(policy)
@@ -124,36 +130,32 @@ def test_one_cost_is_booked_on_every_lane():
     assert plain.spent.tolist() == [[4.0], [4.0]]
 
 
-@pytest.mark.parametrize("verification", ["paper", "reserve"])
+@pytest.mark.parametrize("options", [PaperOptions(6, 0.5), ReserveOptions(6, 0.5)])
 @pytest.mark.parametrize("action_noise", ["normal", "two_point"])
-def test_what_was_drawn_stays_as_it_was(verification, action_noise):
+def test_what_was_drawn_stays_as_it_was(options, action_noise):
     """A recording reads it in its place. Seen to fail when it is scaled there."""
-    options = ExecutionOptions(6, 0.5, verification=verification, action_noise=action_noise)
-    drawn = draw(2, 3, options, torch.Generator().manual_seed(0))
+    rule = rule_of(replace(options, action_noise=action_noise), Dimensions(2, 3))
+    drawn = rule.options.draw(2, 3, torch.Generator().manual_seed(0))
     kept = [part.clone() for part in drawn]
-    once, twice = deviations(options, *drawn), deviations(options, *drawn)
+    once, twice = rule.deviations(*drawn), rule.deviations(*drawn)
     assert all(torch.equal(part, before) for part, before in zip(drawn, kept, strict=True))
     assert all(torch.equal(one, other) for one, other in zip(once, twice, strict=True))
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
 @pytest.mark.parametrize(
-    "options", WAYS_TO_DECIDE, ids=lambda one: f"{one.verification}-{one.action_noise}"
+    "options", WAYS_TO_DECIDE, ids=lambda one: f"{type(one).__name__}-{one.action_noise}"
 )
 @pytest.mark.parametrize("cost_discount", [1.0, 0.9])
-def test_replayed_and_plain_policies_go_the_same_way(
-    agent, monkeypatch, device, options, cost_discount
-):
+def test_replayed_and_plain_policies_go_the_same_way(agent, device, options, cost_discount):
     """Steps of all lanes, of fewer in any order, of one begun anew. Seen to fail when a row is not
     handed over."""
     model = copy.deepcopy(agent.model).to(device)
-    reserve = Reserve(model.dimensions, width=8).to(device).eval().requires_grad_(False)
+    rule = rule_of(options, model.dimensions, device)
     ways = []
-    for recorder in (Recorder if device == "cuda" else Rehearsed, Plain):
-        monkeypatch.setattr(execution, "Recorder", recorder)
-        chosen_by = reserve if options.verification == "reserve" else None
+    for recorder in (Recorder if device == "cuda" else Rehearsed, Eager):
         policy = SaFormerPolicy(
-            model, window=4, cost_discount=cost_discount, options=options, reserve=chosen_by
+            model, rule, window=4, cost_discount=cost_discount, recorder=recorder
         )
         decisions = list(episodes(policy))
         ways.append((decisions, policy))
@@ -196,7 +198,7 @@ def test_what_is_on_its_way_cannot_be_overwritten(pinned):
     for number in range(20):
         values.fill_(float(number))
         busy = busy @ busy / 4096
-        there = moved(values, device)
+        there = to_device(values, device)
         values.fill_(-1.0)
         assert there.is_cuda
         assert (there == number).all()

@@ -7,21 +7,14 @@ import warnings
 import pytest
 import torch
 
-from saformer.core import execution
-from saformer.core.execution import SaFormerPolicy
-from saformer.core.proposals import ExecutionOptions
-from saformer.core.recording import Recorder, _room_for, over_tensors
-from saformer.core.transformer import Memory
+from saformer.core.execution import Eager, SaFormerPolicy
+from saformer.core.policy import over_tensors
+from saformer.core.rules import PaperOptions, PaperRule
+from saformer.core.transformer import KVCache
+from saformer.kernels.recording import Recorder, _room_for
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 LANES = 5
-
-
-class Plain(Recorder):
-    """Records nothing."""
-
-    def __init__(self, capacity: int, device: torch.device) -> None:
-        super().__init__(capacity, torch.device("cpu"))
 
 
 class Rehearsed(Recorder):
@@ -66,8 +59,9 @@ def model(agent):
     return copy.deepcopy(agent.model).cuda()
 
 
-def policy_of(model, **changes) -> SaFormerPolicy:
-    return SaFormerPolicy(model, window=4, options=ExecutionOptions(candidates=8, **changes))
+def policy_of(model, *, recorder=Recorder, **changes) -> SaFormerPolicy:
+    rule = PaperRule(PaperOptions(candidates=8, **changes))
+    return SaFormerPolicy(model, rule, window=4, recorder=recorder)
 
 
 def assert_same(decisions, others) -> None:
@@ -83,18 +77,16 @@ def assert_same(decisions, others) -> None:
 
 @needs_a_gpu
 @pytest.mark.parametrize("fallback", ["mean", "likely"])
-def test_replayed_decisions_are_the_computed_ones(model, monkeypatch, fallback):
+def test_replayed_decisions_are_the_computed_ones(model, fallback):
     replayed = list(episodes(policy_of(model, fallback=fallback)))
-    monkeypatch.setattr(execution, "Recorder", Plain)
-    assert_same(replayed, list(episodes(policy_of(model, fallback=fallback))))
+    assert_same(replayed, list(episodes(policy_of(model, fallback=fallback, recorder=Eager))))
 
 
-def test_rehearsed_decisions_are_the_computed_ones(agent, monkeypatch):
+def test_rehearsed_decisions_are_the_computed_ones(agent):
     """All of it but the GPU, over decisions that are kept. Seen to fail when results are not the
     caller's own."""
     computed = list(episodes(policy_of(agent.model)))
-    monkeypatch.setattr(execution, "Recorder", Rehearsed)
-    assert_same(list(episodes(policy_of(agent.model))), computed)
+    assert_same(list(episodes(policy_of(agent.model, recorder=Rehearsed))), computed)
 
 
 def test_a_decision_is_the_callers_own(agent):
@@ -151,20 +143,20 @@ def test_a_seed_repeats_and_a_reset_keeps_recordings(model):
 
 
 @needs_a_gpu
-def test_what_cannot_be_recorded_is_computed(model, monkeypatch):
+def test_what_cannot_be_recorded_is_computed(model):
     """A risk that asks the host; three lanes, so that the reading has more rows than there are
     lanes."""
 
     def waits(forecast):
         return forecast.mean + 0.0 * forecast.mean.sum().item()
 
-    policy = SaFormerPolicy(model, window=4, options=ExecutionOptions(candidates=8), risk=waits)
+    rule = PaperRule(PaperOptions(candidates=8), risk=waits)
+    policy = SaFormerPolicy(model, rule, window=4, recorder=Recorder)
     policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 8.0))
     lanes = torch.tensor([0, 2, 3, 4])
     with pytest.warns(UserWarning, match="not recorded"):
         decision = policy.act(torch.zeros(4, 2), lanes)
-    monkeypatch.setattr(execution, "Recorder", Plain)
-    plain = policy_of(model)
+    plain = policy_of(model, recorder=Eager)
     plain.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 8.0))
     assert torch.equal(decision.chosen, plain.act(torch.zeros(4, 2), lanes).chosen)
     with warnings.catch_warnings():
@@ -245,7 +237,7 @@ def test_few_sizes_hold_any_number_of_lanes():
 
 def test_over_tensors_reaches_all_of_them():
     """Seen to fail when what lies in a tuple is left out."""
-    memory = Memory((torch.ones(2), torch.ones(2)), (torch.ones(2),), torch.zeros(2))
-    doubled = over_tensors(lambda one, other: one + other, memory, memory)
+    cache = KVCache((torch.ones(2), torch.ones(2)), (torch.ones(2),), torch.zeros(2))
+    doubled = over_tensors(lambda one, other: one + other, cache, cache)
     assert [key.tolist() for key in doubled.keys] == [[2.0, 2.0], [2.0, 2.0]]
     assert doubled.values[0].tolist() == [2.0, 2.0]

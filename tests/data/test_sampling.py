@@ -6,10 +6,17 @@ import weakref
 import numpy as np
 import torch
 
-from saformer.core.normalizer import Normalizer, centre_and_half_range, mean_and_deviation
+from saformer.core.normalizer import Normalizer
 from saformer.criteria import torque
 from saformer.data.relabel import relabel
-from saformer.data.sampling import PackedSampler, WindowSampler, dimensions_of, statistics_of
+from saformer.data.sampling import (
+    PackedSampler,
+    WindowSampler,
+    centre_and_half_range,
+    dimensions_of,
+    mean_and_deviation,
+    statistics_of,
+)
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.data.transitions import TransitionSampler

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from saformer.agents.agent import Agent
 from saformer.agents.registry import create_agent
-from saformer.core.proposals import ProposalOptions
-from saformer.core.rules import NoCriticOptions, PaperOptions
+from saformer.core.rules import NoCriticOptions, PaperOptions, ProposalOptions
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
 from saformer.rules.reserve import ReserveOptions

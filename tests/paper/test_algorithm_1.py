@@ -7,13 +7,14 @@ import torch
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
-from saformer.core.critic import CostForecast, expected_cost
-from saformer.core.history import NEVER
-from saformer.core.proposals import (
-    Candidates,
-    ExecutionOptions,
-    Verification,
-    draw,
+from saformer.core.history import NO_STEP
+from saformer.core.model import CostForecast, expected_cost
+from saformer.core.policy import Candidates, Verification
+from saformer.core.rules import (
+    NoCriticOptions,
+    NoCriticRule,
+    PaperOptions,
+    PaperRule,
     propose,
     select,
     verify,
@@ -77,8 +78,9 @@ def test_every_constraint_must_hold():
 
 
 def test_without_verification_the_highest_return_is_taken():
-    """Seen to fail when `off` still rejects."""
-    decision = select(candidates([1.0, 5.0, 3.0]), None, "mean")
+    """Seen to fail when no critic still rejects."""
+    rule = NoCriticRule(NoCriticOptions())
+    decision = rule.select(None, None, candidates([1.0, 5.0, 3.0]))
     assert decision.chosen.tolist() == [1]
     assert decision.fell_back.tolist() == [False]
 
@@ -111,7 +113,7 @@ def policy_with_forecast(agent, forecast: float, **options):
         agent.model.critic.head.bias.copy_(
             agent.model.normalizer.normalize("cost_to_go", torch.tensor([forecast]))
         )
-    return agent.policy(ExecutionOptions(candidates=8, **options))
+    return agent.policy(PaperOptions(candidates=8, **options))
 
 
 def test_resampling_is_bounded_and_reported(agent):
@@ -138,14 +140,14 @@ def test_another_round_replaces_the_rejected_lanes_only(agent):
 
 def test_candidate_0_is_the_mean_and_temperature_spreads_the_rest(agent):
     """Seen to fail when candidate 0 is sampled like the others."""
-    policy = agent.policy(ExecutionOptions(candidates=6, temperature=1.0, verification="off"))
+    policy = agent.policy(NoCriticOptions(candidates=6, temperature=1.0))
     policy.reset(torch.zeros(1, 2), [[4.0]])
-    reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    prefix = agent.model.prefill(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
     generator = torch.Generator().manual_seed(0)
-    warm, still = ExecutionOptions(candidates=6), ExecutionOptions(candidates=6, temperature=0.0)
-    wide = propose(agent.model, reading, warm, *draw(1, 1, warm, generator))
-    cold = propose(agent.model, reading, still, *draw(1, 1, still, generator))
-    expected = agent.model.normalizer.restore("return_to_go", reading.return_to_go.mean)[:, 0]
+    warm, still = PaperOptions(candidates=6), PaperOptions(candidates=6, temperature=0.0)
+    wide = propose(agent.model, prefix, PaperRule(warm), *warm.draw(1, 1, generator))
+    cold = propose(agent.model, prefix, PaperRule(still), *still.draw(1, 1, generator))
+    expected = agent.model.normalizer.restore("return_to_go", prefix.return_to_go.mean)[:, 0]
     assert torch.allclose(wide.return_to_go[:, 0], expected)
     assert torch.allclose(cold.return_to_go, expected.expand(1, 6))
     assert torch.allclose(cold.action, wide.action[:, :1].expand(1, 6, 1))
@@ -156,20 +158,21 @@ def test_two_point_noise_lies_one_deviation_from_the_mean(agent):
     """Seen to fail when the temperature spreads returns alone."""
     policy = agent.policy()
     policy.reset(torch.zeros(1, 2), [[4.0]])
-    reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    prefix = agent.model.prefill(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
     with (
         torch.no_grad()
     ):  # a return-to-go that never varies, so that all candidates share one action distribution
-        reading.return_to_go.log_deviation.fill_(-30.0)
+        prefix.return_to_go.log_deviation.fill_(-30.0)
     agent.model.get_buffer("action_low").fill_(-99.0)
     agent.model.get_buffer("action_high").fill_(99.0)
-    options = ExecutionOptions(candidates=9, action_noise="two_point", temperature=0.5)
-    drawn = draw(1, 1, options, torch.Generator().manual_seed(0))
-    action = propose(agent.model, reading, options, *drawn).action[0, :, 0]
+    options = PaperOptions(candidates=9, action_noise="two_point", temperature=0.5)
+    drawn = options.draw(1, 1, torch.Generator().manual_seed(0))
+    action = propose(agent.model, prefix, PaperRule(options), *drawn).action[0, :, 0]
     distance = (action[1:] - action[0]).abs()
     assert torch.allclose(distance, distance[0].expand(8), rtol=1e-4)
     assert len(set((action[1:] > action[0]).tolist())) == 2
-    wide = propose(agent.model, reading, replace(options, temperature=1.0), *drawn).action[0]
+    wider = PaperRule(replace(options, temperature=1.0))
+    wide = propose(agent.model, prefix, wider, *drawn).action[0]
     assert torch.allclose((wide[1:, 0] - wide[0]).abs(), 2 * distance, rtol=1e-4)
 
 
@@ -195,8 +198,8 @@ def test_actions_stay_within_bounds_and_are_verified_as_executed(agent):
     policy.reset(torch.zeros(1, 2), [[4.0]])
     decision = policy.act(torch.zeros(1, 2))
     assert decision.candidates.action.max() == 1.0
-    reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
-    again = verify(agent.model, reading, decision.candidates, torch.tensor([[4.0]]))
+    prefix = agent.model.prefill(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    again = verify(agent.model, prefix, decision.candidates)
     assert again.cost.shape == (1, 8, 1)
 
 
@@ -205,15 +208,12 @@ def test_risk_reads_the_forecast(agent):
     assert expected_cost(CostForecast(torch.tensor([3.0]))).item() == 3.0
     policy = agent.policy()
     policy.reset(torch.zeros(1, 2), [[4.0]])
-    reading = agent.model.read(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
-    options = ExecutionOptions(candidates=3)
-    proposed = propose(
-        agent.model, reading, options, *draw(1, 1, options, torch.Generator().manual_seed(0))
-    )
-    plain = verify(agent.model, reading, proposed, torch.tensor([[4.0]]))
-    wary = verify(
-        agent.model, reading, proposed, torch.tensor([[4.0]]), risk=lambda f: f.mean + 1.0
-    )
+    prefix = agent.model.prefill(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    options = PaperOptions(candidates=3)
+    drawn = options.draw(1, 1, torch.Generator().manual_seed(0))
+    proposed = propose(agent.model, prefix, PaperRule(options), *drawn)
+    plain = verify(agent.model, prefix, proposed)
+    wary = verify(agent.model, prefix, proposed, risk=lambda f: f.mean + 1.0)
     assert torch.allclose(wary.cost, plain.cost + 1.0)
 
 
@@ -229,7 +229,7 @@ def test_an_episode_books_costs_and_remembers_whole_steps(agent):
     history = policy.history
     assert history.spent[0, 1:].tolist() == [[0.0], [2.5]]
     assert history.state[0, 1:].tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert history.timestep.tolist() == [[NEVER, 0, 1]]
+    assert history.timestep.tolist() == [[NO_STEP, 0, 1]]
     assert torch.equal(history.action[0, 1], first.action[0])
     assert torch.equal(history.return_to_go[0, 1], first.return_to_go)
 
@@ -264,7 +264,7 @@ def test_lanes_can_be_begun_anew(agent):
     policy.observe([[0.0], [0.0]], [[1.0], [1.0]])
     policy.reset(torch.zeros(1, 2), [[7.0]], lanes=torch.tensor([1]))
     assert policy.budget.remaining.tolist() == [[8.0], [7.0]]
-    assert (policy.history.timestep != NEVER).any(1).tolist() == [True, False]
+    assert (policy.history.timestep != NO_STEP).any(1).tolist() == [True, False]
     assert policy.act(torch.zeros(1, 2), lanes=torch.tensor([1])).action.shape == (1, 1)
 
 
@@ -288,8 +288,10 @@ def test_bad_input_is_refused(agent, call, message):
 
 def test_options_are_checked():
     with pytest.raises(ValueError, match="at least 1"):
-        ExecutionOptions(candidates=0)
+        PaperOptions(candidates=0)
+    with pytest.raises(ValueError, match="rounds"):
+        PaperOptions(rounds=0)
     with pytest.raises(ValueError, match="temperature"):
-        ExecutionOptions(temperature=-1.0)
+        NoCriticOptions(temperature=-1.0)
     with pytest.raises(ValueError, match="window"):
         tiny_config(window=0)

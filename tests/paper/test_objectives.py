@@ -8,8 +8,8 @@ import math
 
 import pytest
 import torch
-
 from saformer.core.actor import Predictions
+
 from saformer.core.batch import WindowBatch
 from saformer.core.gaussian import Gaussian
 from saformer.core.objectives import (

@@ -7,17 +7,16 @@ import pytest
 import torch
 
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api.reserving import within_a_shield
+from saformer.api.settings import options_of
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.history import Prompt
-from saformer.core.proposals import ExecutionOptions, decision_of, resolved
+from saformer.core.rules import NoCriticOptions
 from saformer.criteria import energy, torque
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.reserve import GAIN, NUM_LEVELS, Reserve
-from saformer.training.ambition import earned_by, told_limits
-from saformer.training.reserve import CAUTION, fit_reserve
+from saformer.rules.fitting import CAUTION, best_prompts, earned_by, fit_reserve
+from saformer.rules.reserve import GAIN, NUM_LEVELS, Reserve, ReserveOptions
 from tests.conftest import tiny_config
 
 
@@ -50,9 +49,9 @@ def test_what_had_been_earned_when_so_much_was_spent():
 
 def test_told_what_had_earned_more_by_then():
     """Seen to fail when the limit is told whatever dearer ones earn."""
-    found = told_limits(poor_and_rich(2.0))
+    found = best_prompts(poor_and_rich(2.0))
     assert found["levels"][0] == pytest.approx(5.0)
-    assert found["told"][0] == pytest.approx(10.0)
+    assert found["best"][0] == pytest.approx(10.0)
     assert found["gain"][0] == pytest.approx(9.0), "10 instead of 1"
     assert found["gain"][-1] == 0, "nothing is dearer"
 
@@ -68,7 +67,7 @@ def test_told_what_had_earned_more_by_then():
 )
 def test_nothing_to_gain(data):
     """Seen to fail when what the others earn is not compared with what the limit's own do."""
-    gain = told_limits(data)["gain"]
+    gain = best_prompts(data)["gain"]
     assert gain[0] == pytest.approx(0.0, abs=1e-6)
     assert (gain < GAIN).all()
 
@@ -79,15 +78,15 @@ def test_those_whose_end_was_far_are_followed():
     quick, far = [episode(0.6, 3.0) for _ in range(60)], [episode(1.0, 2.0) for _ in range(60)]
     cheap = [episode(0.5, 1.0) for _ in range(60)]
     environment = EnvironmentSpec((-1.0,), (1.0,), horizon=10)
-    found = told_limits(relabel(TrajectoryStore.of(cheap + quick + far, environment), (torque,)))
+    found = best_prompts(relabel(TrajectoryStore.of(cheap + quick + far, environment), (torque,)))
     assert found["levels"][0] == pytest.approx(5.0)
-    assert found["told"][0] == pytest.approx(10.0), (
+    assert found["best"][0] == pytest.approx(10.0), (
         "twice the limit, though those of 6 had earned more"
     )
-    near = told_limits(
+    near = best_prompts(
         relabel(TrajectoryStore.of(cheap + quick + far[:49], environment), (torque,))
     )
-    assert near["told"][0] == pytest.approx(6.0), "too few went far"
+    assert near["best"][0] == pytest.approx(6.0), "too few went far"
 
 
 def reserve_of(*, stop: float, idle: float = 3.0) -> Reserve:
@@ -96,7 +95,7 @@ def reserve_of(*, stop: float, idle: float = 3.0) -> Reserve:
     made = Reserve(Dimensions(state=2, action=1, horizon=10))
     made.get_buffer("levels").copy_(torch.linspace(0, 400, NUM_LEVELS)[:, None])
     levels = made.get_buffer("levels")
-    made.get_buffer("told").fill_(400.0)
+    made.get_buffer("best").fill_(400.0)
     made.get_buffer("gain").copy_(
         torch.where(levels <= 100, 0.5, torch.where(levels <= 200, -0.05, -0.15))
     )
@@ -142,7 +141,7 @@ def test_the_prompt_tells_another_limit(limit, spent, stop, expected):
     """What was spent is the same. Seen to fail when the past tells the old one, and when nobody
     idles."""
     prompt = asked(limit, spent)
-    told = reserve_of(stop=stop).tell(prompt, prompt.cost_to_go)
+    told = reserve_of(stop=stop).prompt(prompt, prompt.cost_to_go)
     assert told.past.limit.tolist() == [[expected]]
     assert (told.past.limit - told.cost_to_go).tolist() == [[spent]]
     assert told.past.cost_to_go.tolist() == [[[expected]]]
@@ -155,38 +154,29 @@ def test_the_prompt_tells_another_limit(limit, spent, stop, expected):
 def test_a_small_loss_is_for_shields(limit, in_shield, expected):
     """Seen to fail when any gain is worth it, or any loss."""
     prompt = asked(limit, 10.0)
-    told = reserve_of(stop=torch.inf).tell(prompt, None if in_shield else prompt.cost_to_go)
+    told = reserve_of(stop=torch.inf).prompt(prompt, None if in_shield else prompt.cost_to_go)
     assert told.past.limit.tolist() == [[expected]]
 
 
-class Elsewhere:
-    """Tells 100 more than the limit, and takes the mean."""
+def test_the_networks_read_what_is_told_and_the_budget_stays(data, monkeypatch):
+    """Seen to fail when the budget that is verified is the one that networks read."""
+    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
+    agent.finish(data)
 
-    remaining = None
-
-    def tell(self, prompt, remaining):
-        past = replace(
-            prompt.past, limit=prompt.past.limit + 100, cost_to_go=prompt.past.cost_to_go + 100
-        )
+    def hundred_more(self, prompt, remaining):
+        limit, cost_to_go = prompt.past.limit + 100, prompt.past.cost_to_go + 100
+        past = replace(prompt.past, limit=limit, cost_to_go=cost_to_go)
         return replace(prompt, past=past, cost_to_go=prompt.cost_to_go + 100)
 
-    def select(self, model, reading, candidates, found):
-        self.remaining = found.remaining
-        chosen = torch.zeros(len(candidates.action), dtype=torch.int64)
-        return decision_of(candidates, found, chosen, safe=found.safe, fell_back=chosen.bool())
-
-
-def test_the_networks_read_what_is_told_and_the_budget_stays(data):
-    """Seen to fail when the budget that is verified is the told one."""
-    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
-    agent.reserve = Elsewhere()
-    elsewhere = agent.policy(replace(agent.default_options, verification="reserve", margin=0.0))
-    plain = agent.policy(replace(agent.default_options, verification="off", candidates=1))
+    monkeypatch.setattr(Reserve, "prompt", hundred_more)
+    elsewhere = agent.policy(replace(agent.options(), holdback=0.0))
+    plain = agent.policy(NoCriticOptions(candidates=1))
     state = torch.ones(1, agent.dimensions.state)
     elsewhere.reset(state, torch.tensor([[5.0]]))
     plain.reset(state, torch.tensor([[105.0]]))
-    assert torch.allclose(elsewhere.act(state).action, plain.act(state).action)
-    assert agent.reserve.remaining.tolist() == [[5.0]]
+    decision = elsewhere.act(state)
+    assert decision.verification.remaining.tolist() == [[5.0]]
+    assert torch.allclose(decision.candidates.action[:, 0], plain.act(state).action)
 
 
 def test_idling_costs_what_the_cheapest_proposals_do():
@@ -204,11 +194,11 @@ def test_in_a_shield_nobody_stops_or_idles(data):
     """Nothing is verified: the mean is executed whatever is left. Seen to fail when those in a
     shield idle."""
     agent = SaFormerAgent.create(data, tiny_config(), seed=0)
-    agent.reserve = fit_reserve(agent.model, data, window=4, updates=1)
-    agent.reserve.get_buffer("told").fill_(400.0)
+    agent.finish(data)
+    agent.reserve.get_buffer("best").fill_(400.0)
     agent.reserve.get_buffer("idle_cost").fill_(3.0)
-    told = agent.policy(replace(agent.default_options, verification="told"))
-    plain = agent.policy(replace(agent.default_options, verification="off", candidates=1))
+    told = agent.policy(agent.options(shielded=True))
+    plain = agent.policy(agent.mean_options())
     state = torch.ones(1, agent.dimensions.state)
     told.reset(state, torch.tensor([[1.0]]))
     plain.reset(state, torch.tensor([[400.0]]))
@@ -219,9 +209,12 @@ def test_in_a_shield_nobody_stops_or_idles(data):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("auto", "told"), ("reserve", "reserve"), ("paper", "paper")]
+    ("rule", "enforce"), [({}, False), ({"rule": "reserve"}, True), ({"rule": "paper"}, None)]
 )
-def test_what_was_asked_for_is_kept_in_a_shield(given, expected):
-    """Seen to fail when everybody is told."""
-    asked = ExecutionOptions(verification=given)
-    assert within_a_shield(asked, resolved(asked, has_reserve=True)).verification == expected
+def test_what_was_asked_for_is_kept_in_a_shield(data, rule, enforce):
+    """Seen to fail when every rule gives way to a shield."""
+    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
+    agent.finish(data)
+    options = options_of(agent, rule, shielded=True)
+    assert getattr(options, "enforce", None) is enforce
+    assert isinstance(options, ReserveOptions) is (enforce is not None)

@@ -16,7 +16,7 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, action_entropy, actor_nll, critic_loss
-from saformer.core.proposals import ProposalOptions
+from saformer.core.rules import ProposalOptions
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 

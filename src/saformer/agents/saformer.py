@@ -13,8 +13,16 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll, critic_loss
-from saformer.core.proposals import ActionNoise, PastReturn, ProposalOptions
-from saformer.core.rules import NoCriticOptions, NoCriticRule, PaperOptions, PaperRule, Rule
+from saformer.core.rules import (
+    ActionNoise,
+    NoCriticOptions,
+    NoCriticRule,
+    PaperOptions,
+    PaperRule,
+    PastReturn,
+    ProposalOptions,
+    Rule,
+)
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
@@ -117,11 +125,8 @@ class SaFormerAgent:
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
     def finish(self, data: RelabelledStore) -> None:
-        """Fit the reserve for the weights as they are, in evaluation mode."""
-        was_training = self.model.training
-        self.model.eval()
+        """Fit the reserve for the weights as they are."""
         self.model.add_module("reserve", fit_reserve(self.model, data, window=self.config.window))
-        self.model.train(was_training)
 
     @property
     def reserve(self) -> Reserve | None:

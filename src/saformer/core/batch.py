@@ -1,7 +1,5 @@
 """What the networks are fed: windows of consecutive steps, and the sizes of everything in them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -27,39 +25,29 @@ class Dimensions:
 
     def of(self, kind: str) -> int:
         """Width of one token of this kind, before embedding."""
-        of_costs = dict.fromkeys(("limit", "cost_to_go"), self.constraints)
-        return (of_costs | {"return_to_go": 1, "state": self.state, "action": self.action})[kind]
+        widths = (self.constraints, self.constraints, 1, self.state, self.action)
+        return widths[KINDS.index(kind)]
 
 
 @dataclass(frozen=True)
 class WindowBatch:
     """B windows of K consecutive steps each. Where `valid` is False the content means nothing."""
 
-    limit: Tensor
-    """[B, C] D: the limit, held constant throughout the window."""
-    cost_to_go: Tensor
-    """[B, K, C] cost still to come, this step included."""
-    return_to_go: Tensor
-    """[B, K, 1] reward still to come, this step included."""
-    state: Tensor
-    """[B, K, S]"""
-    action: Tensor
-    """[B, K, A]"""
-    timestep: Tensor
-    """[B, K] int64, counted from the start of the episode."""
-    valid: Tensor
-    """[B, K] bool, False where the window reaches beyond its trajectory."""
+    limit: Tensor  # [B, C] D: the limit, held constant throughout the window
+    cost_to_go: Tensor  # [B, K, C] cost still to come, this step included
+    return_to_go: Tensor  # [B, K, 1] reward still to come, this step included
+    state: Tensor  # [B, K, S]
+    action: Tensor  # [B, K, A]
+    timestep: Tensor  # [B, K] int64, counted from the start of the episode
+    valid: Tensor  # [B, K] bool, False where the window reaches beyond its trajectory
 
     def __post_init__(self) -> None:
-        batch, length = self.valid.shape
         for name in KINDS[1:]:
-            value = getattr(self, name)
-            assert value.ndim == 3, f"{name} must be [B, K, _], got {tuple(value.shape)}"
-            assert value.shape[:2] == (batch, length), (
-                f"{name} is {tuple(value.shape)}, valid is {(batch, length)}"
-            )
-        assert self.timestep.shape == (batch, length)
-        assert self.limit.shape == (batch, self.cost_to_go.shape[-1])
+            shape = getattr(self, name).shape
+            assert len(shape) == 3, f"{name} must be [B, K, _], got {shape}"
+            assert shape[:2] == self.valid.shape, f"{name} is {shape}, valid {self.valid.shape}"
+        assert self.timestep.shape == self.valid.shape
+        assert self.limit.shape == (len(self.valid), self.cost_to_go.shape[-1])
 
     def tokens(self, kinds: tuple[str, ...]) -> dict[str, Tensor]:
         """The values of these token kinds, each [B, K, _]; the limit is repeated at every step."""

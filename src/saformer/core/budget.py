@@ -1,7 +1,5 @@
 """The account of an episode: what was promised, what is spent, what remains."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -9,10 +7,8 @@ from torch import Tensor
 class Budget:
     """L accounts side by side, with a column per constraint. `limit` may be moved at any time.
 
-    What remains is derived, never decremented: remaining = limit - spent. With `cost_discount`
-    below 1, step t spends cost_discount**t times its cost, so limit and remaining count from the
-    start of the episode.
-    """
+    What remains is derived, never decremented: limit - spent. Step t spends cost_discount**t times
+    its cost, so that limit and remaining count from the start of the episode."""
 
     def __init__(self, limit: Tensor, cost_discount: float = 1.0) -> None:
         assert limit.ndim == 2, f"limits must be [L, C], got {tuple(limit.shape)}"
@@ -43,7 +39,6 @@ class Budget:
         self.num_steps.index_add_(0, lanes, torch.ones_like(lanes))
 
     def renew(self, limit: Tensor, lanes: Tensor) -> None:
-        """Open new accounts on these lanes."""
         self.limit[lanes] = limit
         self.spent[lanes] = 0
         self.num_steps[lanes] = 0

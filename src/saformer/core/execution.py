@@ -1,7 +1,5 @@
 """Algorithm 1: propose, verify, select, within a budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,10 +10,8 @@ from torch import Tensor
 from saformer.core.budget import Budget
 from saformer.core.history import History
 from saformer.core.model import Prefix, SaFormer, in_turn
-from saformer.core.policy import Decision, as_rows
-from saformer.core.proposals import PastReturn, draw, propose
-from saformer.core.rules import Rule
-from saformer.core.tensors import over_tensors, to_device
+from saformer.core.policy import Decision, as_rows, over_tensors, to_device
+from saformer.core.rules import PastReturn, Rule, propose
 
 
 class Eager:
@@ -32,10 +28,8 @@ class Eager:
 
 
 class SaFormerPolicy:
-    """Acts within a budget, by a rule: Algorithm 1 for L episodes at once.
-
-    Implements: Algorithm 1
-    """
+    """Acts within a budget, by a rule, for L episodes at once.
+    Implements: Algorithm 1"""
 
     def __init__(
         self,
@@ -54,7 +48,6 @@ class SaFormerPolicy:
         self._begin(num_lanes=0)
 
     def _begin(self, *, num_lanes: int) -> None:
-        """Make room for so many episodes."""
         dimensions, device = self._model.dimensions, self._device
         self._every_lane = torch.arange(num_lanes, device=device)
         no_limits = torch.zeros(num_lanes, dimensions.constraints, device=device)
@@ -69,7 +62,6 @@ class SaFormerPolicy:
         )
 
     def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
-        """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
         dimensions = self._model.dimensions
         num_lanes = len(as_rows(state, dimensions.state, self._device))
         rows = as_rows(limit, dimensions.constraints, self._device, least=0.0)
@@ -81,15 +73,12 @@ class SaFormerPolicy:
         self.history.forget(self._lanes(lanes))
 
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
-        """Choose one action per lane for states [L, S]."""
         index = self._lanes(lanes)
         rows = as_rows(state, self._model.dimensions.state, self._device)
         if len(rows) != len(index):
-            raise ValueError(
-                f"got {len(rows)} states for {len(index)} lanes; call reset first, with one state "
-                "a lane"
-            )
-        # a copy of the caller's own: a recording overwrites its results
+            count = f"{len(rows)} states for {len(index)} lanes"
+            raise ValueError(f"got {count}; call reset first, with one state a lane")
+        # a copy: a recording's next replay overwrites its results
         decision: Decision = over_tensors(torch.clone, self._decide(rows, index))
         past_return = _past_return(decision, self.rule.options.past_return)
         where = slice(None) if lanes is None else index
@@ -99,19 +88,17 @@ class SaFormerPolicy:
     def observe(
         self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
     ) -> None:
-        """Book what the last action cost: costs [L, C]. The reward is not needed, since each step
-        asks for a return anew. `action` [L, A] if another was executed."""
+        """Book what the last action cost. Each step asks for a return anew, whatever the reward."""
         dimensions, index = self._model.dimensions, self._lanes(lanes)
         self.budget.spend(as_rows(cost, dimensions.constraints, self._device, least=0.0), index)
         if action is not None:
             self.history.correct(as_rows(action, dimensions.action, self._device), index)
 
     @torch.inference_mode()
-    def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
+    def _decide(self, state: Tensor, lanes: Tensor) -> Any:
         prefix = self._prefill(self.history, state, lanes)
-        decision: Decision = self._first_round(prefix, *self._draw(len(lanes)))
+        decision: Any = self._first_round(prefix, *self._draw(len(lanes)))
         for _ in range(1, self.rule.rounds):
-            assert decision.fell_back is not None
             rejected = decision.fell_back.cpu().nonzero()[:, 0]  # the host waits for this alone
             if len(rejected) == 0:
                 break
@@ -121,33 +108,30 @@ class SaFormerPolicy:
         return decision
 
     def _draw(self, num_lanes: int) -> tuple[Tensor, Tensor]:
-        actions = self._model.dimensions.action
-        return draw(num_lanes, actions, self.rule.options, self._generator)
+        return self.rule.options.draw(num_lanes, self._model.dimensions.action, self._generator)
 
     def _read_past(self, history: History, state: Tensor, lanes: Tensor) -> Prefix:
         prompt = self.rule.prompt(history.prompt(state, self.budget, lanes))
         return self._model.prefill(prompt, self._both)
 
     def _round(self, prefix: Prefix, *drawn: Tensor) -> Decision:
-        candidates = propose(self._model, prefix, *self.rule.deviations(*drawn))
+        candidates = propose(self._model, prefix, self.rule, *drawn)
         return self.rule.select(self._model, prefix, candidates)
 
     def _lanes(self, lanes: Tensor | None) -> Tensor:
         return self._every_lane if lanes is None else to_device(lanes, self._device)
 
 
-def _past_return(decision: Decision, which: PastReturn) -> Tensor:
+def _past_return(decision: Any, which: PastReturn) -> Any:
     """The return-to-go that stands for this step in the past: [L, 1]."""
     if which == "selected":
-        return decision.return_to_go[:, None]  # type: ignore[index]
-    proposed = decision.candidates.return_to_go  # type: ignore[union-attr]
+        return decision.return_to_go[:, None]
+    proposed = decision.candidates.return_to_go
     return proposed.amax(1, keepdim=True) if which == "highest" else proposed[:, :1]
 
 
-def _with_another_round(decision: Decision, again: Decision, lanes: Tensor) -> Decision:
+def _with_another_round(decision: Any, again: Decision, lanes: Tensor) -> Any:
     """The decision, in place, after another round of proposals for these lanes."""
-    num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))  # type: ignore[union-attr]
-    merged: Decision = over_tensors(
-        lambda old, new: old.index_copy_(0, lanes, new), decision, again
-    )
+    num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))
+    merged = over_tensors(lambda old, new: old.index_copy_(0, lanes, new), decision, again)
     return replace(merged, num_rounds=num_rounds)

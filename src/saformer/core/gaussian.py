@@ -1,15 +1,13 @@
 """Diagonal Gaussians: the actor's predictions of cost-to-go, return-to-go and action."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+# Model units. The floor keeps nearly deterministic tokens from dominating the likelihood.
 LOG_DEVIATION_RANGE = (-5.0, 2.0)
-"""Model units. The floor keeps nearly deterministic tokens from dominating the likelihood."""
 
 
 @dataclass(frozen=True)

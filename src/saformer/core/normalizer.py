@@ -1,8 +1,6 @@
 """The only place where quantities are scaled: raw units outside, model units inside."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -15,8 +13,7 @@ class Normalizer(nn.Module):
     """Maps each kind of token to model units and back: model = (raw - centre) / scale.
 
     The statistics are buffers, so they travel with the weights; they are set once, before training,
-    and stay frozen. A column that never changes has scale 1.
-    """
+    and stay frozen. A column that never changes has scale 1."""
 
     def __init__(self, dimensions: Dimensions) -> None:
         super().__init__()
@@ -29,10 +26,8 @@ class Normalizer(nn.Module):
         for kind in KINDS:
             centre, scale = statistics[kind]
             if not (torch.isfinite(torch.stack([centre, scale])).all() and (scale > 0).all()):
-                raise ValueError(
-                    f"statistics of {kind} must be finite with a positive scale, got {centre}, "
-                    f"{scale}"
-                )
+                given = f"got {centre}, {scale}"
+                raise ValueError(f"{kind} needs finite statistics, a positive scale: {given}")
             self.centre(kind).copy_(centre)
             self.scale(kind).copy_(scale)
 
@@ -54,22 +49,3 @@ class Normalizer(nn.Module):
         """The same windows in model units."""
         normalized = {kind: self.normalize(kind, getattr(batch, kind)) for kind in KINDS}
         return replace(batch, **normalized)
-
-
-def mean_and_deviation(blocks: Callable[[], Iterable[Tensor]]) -> tuple[Tensor, Tensor]:
-    """Centre and scale that standardise values given as blocks [n, d], which are read twice; a
-    constant column keeps scale 1."""
-    counts, sums, largest = zip(
-        *((len(b), b.double().sum(0), b.double().abs().amax(0)) for b in blocks()), strict=True
-    )
-    centre = torch.stack(sums).sum(0) / sum(counts)
-    squares = torch.stack([((block.double() - centre) ** 2).sum(0) for block in blocks()]).sum(0)
-    deviation = (squares / sum(counts)).sqrt()
-    constant = deviation <= 1e-6 * torch.stack(largest).amax(0).clamp(min=1e-30)
-    return centre.float(), torch.where(constant, 1.0, deviation).float()
-
-
-def centre_and_half_range(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Centre and scale that map [low, high] to [-1, 1]; an empty range keeps scale 1."""
-    half_range = (high - low) / 2
-    return (low + high) / 2, torch.where(half_range > 0, half_range, torch.ones_like(half_range))

@@ -1,44 +1,53 @@
 """What acts: any method that drives episodes within limits keeps to this protocol."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from saformer.core.tensors import to_device
+from saformer.core.budget import Budget
 
-if TYPE_CHECKING:
-    from saformer.core.budget import Budget
-    from saformer.core.proposals import Candidates, Verification
+
+@dataclass(frozen=True)
+class Candidates:
+    """N proposals per lane, in raw units. Number 0 is the mean of both heads."""
+
+    return_to_go: Tensor  # [L, N]
+    action: Tensor  # [L, N, A] within bounds
+    log_density: Tensor  # [L, N] how probable the actor finds them
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the critic says of the candidates, in raw units."""
+
+    cost: Tensor  # [L, N, C] the forecast, read at the rule's risk
+    remaining: Tensor  # [L, C] what it is held against
+    overrun: Tensor  # [L, N] the worst constraint's, beyond its budget, in that cost's scale
+
+    @cached_property
+    def safe(self) -> Tensor:
+        """[L, N] bool: every constraint is forecast to hold."""
+        return (self.cost <= self.remaining[:, None]).all(-1)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One action per lane, and how it came about. A policy that asks for no return, proposes no
-    candidates or has no critic leaves those fields None."""
+    """One action per lane, and how it came about; None for what a policy knows nothing of."""
 
-    action: Tensor
-    """[L, A] what to execute"""
-    return_to_go: Tensor | None = None
-    """[L] the return that was asked for with it"""
-    chosen: Tensor | None = None
-    """[L] its index among the candidates"""
-    num_safe: Tensor | None = None
-    """[L] candidates of the last round that were forecast to stay within the budget"""
-    num_rounds: Tensor | None = None
-    """[L] rounds of proposals; more than 1 means that whole rounds were rejected"""
-    fell_back: Tensor | None = None
-    """[L] bool: the rule did not choose as usual; by the paper's, no round had a safe candidate"""
-    candidates: Candidates | None = None
-    """all that was proposed in the last round"""
-    verification: Verification | None = None
-    """what the critic made of it"""
-    shielded: Tensor | None = None
-    """[L] bool: a shield made the action cheaper than it was chosen; None without one"""
+    action: Tensor  # [L, A] what to execute
+    return_to_go: Tensor | None = None  # [L] the return that was asked for with it
+    chosen: Tensor | None = None  # [L] its index among the candidates
+    num_safe: Tensor | None = None  # [L] candidates of the last round forecast to keep the budget
+    num_rounds: Tensor | None = None  # [L] more than 1 if whole rounds of proposals were rejected
+    fell_back: Tensor | None = None  # [L] bool: no usual choice; in the paper, no safe candidate
+    candidates: Candidates | None = None  # of the last round
+    verification: Verification | None = None  # what the critic made of them
+    shielded: Tensor | None = None  # [L] bool: a shield made the action cheaper
 
 
 class Policy(Protocol):
@@ -55,36 +64,40 @@ class Policy(Protocol):
         """Choose one action per lane for states [L, S]."""
 
     def observe(
-        self,
-        reward: Tensor,
-        cost: Tensor,
-        lanes: Tensor | None = None,
-        *,
-        action: Tensor | None = None,
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: object = None
     ) -> None:
-        """Tell what the last action brought: rewards [L], costs [L, C]; `action` [L, A] if another
-        was executed."""
+        """Tell what the last action, or the `action` [L, A] in its place, brought: [L], [L, C]."""
 
 
-def as_rows(
-    value: object, width: int, device: torch.device, *, least: float = -torch.inf
-) -> Tensor:
-    """Numbers, lists, arrays or tensors as float [rows, width], checked where they are; one row may
-    lack an axis."""
+def as_rows(value: object, width: int, device: torch.device, least: float = -torch.inf) -> Tensor:
+    """Numbers, lists or arrays as checked float [rows, width]; one row may lack an axis."""
     tensor = torch.as_tensor(value, dtype=torch.float32)
     if tensor.ndim < 2:
         tensor = tensor.reshape(-1, width) if tensor.numel() % width == 0 else tensor.reshape(1, -1)
     if tensor.shape[1] != width:
-        raise ValueError(
-            f"expected {width} values per lane, got an array of shape {tuple(tensor.shape)}"
-        )
+        shape = tuple(tensor.shape)
+        raise ValueError(f"expected {width} values per lane, got an array of shape {shape}")
     if tensor.numel():
         low, high = (edge.item() for edge in tensor.aminmax())  # NaN if anything is
         if not math.isfinite(high - low):
-            raise ValueError(
-                "got NaN or infinite values; a decision needs finite states, rewards, costs and "
-                "limits"
-            )
+            raise ValueError("got NaN or infinite values; decisions need finite numbers")
         if low < least:
             raise ValueError(f"costs and limits must be at least {least:g}, got {low:g}")
     return to_device(tensor, device)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor there. Nobody waits for a GPU: the caller may overwrite what a pinned copy has."""
+    is_sent = device.type == "cuda" and not (tensor.is_cuda or tensor.is_pinned())
+    return tensor.pin_memory().to(device, non_blocking=True) if is_sent else tensor.to(device)
+
+
+def over_tensors(function: Callable[..., Tensor], *trees: Any) -> Any:
+    """Apply a function to the tensors of equally built dataclasses and tuples; None stays None."""
+    first = trees[0]
+    if first is None or isinstance(first, Tensor):
+        return None if first is None else function(*trees)
+    if isinstance(first, tuple):
+        return tuple(over_tensors(function, *parts) for parts in zip(*trees, strict=True))
+    columns = [[getattr(tree, field.name) for tree in trees] for field in fields(first)]
+    return type(first)(*(over_tensors(function, *column) for column in columns))

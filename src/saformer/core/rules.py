@@ -1,6 +1,4 @@
-"""Rules: which of the candidates is executed. The paper's, and the same without a critic."""
-
-from __future__ import annotations
+"""Rules: what is proposed and which candidate is taken. The paper's, and one without a critic."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -8,35 +6,69 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from saformer.core.critic import Risk, expected_cost
 from saformer.core.history import Prompt
-from saformer.core.model import Prefix, SaFormer
-from saformer.core.policy import Decision
-from saformer.core.proposals import Candidates, ProposalOptions, Verification, deviations, verify
+from saformer.core.model import Prefix, Risk, SaFormer, expected_cost
+from saformer.core.policy import Candidates, Decision, Verification
 
+ActionNoise = Literal["normal", "two_point"]
+PastReturn = Literal["selected", "expected", "highest"]
 Fallback = Literal["mean", "least_cost", "likely"]
 LIKELY_SHARE = 0.25
 """`likely` falls back on the cheapest among this share of the candidates, the most probable."""
 
 
+@dataclass(frozen=True)
+class ProposalOptions:
+    """What every rule lets one choose."""
+
+    candidates: int = 128
+    """N: returns and actions proposed per round. The first is the mean of both heads."""
+    temperature: float = 1.0
+    """Spread of the other proposals, in deviations: 1 as the paper samples, 0 means only."""
+    action_noise: ActionNoise = "normal"
+    """normal: as the paper samples. two_point: each dimension one deviation above or below its
+    mean, which hits both modes where the data acts with either sign."""
+    past_return: PastReturn = "selected"
+    """Which return-to-go enters the past: the selected, the expected or the highest proposed."""
+    seed: int = 0
+    """Seed of the proposals."""
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1:
+            raise ValueError(f"candidates must be at least 1, got {self.candidates}")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+
+    def draw(self, lanes: int, actions: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A round's standard normal numbers: for returns-to-go [L, N], for actions [L, N, A]."""
+        shape, where = (lanes, self.candidates), generator.device
+        for_returns = torch.randn(shape, generator=generator, device=where)
+        return for_returns, torch.randn((*shape, actions), generator=generator, device=where)
+
+
 class Rule(Protocol):
     """A way of acting. Unless a rule says otherwise, it reads, spreads and proposes once, as the
-    paper does. It reads tensors alone and never waits for a GPU, so that it can be recorded."""
+    paper does. It computes with tensors alone and never waits for a GPU, so it can be recorded."""
 
     options: ProposalOptions
+    rounds: int = 1  # of proposals, for lanes whose decision fell back
 
-    @property
-    def rounds(self) -> int:
-        """Rounds of proposals for lanes whose decision fell back."""
-        return 1
+    def __init__(self, options: ProposalOptions) -> None:
+        self.options = options
 
     def prompt(self, prompt: Prompt) -> Prompt:
         """What the networks read."""
         return prompt
 
     def deviations(self, for_returns: Tensor, for_actions: Tensor) -> tuple[Tensor, Tensor]:
-        """How far random numbers [L, N] and [L, N, A] put proposals from their means."""
-        return deviations(self.options, for_returns, for_actions)
+        """How far what was drawn, [L, N] and [L, N, A], puts proposals from their means."""
+        if self.options.action_noise == "two_point":
+            for_actions = for_actions.sign()
+        return_noise = self.options.temperature * for_returns
+        action_noise = self.options.temperature * for_actions
+        return_noise[:, 0].zero_()
+        action_noise[:, 0].zero_()
+        return return_noise, action_noise
 
     def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
         """One of the candidates for each lane."""
@@ -62,13 +94,11 @@ class PaperOptions(ProposalOptions):
 class PaperRule(Rule):
     """Algorithm 1, lines 9 to 14: the safe candidate of the highest return."""
 
-    def __init__(self, options: PaperOptions, risk: Risk = expected_cost) -> None:
-        self.options: PaperOptions = options
-        self._risk = risk
+    options: PaperOptions
 
-    @property
-    def rounds(self) -> int:
-        return self.options.rounds
+    def __init__(self, options: PaperOptions, risk: Risk = expected_cost) -> None:
+        super().__init__(options)
+        self.rounds, self._risk = options.rounds, risk
 
     def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
         verification = verify(model, prefix, candidates, self._risk)
@@ -83,11 +113,25 @@ class NoCriticOptions(ProposalOptions):
 class NoCriticRule(Rule):
     """The paper's ablation: no candidate is rejected."""
 
-    def __init__(self, options: NoCriticOptions) -> None:
-        self.options: NoCriticOptions = options
-
     def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
         return decision_of(candidates, candidates.return_to_go.argmax(1))
+
+
+def propose(model: SaFormer, prefix: Prefix, rule: Rule, *drawn: Tensor) -> Candidates:
+    """N returns-to-go, and an action for each, by what was drawn (Algorithm 1, lines 5 to 8)."""
+    return_noise, action_noise = rule.deviations(*drawn)
+    return_to_go, return_density = model.sample_returns(prefix, return_noise)
+    action, action_density = model.sample_actions(prefix, return_to_go, action_noise)
+    return Candidates(return_to_go[..., 0], action, return_density + action_density)
+
+
+def verify(
+    model: SaFormer, prefix: Prefix, candidates: Candidates, risk: Risk = expected_cost
+) -> Verification:
+    """Forecast what each candidate leads to, and hold it against the budget (lines 10 and 11)."""
+    cost, remaining = risk(model.forecast(prefix, candidates.action)), prefix.remaining
+    overrun = ((cost - remaining[:, None]) / model.normalizer.scale("cost_to_go")).amax(-1)
+    return Verification(cost, remaining, overrun)
 
 
 def select(candidates: Candidates, verification: Verification, fallback: Fallback) -> Decision:
@@ -95,24 +139,24 @@ def select(candidates: Candidates, verification: Verification, fallback: Fallbac
     fell_back = ~verification.safe.any(1)
     best = candidates.return_to_go.masked_fill(~verification.safe, -torch.inf).argmax(1)
     chosen = torch.where(fell_back, _fallback(candidates, verification, fallback), best)
-    return decision_of(candidates, chosen, verification, fell_back=fell_back)
+    return decision_of(candidates, chosen, verification, fell_back)
 
 
 def decision_of(
     candidates: Candidates,
     chosen: Tensor,
     verification: Verification | None = None,
-    *,
     fell_back: Tensor | None = None,
 ) -> Decision:
     """The chosen candidate [L] of each lane; without a verification, all of them count as safe."""
-    lanes = torch.arange(len(chosen), device=chosen.device)
-    safe = torch.ones_like(candidates.return_to_go) if verification is None else verification.safe
+    lanes, proposed = torch.arange(len(chosen), device=chosen.device), candidates.return_to_go
+    count = proposed.shape[1]
+    num_safe = torch.full_like(chosen, count) if verification is None else verification.safe.sum(1)
     return Decision(
         action=candidates.action[lanes, chosen],
-        return_to_go=candidates.return_to_go[lanes, chosen],
+        return_to_go=proposed[lanes, chosen],
         chosen=chosen,
-        num_safe=safe.bool().sum(1),
+        num_safe=num_safe,
         num_rounds=torch.ones_like(chosen),
         fell_back=torch.zeros_like(chosen, dtype=torch.bool) if fell_back is None else fell_back,
         candidates=candidates,

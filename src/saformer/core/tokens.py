@@ -1,7 +1,5 @@
 """How a step becomes tokens: which kinds, in which order, and where each network finds them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,15 +37,14 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.layout = layout
         self.horizon = dimensions.horizon
-        self.of_kind = nn.ModuleDict(
-            {kind: nn.Linear(dimensions.of(kind), width) for kind in layout.kinds}
-        )
+        linears = {kind: nn.Linear(dimensions.of(kind), width) for kind in layout.kinds}
+        self.of_kind = nn.ModuleDict(linears)
         self.of_time = nn.Embedding(dimensions.horizon, width)
         self.norm = nn.LayerNorm(width)
         nn.init.normal_(self.of_time.weight, std=0.02)
 
     def embed(self, values: Mapping[str, Tensor], timestep: Tensor) -> Tensor:
-        """Steps of these kinds, interleaved: {kind: [B, K, _]}, [B, K] -> [B, K * len(values), E]."""
+        """Steps of these kinds, interleaved: {kind: [B, K, _]}, [B, K] -> [B, K * kinds, E]."""
         time = self.of_time(timestep.clamp(max=self.horizon - 1))
         embedded = [self.of_kind[kind](value) + time for kind, value in values.items()]
         normed: Tensor = self.norm(torch.stack(embedded, dim=2))

@@ -1,17 +1,13 @@
-"""One causal transformer, used in two ways: on whole windows, or on a shared prefix once and on
-many short branches after it."""
+"""One causal transformer: for whole windows, or for a prefix once and many branches after it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saformer.core.tensors import over_tensors
 from saformer.core.tokens import Layout
 
 
@@ -19,39 +15,29 @@ from saformer.core.tokens import Layout
 class TrunkConfig:
     """Size of one transformer. The defaults are the paper's Table 6."""
 
-    layers: int = 3
-    """Attention blocks."""
-    width: int = 128
-    """Embedding dimension."""
-    heads: int = 1
-    """Attention heads; must divide the width."""
-    dropout: float = 0.1
-    """Share of activations dropped while training."""
+    layers: int = 3  # Attention blocks.
+    width: int = 128  # Embedding dimension.
+    heads: int = 1  # Attention heads; must divide the width.
+    dropout: float = 0.1  # Share of activations dropped while training.
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise ValueError(
-                f"width {self.width} is not divisible by heads {self.heads}; choose heads that "
-                "divide it"
-            )
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
 
 
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of a prefix, per layer, and its mask."""
+    """Keys and values of a prefix, and its mask."""
 
-    keys: tuple[Tensor, ...]
-    """per layer [L, H, P, d]"""
-    values: tuple[Tensor, ...]
-    """per layer [L, H, P, d]"""
-    mask: Tensor
-    """[L, 1, P] added to every score: 0 at tokens, -inf at padding"""
+    keys: tuple[Tensor, ...]  # per layer [L, H, P, d]
+    values: tuple[Tensor, ...]  # per layer [L, H, P, d]
+    mask: Tensor  # [L, 1, P] added to every score: 0 at tokens, -inf at padding
 
-    def of_lanes(self, lanes: Tensor) -> KVCache:
-        cache: KVCache = over_tensors(lambda part: part[lanes], self)
-        return cache
+    def of_lanes(self, lanes: Tensor) -> Self:
+        keys, values = (tuple(part[lanes] for part in each) for each in (self.keys, self.values))
+        return type(self)(keys, values, self.mask[lanes])
 
 
 class Attention(nn.Module):
@@ -65,40 +51,26 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
         self.output = nn.Linear(config.width, config.width)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, *, first: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, T, E] -> output [B, T - first, E], keys and values [B, H, T, d]. The mask is added
-        to scores; without one, attention is causal. Queries begin at position `first`: 0, or -1 for
-        the last alone."""
+    def forward(self, x: Tensor, mask: Tensor | None, first: int = 0) -> tuple[Tensor, ...]:
+        """[B, T, E] -> output [B, T - first, E], keys and values [B, H, T, d]. Causal without a
+        mask, which is added to scores. Queries begin at position `first`; -1: the last alone."""
         query, key, value = self._project(x)
-        mixed = self.attend(
-            query[:, :, first:],
-            key,
-            value,
-            attn_mask=None if mask is None else mask[..., first:, :],
-            is_causal=mask is None,
-            dropout_p=self.dropout * self.training,
-        )
+        how = {"is_causal": mask is None, "dropout_p": self.dropout * self.training}
+        mask = None if mask is None else mask[..., first:, :]
+        mixed = self.attend(query[:, :, first:], key, value, attn_mask=mask, **how)
         return self.output(mixed.transpose(1, 2).flatten(2)), key, value
 
-    def branch(
-        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *, first: int = 0
-    ) -> Tensor:
+    def branch(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, first: int) -> Tensor:
         """N branches of m tokens see the lane's prefix and themselves, never each other: [L, N, m,
-        E] -> [L, N, q, E], q queries from token `first` on.
-
-        The prefix has `keys` and `values` [L, H, P, d] and a `mask` [L, 1, P].
-        """
+        E] -> [L, N, q, E], q queries from token `first` on. The prefix has `keys` and `values`
+        [L, H, P, d] and a `mask` [L, 1, P]."""
         num_lanes, num_branches, length, width = x.shape
         shape = (num_lanes * self.heads, num_branches, length, width // self.heads)
-        query, key, value = (
-            part.reshape(shape) for part in self._project(x.flatten(1, 2))
-        )  # [L * H, N, m, d]
+        projected = self._project(x.flatten(1, 2))
+        query, key, value = (part.reshape(shape) for part in projected)  # [L * H, N, m, d]
         query = query[:, :, first:]
         keys, values = keys.flatten(0, 1), values.flatten(0, 1)
         mask = mask.expand(-1, self.heads, -1).reshape(len(keys), 1, -1)
-
         scale = (width // self.heads) ** -0.5
         # [L * H, N * q, P] and [L * H, N, q, m]
         to_prefix = torch.baddbmm(mask, query.flatten(1, 2), keys.mT, alpha=scale)
@@ -110,13 +82,11 @@ class Attention(nn.Module):
         from_own = (on_own[..., None] * value[:, :, None]).sum(-2)  # [L * H, N, q, d]
         mixed = torch.baddbmm(from_own.flatten(1, 2), on_prefix, values)  # [L * H, N * q, d]
         mixed = mixed.reshape(num_lanes, self.heads, num_branches, -1, mixed.shape[-1])
-        output: Tensor = self.output(mixed.permute(0, 2, 3, 1, 4).flatten(3))
-        return output
+        return self.output(mixed.permute(0, 2, 3, 1, 4).flatten(3))  # type: ignore[no-any-return]
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
         split = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, H, d]
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        return query, key, value
+        return tuple(split.permute(2, 0, 3, 1, 4))
 
 
 class Block(nn.Module):
@@ -124,28 +94,23 @@ class Block(nn.Module):
 
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(config.width)
+        width = config.width
+        self.attention_norm = nn.LayerNorm(width)
         self.attention = Attention(config)
-        self.perceptron_norm = nn.LayerNorm(config.width)
+        self.perceptron_norm = nn.LayerNorm(width)
         self.perceptron = nn.Sequential(
-            nn.Linear(config.width, 4 * config.width),
-            nn.ReLU(inplace=True),
-            nn.Linear(4 * config.width, config.width),
+            nn.Linear(width, 4 * width), nn.ReLU(inplace=True), nn.Linear(4 * width, width)
         )
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, *, first: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, mask: Tensor | None, first: int = 0) -> tuple[Tensor, ...]:
         """[B, T, E] -> outputs from position `first` on, and keys and values of all positions."""
-        attended, key, value = self.attention(self.attention_norm(x), mask, first=first)
+        attended, key, value = self.attention(self.attention_norm(x), mask, first)
         return self._residual(x[:, first:], attended), key, value
 
-    def branch(
-        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *, first: int = 0
-    ) -> Tensor:
+    def branch(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, first: int) -> Tensor:
         """[L, N, m, E] -> outputs from each branch's token `first` on."""
-        attended = self.attention.branch(self.attention_norm(x), keys, values, mask, first=first)
+        attended = self.attention.branch(self.attention_norm(x), keys, values, mask, first)
         return self._residual(x[:, :, first:], attended)
 
     def _residual(self, x: Tensor, attended: Tensor) -> Tensor:
@@ -159,8 +124,7 @@ class Trunk(nn.Module):
     """A causal transformer over embedded tokens.
 
     `training_dtype` is what blocks compute whole windows in; training may lower it. Tokens and
-    outputs are float32, so that budgets and likelihoods are never rounded.
-    """
+    outputs are float32, so that budgets and likelihoods are never rounded."""
 
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
@@ -181,47 +145,39 @@ class Trunk(nn.Module):
             x = self.drop(tokens)
             for block in self.blocks:
                 x, _, _ = block(x, None)
-        normed: Tensor = self.norm(x)
-        return normed
+        return self.norm(x)  # type: ignore[no-any-return]
 
-    def head_outputs(
-        self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]
-    ) -> list[Any]:
+    def head_outputs(self, tokens: Tensor, layout: Layout, heads: dict[str, Any]) -> list[Any]:
         """Whole windows [B, K * len(layout), E], read by each head at the tokens of one kind: over
         [B, K]. One method, because training kernels compute trunk and heads together."""
         outputs = self(tokens)
         return [head(layout.at(kind, outputs)) for kind, head in heads.items()]
 
     def prefill(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, KVCache]:
-        """A prefix that branches will follow: [L, P, E], [L, P] -> the last output [L, E] and the
-        cache."""
+        """A prefix that branches follow: [L, P, E], [L, P] -> its last output [L, E], cache."""
         zeros = torch.zeros(valid.shape, device=valid.device)
         padding = zeros.masked_fill(~valid, -torch.inf)[:, None]  # [L, 1, P]
         mask = padding + _causal_mask(valid.shape[1], valid.device)  # [L, P, P]
         # Padding sees itself, so that no row of the softmax is empty; nothing else sees it.
         mask.diagonal(dim1=1, dim2=2).zero_()
-        x, keys, values = self.drop(tokens), [], []
+        x, layers = self.drop(tokens), []
         for block, first in self._blocks_with_first_query():
-            x, key, value = block(x, mask[:, None], first=first)
-            keys.append(key)
-            values.append(value)
-        return self.norm(x[:, -1]), KVCache(tuple(keys), tuple(values), padding)
+            x, *keys_and_values = block(x, mask[:, None], first)
+            layers.append(keys_and_values)
+        return self.norm(x[:, -1]), KVCache(*zip(*layers, strict=True), padding)
 
     def branch(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """N continuations of each lane's prefix, side by side: [L, N, m, E] -> their last outputs
-        [L, N, E]."""
+        """N continuations of each lane's prefix: [L, N, m, E] -> their last outputs [L, N, E]."""
         x = tokens
         layers = zip(self._blocks_with_first_query(), cache.keys, cache.values, strict=True)
         for (block, first), keys, values in layers:
-            x = block.branch(x, keys, values, cache.mask, first=first)
-        normed: Tensor = self.norm(x[:, :, -1])
-        return normed
+            x = block.branch(x, keys, values, cache.mask, first)
+        return self.norm(x[:, :, -1])  # type: ignore[no-any-return]
 
-    def _blocks_with_first_query(self) -> Iterator[tuple[Block, int]]:
+    def _blocks_with_first_query(self) -> Iterator[tuple[Any, int]]:
         """Of the last block only the last output is used, so it has one query."""
-        for number, block in enumerate(self.blocks, 1):
-            assert isinstance(block, Block)
-            yield block, -1 if number == len(self.blocks) else 0
+        last = len(self.blocks) - 1
+        return ((block, -1 if index == last else 0) for index, block in enumerate(self.blocks))
 
 
 def _causal_mask(length: int, device: torch.device) -> Tensor:

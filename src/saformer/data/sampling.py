@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.normalizer import centre_and_half_range, mean_and_deviation
 from saformer.data.relabel import RelabelledStore, once_for_each
 
 BLOCK_ROWS = 200_000
@@ -50,6 +49,25 @@ def statistics_of(data: RelabelledStore) -> dict[str, tuple[Tensor, Tensor]]:
         "state": mean_and_deviation(states),
         "action": centre_and_half_range(low, high),
     }
+
+
+def mean_and_deviation(blocks: Callable[[], Iterable[Tensor]]) -> tuple[Tensor, Tensor]:
+    """Centre and scale that standardise values given as blocks [n, d], which are read twice; a
+    constant column keeps scale 1."""
+    counts, sums, largest = zip(
+        *((len(b), b.double().sum(0), b.double().abs().amax(0)) for b in blocks()), strict=True
+    )
+    centre = torch.stack(sums).sum(0) / sum(counts)
+    squares = torch.stack([((block.double() - centre) ** 2).sum(0) for block in blocks()]).sum(0)
+    deviation = (squares / sum(counts)).sqrt()
+    constant = deviation <= 1e-6 * torch.stack(largest).amax(0).clamp(min=1e-30)
+    return centre.float(), torch.where(constant, 1.0, deviation).float()
+
+
+def centre_and_half_range(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Centre and scale that map [low, high] to [-1, 1]; an empty range keeps scale 1."""
+    half_range = (high - low) / 2
+    return (low + high) / 2, torch.where(half_range > 0, half_range, torch.ones_like(half_range))
 
 
 @dataclass(frozen=True)

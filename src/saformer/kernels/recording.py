@@ -1,4 +1,4 @@
-"""Functions of tensors that a GPU replays as one CUDA graph, not launched operation by operation."""
+"""Functions of tensors that a GPU replays as one CUDA graph, not operation by operation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saformer.core.tensors import over_tensors
+from saformer.core.policy import over_tensors
 
 Function = Callable[..., Any]
 _second_stream = cache(torch.cuda.Stream)

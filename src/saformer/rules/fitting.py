@@ -3,10 +3,7 @@ should read until then.
 
 An actor that reads a low limit acts as the cheap part of the data did, which may be the poor part.
 Where dearer stored trajectories had earned more by the time that they had spent the limit, they are
-what to follow until then.
-"""
-
-from __future__ import annotations
+what to follow until then."""
 
 import numpy as np
 import torch
@@ -17,40 +14,34 @@ from torch.nn.functional import mse_loss
 from saformer.core.batch import WindowBatch
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
-from saformer.core.proposals import ProposalOptions, deviations, draw, propose
+from saformer.core.rules import NoCriticOptions, NoCriticRule, propose
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
 from saformer.rules.reserve import NUM_LEVELS, Reserve
 
 BATCH_SIZE, LEARNING_RATE = 1024, 2e-3
-UPDATES = (50, 3000)
-"""At least and at most; between them, so many that each step is seen thirty times."""
-STOPPING_STEPS, STOPPING_PERCENTILE = 50, 90.0
-"""An episode that can be ended is taken to end within so many steps."""
-FEWEST_ENDS = 0.01
-"""Share of episodes that must have ended before their time, for stopping to be possible."""
-CHEAP_PERCENTILE = 1.0
-"""Of stored episodes' costs: the limit that the actor reads to idle."""
-IDLE_WINDOWS, IDLE_CANDIDATES, CAUTION = 256, 64, 1.05
-"""The cost of idling is looked up in so many windows, among so many proposals, and taken to be a
-little more."""
-MOST_GROUPS, FEWEST, NEAREST = 10, 50, 0.1
-"""Dearer trajectories are compared in at most so many groups of at least so many, lest chance
-decides; this share of all is taken to be like the limit."""
-ALIKE, TINY = 0.02, 1e-6
-"""Groups that had earned only so much less than the best are as good: the cheapest is followed."""
+UPDATES = (50, 3000)  # at least and at most; between them, each step is seen thirty times
+FEWEST_ENDS = 0.01  # share of episodes that ended before their time, for stopping to be possible
+STOPPING_STEPS, STOPPING_PERCENTILE = 50, 90.0  # an episode is taken to end within so many steps
+CHEAP_PERCENTILE = 1.0  # of stored episodes' costs: the limit that the actor reads to idle
+IDLE_WINDOWS, IDLE_CANDIDATES, CAUTION = 256, 64, 1.05  # where to look for it; and a little more
+MOST_GROUPS, FEWEST = 10, 50  # groups of dearer trajectories, and trajectories of each
+NEAREST = 0.1  # share of all trajectories that is taken to be like the limit
+ALIKE, TINY = 0.02, 1e-6  # groups that earned so much less than the best are as good
 FAR = 1.75
 """Followed are those that went on to spend so many times the limit, if there are enough: an actor
 that reads the cost of those that ended soon after ends before."""
+Doubles = NDArray[np.float64]
 
 
 def fit_reserve(
     model: SaFormer, data: RelabelledStore, *, window: int, updates: int | None = None
 ) -> Reserve:
-    """A reserve for a trained model in evaluation mode, on its device; `window`: K, the steps that
-    it reads. The same in every process: torch's own random state is neither used nor changed."""
-    assert not model.training
+    """A reserve for a trained model, on its device; `window`: K, the steps that it reads. The same
+    in every process: nothing is dropped, and torch's own random state neither used nor changed."""
+    was_training = model.training
+    model.eval()
     device = model.normalizer.scale("state").device
     updates = updates or int(np.clip(30 * data.store.num_steps // BATCH_SIZE, *UPDATES))
     with torch.random.fork_rng(devices=[]):
@@ -70,6 +61,7 @@ def fit_reserve(
     _fit_step_cost(reserve.to(device), model, data, updates)
     if data.cost_discount == 1:
         reserve.get_buffer("idle_cost").copy_(idle_cost(model, reserve, data, window=window))
+    model.train(was_training)
     return reserve
 
 
@@ -104,9 +96,9 @@ def idle_cost(model: SaFormer, reserve: Reserve, data: RelabelledStore, *, windo
     sampler = WindowSampler(data, window=window, device=cheapest.device)
     windows = sampler.sample(IDLE_WINDOWS, generator)
     prefix = model.prefill(_prompt_at_the_end(windows, cheapest))
-    options = ProposalOptions(candidates=IDLE_CANDIDATES)
-    drawn = draw(IDLE_WINDOWS, model.dimensions.action, options, generator)
-    action = propose(model, prefix, *deviations(options, *drawn)).action
+    options = NoCriticOptions(candidates=IDLE_CANDIDATES)
+    drawn = options.draw(IDLE_WINDOWS, model.dimensions.action, generator)
+    action = propose(model, prefix, NoCriticRule(options), *drawn).action
     state = prefix.state[:, None].expand(-1, IDLE_CANDIDATES, -1)
     cost = reserve.step_cost(state, model.normalizer.normalize("action", action)).amin(1)
     # no step costs less than nothing, wherever the regression was not taught
@@ -126,7 +118,7 @@ def _prompt_at_the_end(windows: WindowBatch, limit: Tensor) -> Prompt:
     return Prompt(past, cost_to_go[:, -1], windows.state[:, -1], windows.timestep[:, -1])
 
 
-def stop_cost(data: RelabelledStore) -> NDArray[np.float64]:
+def stop_cost(data: RelabelledStore) -> Doubles:
     """[C] what the last steps of an episode cost, in nine of ten that ended before their time;
     infinite if few did. How long it takes to end one on purpose is not in the data."""
     store = data.store
@@ -135,16 +127,14 @@ def stop_cost(data: RelabelledStore) -> NDArray[np.float64]:
         return np.full(data.episode_cost.shape[1], np.inf)
     first = np.maximum(store.starts, store.starts + store.lengths - STOPPING_STEPS)[ended]
     costs = np.asarray(data.cost_to_go)[first]
-    percentile: NDArray[np.float64] = np.percentile(costs, STOPPING_PERCENTILE, axis=0)
+    percentile: Doubles = np.percentile(costs, STOPPING_PERCENTILE, axis=0)
     return percentile
 
 
-def best_prompts(data: RelabelledStore) -> dict[str, NDArray[np.float64]]:
+def best_prompts(data: RelabelledStore) -> dict[str, Doubles]:
     """Limits over the data's range ("levels"), the limit to read under each that earns most
-    ("best"), and how much more that earns, as a share ("gain"): [G, C] each.
-
-    With several constraints or discounted costs nothing is known to be better than the limit.
-    """
+    ("best"), and how much more that earns, as a share ("gain"): [G, C] each. Nothing is known to be
+    better than the limit itself with several constraints or discounted costs."""
     costs = data.episode_cost
     levels = np.quantile(costs, np.linspace(0, 1, NUM_LEVELS), axis=0)
     best, gain = np.zeros_like(levels), np.zeros_like(levels)
@@ -155,7 +145,7 @@ def best_prompts(data: RelabelledStore) -> dict[str, NDArray[np.float64]]:
     return {"levels": levels, "best": best, "gain": gain}
 
 
-def earned_by(data: RelabelledStore, levels: NDArray[np.float64]) -> NDArray[np.float64]:
+def earned_by(data: RelabelledStore, levels: Doubles) -> Doubles:
     """[trajectories, G] what each had earned when it had spent so much, or at its end."""
     store, cost = data.store, np.asarray(data.cost)[:, 0]
     earned = np.empty((len(store.lengths), len(levels)))
@@ -168,9 +158,7 @@ def earned_by(data: RelabelledStore, levels: NDArray[np.float64]) -> NDArray[np.
     return earned
 
 
-def _best_prompt(
-    level: float, costs: NDArray[np.float64], earned: NDArray[np.float64]
-) -> tuple[float, float]:
+def _best_prompt(level: float, costs: Doubles, earned: Doubles) -> tuple[float, float]:
     """The cost of those that had earned most by then, among those that went on, and how much more
     that is."""
     distance = np.abs(costs - level)

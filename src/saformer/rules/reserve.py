@@ -1,14 +1,10 @@
-"""The rule of reserve: a limit is broken only once it cannot be kept any more.
+"""The rule of reserve: a limit is broken only once it cannot be kept any more. See docs/method.md.
 
 The paper's critic rejects what would overrun if the episode went on as in the data: often
 everything, from the first step on. This rule executes means while more remains than it takes to
 see the episode out: to end it, where data ended early, or to go on as cheaply as possible. Then it
 takes proposals that cost little and lead to an end; where there is none, the usual ones if they can
-save enough soon, else wide ones too. Until then the actor reads the limit that earns most. See
-docs/method.md.
-"""
-
-from __future__ import annotations
+save enough soon, else wide ones too. Until then the actor reads the limit that earns most."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,26 +16,20 @@ from torch import Tensor, nn
 from saformer.core.batch import Dimensions
 from saformer.core.history import Prompt
 from saformer.core.model import Prefix, SaFormer
-from saformer.core.policy import Decision
-from saformer.core.proposals import Candidates, ProposalOptions, Verification, deviations, verify
-from saformer.core.rules import Rule, decision_of
+from saformer.core.policy import Candidates, Decision, Verification
+from saformer.core.rules import ProposalOptions, Rule, decision_of, verify
 
-EMPHASIS = 3.0
-"""A step's own cost counts so many times beside the forecast, which hardly depends on the action."""
-PATIENCE = 200.0
-"""Steps that the usual proposals are given to save what is forecast to be missing."""
+EMPHASIS = 3.0  # times a step's cost counts beside the forecast, which hardly depends on the action
+PATIENCE = 200.0  # steps that usual proposals have to save what is forecast to be missing
 GAIN, LOSS = 0.3, 0.1
 """Share that must be earned more for the actor to read another limit. Where a shield keeps the
-limit it may be less by LOSS: noise ended the stored episodes that earned quickly, and the means
-have none."""
-NUM_LEVELS = 41
-"""Limits over the data's range for which the best prompt is known."""
+limit it may be LOSS less: noise ended the stored episodes that earned quickly; means have none."""
+NUM_LEVELS = 41  # limits over the data's range for which the best prompt is known
 
 
 @dataclass(frozen=True)
 class ReserveOptions(ProposalOptions):
-    """Act by the means until no more remains than it takes to end the episode, then end it
-    (docs/method.md)."""
+    """Act by the means until no more remains than it takes to end the episode, then end it."""
 
     spread: float = 16.0
     """Deviations by which actions of the second half of the candidates are spread, to end an
@@ -47,22 +37,19 @@ class ReserveOptions(ProposalOptions):
     holdback: float = 0.01
     """Share of a limit that is held back."""
     enforce: bool = True
-    """Keep the limit. False: only read the limit that earns most and act by the means, within a
-    shield that keeps it."""
+    """Keep the limit. If not, the means of the limit that earns most, for a shield to keep it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.spread >= 0:
             raise ValueError(f"spread must be at least 0, got {self.spread}")
         if not 0 <= self.holdback < 1:
-            raise ValueError(
-                f"holdback is a share of the limit, at least 0 and below 1, got {self.holdback}"
-            )
+            raise ValueError(f"holdback is a share from 0 to below 1, got {self.holdback}")
 
 
 class Reserve(nn.Module):
     """What is fitted: what a step costs, what it costs to see an episode out, and which limit earns
-    most until then. All of it is buffers: no optimiser, pack or rounding of an export touches it."""
+    most until then. All are buffers: no optimiser, pack or rounded export touches them."""
 
     def __init__(self, dimensions: Dimensions, width: int = 128) -> None:
         super().__init__()
@@ -72,8 +59,8 @@ class Reserve(nn.Module):
             layer = nn.Linear(sizes[index], sizes[index + 1])
             self.register_buffer(f"weight_{index}", layer.weight.detach())
             self.register_buffer(f"bias_{index}", layer.bias.detach())
-        initial = {"centre": 0.0, "scale": 1.0, "cheapest": 0.0}
-        for name, value in (initial | dict.fromkeys(("stop_cost", "idle_cost"), torch.inf)).items():
+        names = ("centre", "scale", "cheapest", "stop_cost", "idle_cost")
+        for name, value in zip(names, (0.0, 1.0, 0.0, torch.inf, torch.inf), strict=True):
             self.register_buffer(name, torch.full((each,), value))
         for name in ("levels", "best", "gain"):
             self.register_buffer(name, torch.zeros(NUM_LEVELS, each))
@@ -94,10 +81,7 @@ class Reserve(nn.Module):
 
     def prompt(self, prompt: Prompt, remaining: Tensor | None) -> Prompt:
         """The prompt with the limit that earns most; once what remains [L, C] is for idling, with
-        the cheapest.
-
-        Without what remains there is nothing to keep: nobody idles, and a small loss will do.
-        """
+        the cheapest. If nothing remains to be kept (None), nobody idles, and a loss may do."""
         limit, levels = prompt.past.limit, self.get_buffer("levels").T.contiguous()
         index = torch.searchsorted(levels, limit.T.contiguous()).clamp(max=NUM_LEVELS - 1)  # [C, L]
         best, gain = (self.get_buffer(name).T.gather(1, index).T for name in ("best", "gain"))
@@ -116,8 +100,10 @@ class Reserve(nn.Module):
 class ReserveRule(Rule):
     """Means, until a limit is at stake."""
 
+    options: ReserveOptions
+
     def __init__(self, options: ReserveOptions, reserve: Reserve) -> None:
-        self.options: ReserveOptions = options
+        super().__init__(options)
         self._reserve = reserve
 
     def prompt(self, prompt: Prompt) -> Prompt:
@@ -126,19 +112,17 @@ class ReserveRule(Rule):
         return replace(rewritten, remaining=remaining)
 
     def deviations(self, for_returns: Tensor, for_actions: Tensor) -> tuple[Tensor, Tensor]:
-        options = self.options
-        return_noise, action_noise = deviations(options, for_returns, for_actions)
-        if options.action_noise == "two_point":
-            # the first is what is executed as a rule, and nobody acts by the mean of two modes
-            action_noise[:, 0] = options.temperature * for_actions[:, 0].sign()
-        if options.enforce:
-            wide = slice(num_narrow(options.candidates), None)
+        return_noise, action_noise = super().deviations(for_returns, for_actions)
+        if self.options.action_noise == "two_point":
+            # the first is executed as a rule, and nobody acts by the mean of two modes
+            action_noise[:, 0] = self.options.temperature * for_actions[:, 0].sign()
+        if self.options.enforce:
+            wide = slice(num_narrow(self.options.candidates), None)
             return_noise[:, wide].zero_()
-            action_noise[:, wide].mul_(options.spread)
+            action_noise[:, wide].mul_(self.options.spread)
         return return_noise, action_noise
 
     def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
-        """The first candidate if the limit is not to be enforced; else see `hold_back`."""
         if not self.options.enforce:
             return decision_of(candidates, torch.zeros_like(prefix.timestep))
         action = model.normalizer.normalize("action", candidates.action)
@@ -170,14 +154,12 @@ def hold_back(
     scale: Tensor,
 ) -> Decision:
     """The mean of both heads; where a limit is at stake, the cheapest way on or, where there is
-    one, out.
+    one, out. At stake it is where the mean is forecast to overrun it and no more remains than is
+    needed. Wide candidates are for stopping; and where a step would cost more than usual, for
+    saving what narrow ones cannot save soon.
 
     step_cost: [L, N, C] of each candidate; usual: [C] the mean step's in the data; needed: [L, C]
-    to see the episode out; can_stop: [C] whether it can be ended; scale: [C] what makes constraints
-    comparable. A limit is at stake where the mean is forecast to overrun it and no more remains
-    than is needed. Wide candidates are for stopping; and where a step would cost more than usual,
-    for saving what narrow ones cannot save soon.
-    """
+    to see the episode out; can_stop: [C]; scale: [C] what makes constraints comparable."""
     forecast, remaining = verification.cost, verification.remaining
     narrow = num_narrow(step_cost.shape[1])
     at_stake = (forecast[:, 0] > remaining) & (remaining <= needed)  # [L, C]
@@ -189,14 +171,13 @@ def hold_back(
     price = price.masked_fill(is_wide & ~needs_wide[:, None], torch.inf)
     held = at_stake.any(-1)
     chosen = torch.where(held, price.argmin(1), torch.zeros_like(held, dtype=torch.int64))
-    return decision_of(candidates, chosen, verification, fell_back=held)
+    return decision_of(candidates, chosen, verification, held)
 
 
-def make_room(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+def make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before weights are loaded: give the model a reserve if they hold one, else take it away."""
     if not any(name.startswith(f"{prefix}reserve.") for name in state_dict):
         model._modules.pop("reserve", None)
     elif "reserve" not in model._modules:
-        device = next(model.parameters()).device
         with torch.random.fork_rng(devices=[]):
-            model.add_module("reserve", Reserve(model.dimensions).to(device).eval())  # type: ignore[arg-type]
+            model.add_module("reserve", Reserve(model.dimensions).to(model.action_low.device))

@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from saformer.agents.finetuned import FineTunedAgent, put_together, taken_apart
-from saformer.core.proposals import ProposalOptions
-from saformer.core.rules import Fallback, NoCriticOptions, PaperOptions
+from saformer.core.rules import Fallback, NoCriticOptions, PaperOptions, ProposalOptions
 from saformer.data.limits import Limit
 from saformer.data.statistics import without_nan
 from saformer.envs.rollout import Episode
