@@ -14,10 +14,9 @@ from rich.table import Table
 
 from saformer.agents.registry import find_kind, from_plain
 from saformer.api.calibrate import CalibrateSettings
-from saformer.api.judge import EvaluateSettings
+from saformer.api.judge import EvaluateSettings, SweepSettings
 from saformer.api.listener import Listener
 from saformer.api.run_data import run_of_store
-from saformer.api.sweep import SweepSettings
 from saformer.cli.command import Command, peek
 from saformer.cli.progress import listening
 from saformer.envs.tasks import is_store
