@@ -13,22 +13,11 @@ import torch
 
 from saformer.agents.agent import Agent
 from saformer.agents.registry import Kind, find_kind, restore_agent
+from saformer.api import judge
 from saformer.api.calibrate import CalibrateSettings, Calibrations, calibrate_policy
 from saformer.api.export import export_run
 from saformer.api.finetune import FineTuned, Finetuning
-from saformer.api.judge import (
-    EvaluateSettings,
-    Judged,
-    JudgeSettings,
-    Sweep,
-    SweepSettings,
-    judge_held_out,
-    judge_rollouts,
-    limits_of,
-    remark_on_limits,
-    shown_trajectories,
-    sweep_option,
-)
+from saformer.api.judge import EvaluateSettings, Judged, JudgeSettings, Sweep, SweepSettings
 from saformer.api.listener import Listener
 from saformer.api.run_data import has_environment, totals_of
 from saformer.core.policy import Policy
@@ -155,14 +144,14 @@ class Trained:
     @property
     def limits(self) -> list[Limit]:
         """Those that it is judged under by default."""
-        return limits_of(self.run.spec, self.totals)
+        return judge.limits_of(self.run.spec, self.totals)
 
     def parse_limits(self, names: Sequence[str]) -> list[Limit]:
         """The limits of these names, to roll out under; says so where it was trained for
         another."""
         self.check_environment(self.totals.environment)
-        limits = limits_of(self.run.spec, self.totals, names)
-        remark_on_limits(self.run.spec, limits, self.listener)
+        limits = judge.limits_of(self.run.spec, self.totals, names)
+        judge.remark_on_limits(self.run.spec, limits, self.listener)
         return limits
 
     @cached_property
@@ -191,9 +180,8 @@ class Trained:
         shielded: bool = False,
     ) -> Any:
         """How the policy acts: by its usual rule or this one, with these changes."""
-        options = self.agent.options(shielded=shielded)
-        if rule not in {None, self.kind.rule_of(options)}:
-            options = self.kind.options_of(self.agent.config, rule)
+        usual = self.agent.options(shielded=shielded)
+        options = usual if rule is None else self.kind.options_of(self.agent.config, rule)
         return self.kind.changed(options, changes or {})
 
     def acting(self, settings: JudgeSettings, *, shielded: bool = False) -> dict[str, Any]:
@@ -210,29 +198,28 @@ class Trained:
 
     def judge(self, limits: Sequence[str] = (), **settings: Any) -> Judged:
         """As `evaluate`, but nothing is written."""
-        wanted = EvaluateSettings(limits=limits, **settings)
-        if wanted.rate is None:
-            return judge_rollouts(self, wanted)
-        calibrations = Calibrations(self)
-        calibration = calibrations.of_rate(wanted.rate)
-        return judge_rollouts(self, calibrations.applied(calibration, wanted), calibration)
+        wanted, calibration = EvaluateSettings(limits=limits, **settings), None
+        if wanted.rate is not None:
+            calibrations = Calibrations(self)
+            calibration = calibrations.of_rate(wanted.rate)
+            wanted = calibrations.applied(calibration, wanted)
+        parsed = self.parse_limits(wanted.limits)
+        return judge.judge_rollouts(self, wanted, parsed, calibration)
 
     def evaluate(self, limits: Sequence[str] | None = None, **settings: Any) -> Evaluation:
         """Roll the policy out under each limit; writes evaluation.json and trace.json.
 
-        `limits` are by default the 10th, 20th, 30th and 50th percentile of the data's costs, or
-        the one limit that the run was trained for. By keyword, as in `EvaluateSettings`:
-        `episodes` (20) under each limit; `rule` and `options`, how the policy acts: rule="paper",
-        options={"candidates": 64} for saformer, options={"target_return": 3600} for dt; `rate`, to
-        withhold as much of each limit as `calibrate` showed to be needed for this violation rate;
-        `shield`, to make actions cheaper where they would pass the limit, if costs are functions
-        of the action alone; `both`, to judge the policy with and without it; `reference`, to add
-        the agent's mean action, blind to the limit, with it; `seed`. Those to compare with are in
-        `beside` of what is returned.
+        `limits` are by default p10, p20, p30 and p50 of the data's costs, or the one limit that
+        the run was trained for. By keyword, as in `EvaluateSettings`: `episodes` (20) under each;
+        `rule` and `options`, how it acts (rule="paper", options={"candidates": 64} for saformer,
+        options={"target_return": 3600} for dt); `rate`, a violation rate that `calibrate` showed;
+        `shield`, for costs of the action alone; `both`, with and without it; `reference`, the
+        agent's mean action, blind to the limit; `seed`. Those to compare with are in `beside` of
+        what is returned.
         """
         judged = self.judge(limits or (), **settings)
         evaluation = judged.evaluation
-        trace = {**evaluation.trace, "data": shown_trajectories(judged.data)}
+        trace = {**evaluation.trace, "data": judge.shown_trajectories(judged.data)}
         how = {"options": judged.acting, "seed": settings.get("seed", 0)}
         files = {"trace.json": trace, "evaluation.json": {**how, **evaluation.plain()}}
         self._write("evaluation", files)
@@ -244,21 +231,19 @@ class Trained:
 
         An export does not hold those trajectories: its run's data must be there.
         """
-        evaluation = judge_held_out(self, limits or ())
+        evaluation = judge.judge_held_out(self, limits or ())
         self._write("no rollout: offline evaluation", {"offline.json": evaluation.plain()})
         return evaluation
 
     def calibrate(
         self, rate: float, limits: Sequence[str] | None = None, **settings: Any
     ) -> Calibration:
-        """Find the smallest margin of each limit under which at most `rate` of episodes passes it,
-        with `confidence`.
+        """Find the smallest margin of each limit under which at most `rate` of episodes passes it.
 
         A margin is the share of a limit that the policy never hears of. By keyword, as in
-        `CalibrateSettings`: `margins` are tried in their order, each on `episodes` (200) fresh
-        episodes under each limit, until one cannot be shown to keep the rate with `confidence`
-        (0.95); `rule`, `options` and `seed`. Written to calibration.json, for
-        `evaluate(rate=rate)`; another rate's is left there, the same rate's replaced.
+        `CalibrateSettings`: `margins` to try in their order, each on `episodes` (200) fresh
+        episodes, until one fails; `confidence` (0.95), `rule`, `options`, `seed`. Writes
+        calibration.json, for `evaluate(rate=rate)`; calibrations of other rates stay there.
         """
         wanted = CalibrateSettings(rate=rate, limits=limits or (), **settings)
         calibration = calibrate_policy(self, wanted)
@@ -278,7 +263,7 @@ class Trained:
         and beyond the data, and the usual one (the paper's, for its robots).
         """
         wanted = SweepSettings(values=values, **settings)
-        swept = sweep_option(self, wanted)
+        swept = judge.sweep_option(self, wanted)
         how = {"options": swept.acting, "seed": wanted.seed, "episodes": wanted.episodes}
         self._write("sweep", {"sweep.json": {**how, **swept.plain()}})
         return swept
@@ -293,10 +278,9 @@ class Trained:
         """Write the trained policy to a new folder, for `load` to read where the data is not.
 
         It holds the weights, what the run is, and what each stored trajectory earned and cost, so
-        that limits such as "p10" and frontiers need no data. Matrices are rounded to `dtype`; they
-        are widened to float32 when they are loaded. Calibrations go with it in float32; rounded
-        weights must be calibrated again. `command`: by which the run was trained, for the record.
-        Returns the folder.
+        that limits such as "p10" and frontiers need no data. Matrices are rounded to `dtype`.
+        Calibrations go with it in float32; rounded weights must be calibrated again. `command`: by
+        which the run was trained, for the record. Returns the folder.
         """
         return export_run(self, Path(out), dtype, command)
 
@@ -319,9 +303,9 @@ class Trained:
         `limits` are costs or percentiles of the run's data, and may lie below all of it. `ceiling`:
         the cost at which an episode is ended. `changes` are fields of `FinetuneConfig` (`episodes`,
         the allowance; `attenuation`), in place of what `config` says. It explores by the paper's
-        rule, and is judged by it unless another `rule` is named. The original run is not touched.
-        The new one has a store of its own, in its folder: the original data and every episode
-        since. An interrupted call is continued by the same call with `resume=True`.
+        rule, and is judged by it unless another `rule` is named. The original run is not touched;
+        the new one has a store of its own: the original data and every episode since. The same
+        call with `resume=True` continues an interrupted one.
         """
         if not self.kind.verifies:
             agent = self.run.spec.agent

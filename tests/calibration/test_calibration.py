@@ -7,10 +7,10 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from saformer.api.calibrate import Calibrations
-from saformer.api.judge import EvaluateSettings
 
 import saformer
+from saformer.api.calibrate import Calibrations
+from saformer.api.judge import EvaluateSettings
 from saformer.cli.main import main
 from saformer.core.budget import Budget
 from saformer.data.limits import Limit

@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from saformer.api.calibrate import read_calibrations
 
 import saformer
+from saformer.api.calibrate import read_calibrations
 from saformer.cli.main import main
 from saformer.rules.fitting import fit_reserve
 from saformer.runs import pretrained

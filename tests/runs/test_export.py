@@ -12,7 +12,6 @@ import torch
 import saformer
 from saformer.agents.registry import KINDS
 from saformer.api import run_data
-from saformer.cli import export
 from saformer.cli.main import main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -56,7 +55,7 @@ def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         pytest.fail("data was asked for")
 
-    monkeypatch.setattr(run_data, "open_data", refuse)
+    monkeypatch.setattr(run_data, "task_data", refuse)
     monkeypatch.setattr(run_data, "find_task", refuse)
 
 
@@ -344,4 +343,4 @@ def test_without_a_simulator_it_needs_the_data(tmp_path, capsys):
 
 
 def test_flags_are_frozen(capsys):
-    assert flags(export.parse, capsys) == {"--command", "--data", "--dtype"}
+    assert flags(capsys, "export") == {"--command", "--data", "--dtype"}

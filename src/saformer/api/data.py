@@ -23,16 +23,7 @@ from saformer.data.sources.names import open_source
 from saformer.data.sources.source import EnvironmentHints, Imported, import_source, merged
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import (
-    MIXTURES,
-    Task,
-    canonical_steps,
-    find_task,
-    kept_at,
-    load_data,
-    make_data,
-    make_from_behaviours,
-)
+from saformer.envs import tasks
 
 
 def build_data(
@@ -56,14 +47,14 @@ def build_data(
     task_to_make = _task(task, mixture)
     if task_to_make.make is None:
         raise ValueError(f"{task} is a store already: there is nothing to build")
-    path = Path(out) if out else kept_at(task_to_make, steps=steps, seed=seed)
+    path = Path(out) if out else tasks.kept_at(task_to_make, steps=steps, seed=seed)
     if out:
         _check_is_new(path)
     elif path.exists():
         listener.say(f"already built: {path}")
         TrajectoryStore.open(path)
         return path
-    make = partial(make_data, path=path) if out else load_data
+    make = partial(tasks.make_data, path=path) if out else tasks.load_data
     store = make(task_to_make, steps=steps, seed=seed, workers=workers, progress=listener.building)
     size = f"{len(store)} trajectories, {store.num_steps} steps"
     listener.say(f"{size}; fingerprint {store.fingerprint}")
@@ -165,26 +156,21 @@ def _that_can_be_costed(
     """The same trajectories; the first one must have all that the criteria read."""
     for index, trajectory in enumerate(trajectories()):
         if index == 0:
-            next_state = np.concatenate([trajectory.state[1:], trajectory.final_state[None]])
-            step = Step(
-                trajectory.action,
-                trajectory.state,
-                next_state,
-                trajectory.reward,
-                trajectory.columns,
-            )
-            for each in (c for c in criteria if c.missing(trajectory.columns)):
+            state, columns = trajectory.state, trajectory.columns
+            next_state = np.concatenate([state[1:], trajectory.final_state[None]])
+            step = Step(trajectory.action, state, next_state, trajectory.reward, columns)
+            for each in (c for c in criteria if c.missing(columns)):
                 each(step)  # raises: it says what is missing and what is there
         yield trajectory
 
 
-def _task(name: str, mixture: str) -> Task:
+def _task(name: str, mixture: str) -> tasks.Task:
     if not name.endswith(".npz"):
-        return find_task(name)
-    if mixture not in MIXTURES:
-        raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(MIXTURES)}")
-    make = make_from_behaviours(name, mixture)
-    return Task(f"{Path(name).stem}-{mixture}", canonical_steps(mixture), make)
+        return tasks.find_task(name)
+    if mixture not in tasks.MIXTURES:
+        raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(tasks.MIXTURES)}")
+    make = tasks.make_from_behaviours(name, mixture)
+    return tasks.Task(f"{Path(name).stem}-{mixture}", tasks.canonical_steps(mixture), make)
 
 
 def _is_minari(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Judge a trained agent: limits, frontiers, with and without a shield, options at several values."""
+"""Judge a trained agent: limits, frontiers, with and without a shield, an option at many values."""
 
 from __future__ import annotations
 
@@ -90,15 +90,17 @@ class Judged:
 
 
 def judge_rollouts(
-    trained: Trained, settings: EvaluateSettings, calibration: Calibration | None = None
+    trained: Trained,
+    settings: EvaluateSettings,
+    limits: Sequence[Limit],
+    calibration: Calibration | None = None,
 ) -> Judged:
     """Roll out under each limit, all in one batch; nothing is written."""
     from saformer.evaluation.evaluate import evaluate as evaluate_policy
 
-    totals, limits = trained.totals, trained.parse_limits(settings.limits)
-    margins = None
+    totals, margins, rate = trained.totals, None, None
     if calibration is not None:
-        margins = [calibration.margin_for(limit) for limit in limits]
+        margins, rate = [calibration.margin_for(limit) for limit in limits], calibration.rate
     frontiers = [frontier_of(trained.run.spec, totals, limit) for limit in limits]
     first, *others = [
         evaluate_policy(
@@ -115,7 +117,6 @@ def judge_rollouts(
         )
         for name, policy in _policies(trained, settings).items()
     ]
-    rate = None if calibration is None else calibration.rate
     evaluation = replace(first, beside=tuple(others), rate=rate)
     is_shielded = settings.shield or settings.both
     return Judged(evaluation, trained.acting(settings, shielded=is_shielded), totals)
@@ -177,19 +178,13 @@ def judge_held_out(trained: Trained, limits: Sequence[str]) -> OfflineEvaluation
 
 
 def limits_of(
-    spec: RunSpec,
-    data: Totals,
-    names: Sequence[str] = (),
-    *,
-    usual: Sequence[str] = DEFAULT_LIMITS,
+    spec: RunSpec, data: Totals, names: Sequence[str] = (), usual: Sequence[str] = DEFAULT_LIMITS
 ) -> list[Limit]:
     """The limits of these names, else those that the run was made for, else the usual ones."""
     if not names and spec.limit is not None:
         return [Limit(spec.limit, tuple(spec.agent_config["limit"]))]
-    known = {
-        name: Limit(name, tuple(values))
-        for name, values in (spec.finetuning or {}).get("limits", {}).items()
-    }
+    finetuned = (spec.finetuning or {}).get("limits", {}).items()
+    known = {name: Limit(name, tuple(values)) for name, values in finetuned}
     return [known.get(name) or parse_limit(name, data) for name in names or known or usual]
 
 
@@ -242,19 +237,17 @@ class SweepSettings(JudgeSettings):
 
 @dataclass(frozen=True)
 class SweepTrial:
-    """A value, and how the policy did with it."""
+    """A value, and how the policy did with it; means are over all limits."""
 
     value: float
     evaluation: Evaluation
 
     @property
     def mean_return(self) -> float:
-        """Over all limits."""
         return float(np.mean([verdict.mean_return for verdict in self.evaluation.verdicts]))
 
     @property
     def mean_cost(self) -> tuple[float, ...]:
-        """Over all limits, per constraint."""
         costs = np.mean([verdict.mean_cost for verdict in self.evaluation.verdicts], axis=0)
         return tuple(costs.tolist())
 
@@ -289,8 +282,7 @@ class Sweep:
 
 def sweep_option(trained: Trained, settings: SweepSettings) -> Sweep:
     """Roll out with the option at each of its values."""
-    option = settings.option
-    trained.check_environment(trained.totals.environment)
+    option, limits = settings.option, trained.parse_limits(settings.limits)
     if not settings.values and option != "target_return":
         raise ValueError(
             f"say which values of {option} to try: only target returns have some by default"
@@ -303,7 +295,7 @@ def sweep_option(trained: Trained, settings: SweepSettings) -> Sweep:
     ]
     # refuses a wrong value before anything is rolled out
     acting = [trained.acting(each) for each in tried]
-    evaluations = [judge_rollouts(trained, each).evaluation for each in tried]
+    evaluations = [judge_rollouts(trained, each, limits).evaluation for each in tried]
     return Sweep(option, tuple(map(SweepTrial, values, evaluations)), acting[0])
 
 

@@ -8,15 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from saformer.api.listener import Listener
 from saformer.runs.metrics import terms_of
@@ -35,12 +29,12 @@ class Bars:
             TextColumn("{task.description:<12}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
             TextColumn("{task.fields[note]}"),
             console=console,
             disable=not console.is_terminal,
         )
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, progress.TaskID] = {}
         self._said: dict[str, int] = {}
 
     def __enter__(self) -> Bars:
