@@ -8,7 +8,7 @@ import pytest
 
 import saformer
 from saformer.agents.registry import KINDS
-from saformer.cli.main import main, parse
+from saformer.cli.main import command_of, main
 from saformer.data.limits import parse_limit
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -121,13 +121,13 @@ def test_the_api_takes_agent_and_limit(tmp_path):
 def test_flags_are_those_of_the_agent(tmp_path, capsys):
     """Seen to fail when the options of a run are always SaFormer's."""
     assert (
-        parse(["train", "allowance", "--agent", "dt", "--action", "gaussian"]).config.action
+        command_of(["train", "allowance", "--agent", "dt", "--action", "gaussian"]).config.action
         == "gaussian"
     )
-    assert parse(["train", "allowance", "--agent=cdt", "--preset=paper"]).config.window == 20
+    assert command_of(["train", "allowance", "--agent=cdt", "--preset=paper"]).config.window == 20
     assert train_briefly("dt", tmp_path / "run", "--action", "gaussian") == 0
     command = ["evaluate", str(tmp_path / "run"), "--target-return", "7", "--noise", "two_point"]
-    found = parse(command)
+    found = command_of(command)
     assert (found.acting.target_return, found.acting.noise) == (7.0, "two_point")
     assert (
         main(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from saformer.agents.registry import KINDS
-from saformer.cli.main import COMMANDS, main, parse
+from saformer.cli.main import COMMANDS, command_of, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 
@@ -23,7 +23,7 @@ def tiny_run(path, *more: str) -> int:
 
 def flags(capsys, *arguments: str) -> set[str]:
     with pytest.raises(SystemExit):
-        parse([*arguments, "--help"])
+        command_of([*arguments, "--help"])
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
 
 
@@ -93,11 +93,11 @@ def test_flags_are_frozen(capsys):
 
 def test_presets_fill_in_what_is_not_said():
     """Seen to fail when the preset's values are not the parser's defaults."""
-    small = parse(["train", "allowance"])
-    paper = parse(["train", "allowance", "--preset", "paper"])
+    small = command_of(["train", "allowance"])
+    paper = command_of(["train", "allowance", "--preset", "paper"])
     assert (small.config.window, small.config.trunk.width, small.fit.updates) == (5, 64, 6000)
     assert (paper.config.window, paper.config.trunk.width, paper.fit.updates) == (20, 128, 100_000)
-    changed = parse(["train", "allowance", "--preset=paper", "--width", "32"])
+    changed = command_of(["train", "allowance", "--preset=paper", "--width", "32"])
     assert (changed.config.trunk.width, changed.config.window) == (32, 20)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from saformer import build_data
 from saformer.api.run_data import run_of_store
-from saformer.cli.main import main, parse
+from saformer.cli.main import command_of, main
 from saformer.data.folder import one_maker
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -40,7 +40,7 @@ def write_log(path: Path, *, episodes: int = 30) -> Path:
 
 def flags(verb: str, capsys) -> set[str]:
     with pytest.raises(SystemExit):
-        parse(["data", verb, "--help"])
+        command_of(["data", verb, "--help"])
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
 
 

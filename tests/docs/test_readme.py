@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from saformer.agents.registry import KINDS, create_agent
-from saformer.cli.main import main, parse
+from saformer.cli.main import command_of, main
 from saformer.core.batch import Dimensions
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
@@ -70,7 +70,7 @@ def test_commands_parse(tmp_path, monkeypatch):
     lines = re.findall(COMMAND, README + DATA + EXPERIMENTS + FINETUNING + EXPORTING, re.MULTILINE)
     assert len(lines) >= 20
     for line in lines:
-        parse(shlex.split(line))
+        command_of(shlex.split(line))
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -79,7 +79,7 @@ def test_every_agent_has_a_page_whose_commands_are_understood(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     for line in re.findall(COMMAND, AGENTS[name], re.MULTILINE):
         words = shlex.split(line)
-        command = parse(words)
+        command = command_of(words)
         if words[0] == "train":
             assert command.agent == name
             kind = KINDS[name]

@@ -36,7 +36,7 @@ def totals_of(
     own_discount = run.spec.agent_config["cost_discount"]
     if not run.is_export or data is not None or cost_discount not in {None, own_discount}:
         return data_of(run, listener, data=data, cost_discount=cost_discount)
-    check_criteria(run)
+    check_export_criteria(run)
     totals = read_groups(run, "totals")
     count = len(totals["episode_return"])
     listener.say(f"data: what {count} trajectories earned and cost, as the export holds it")
@@ -56,7 +56,7 @@ def store_of(
 
     Where it is another, that is an error if it must be `exact`, else a warning.
     """
-    check_criteria(run)
+    check_export_criteria(run)
     spec = run.spec
     store = task_data(data or spec.task, listener, spec.data_steps, spec.data_seed)
     store = store.as_of(spec.data_fingerprint) or store
@@ -117,7 +117,7 @@ def relabelled(
     return relabel(store, known, cost_discount=cost_discount)
 
 
-def check_criteria(run: Run) -> None:
+def check_export_criteria(run: Run) -> None:
     """An export may come from elsewhere: code that it names is never imported."""
     try:
         for name in run.spec.criteria if run.is_export else ():

@@ -65,12 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Text(f"warning: {message}", style="yellow")
     )
     try:
-        return parse(words).run(console)
+        return command_of(words).run(console)
     except (ValueError, OSError, RuntimeError, ModuleNotFoundError, KeyboardInterrupt) as error:
         return _explain(error, ["saformer", *words], console)
 
 
-def parse(arguments: Sequence[str]) -> Command:
+def command_of(arguments: Sequence[str]) -> Command:
     """The command of `saformer ARGUMENTS`, imported now, so that `doctor` works where others would
     miss a package."""
     prog, commands = "saformer", COMMANDS
