@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from saformer.api.settings import options_of
 from torch import Tensor
 
 from saformer import Listener, build_data, data_of, load, sweep, train_together
@@ -174,9 +173,7 @@ def judge(
         ]
         if missing:
             trained = load(run.path, device=options.device)
-            policies.append(
-                (trained.policy(options_of(trained, acting)), len(missing) * options.episodes)
-            )
+            policies.append((trained.policy(**acting), len(missing) * options.episodes))
             cells += [(run, parse_limit(limit, data)) for limit in missing]
     if not cells:
         return

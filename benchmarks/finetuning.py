@@ -7,7 +7,7 @@ JSON.
 Every trajectory that cost less than the 10th percentile is removed; a policy is trained on the rest
 (or given with --run) and judged under nine limits: five at the paper's ratios below that
 percentile, four in the data. Then it is fine-tuned and judged again, by the paper's rule or, with
---verification reserve, as users would run it; in any case the policies before and after are judged
+--rule reserve, as users would run it; in any case the policies before and after are judged
 by reserve too. The same call goes on where an earlier one was stopped.
 
 To train on the cut data elsewhere, among other runs:
@@ -32,7 +32,7 @@ import tyro
 
 import saformer
 from benchmarks.finetuning_shown import figure, table
-from saformer import Listener, judge
+from saformer import Listener
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import without_nan
 from saformer.envs.tasks import find_task, load_data
@@ -78,19 +78,17 @@ class Settings:
     temperature: float | None = None
     past_return: Literal["selected", "expected", "highest"] | None = None
     """How to act; by default as the run was trained for."""
-    verification: Literal["paper", "reserve"] = "paper"
+    rule: Literal["paper", "reserve"] = "paper"
     """By which limits are to hold; what is found by reserve is shown in any case."""
     tuning: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(lanes=20, updates=600))
     """On a GPU 20 lanes take hardly longer than 10, and half as many rounds need half as many
     evaluations."""
 
-    def execution(self, verification: str | None = None) -> dict[str, Any]:
-        """Options of the policy that were given."""
-        given = {name: getattr(self, name) for name in ("candidates", "temperature", "past_return")}
-        return {
-            "verification": verification or self.verification,
-            **{name: value for name, value in given.items() if value is not None},
-        }
+    def acting(self, rule: str | None = None) -> dict[str, Any]:
+        """The rule, and the options that were named."""
+        named = {name: getattr(self, name) for name in ("candidates", "temperature", "past_return")}
+        options = {name: value for name, value in named.items() if value is not None}
+        return {"rule": rule or self.rule, "options": options}
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ def main(settings: Settings) -> None:
     watch.took("data and training")
     before = judged_before(offline, question, settings, plain)
     watch.took("judging before")
-    is_reserved = settings.verification == "reserve"
+    is_reserved = settings.rule == "reserve"
     reserved = [before if is_reserved else judged(offline, question, settings, plain, "reserve")]
     watch.took("judging by reserve")
     place = settings.out / f"tuned-seed{settings.seed}"
@@ -180,7 +178,7 @@ def main(settings: Settings) -> None:
         list(question.limits),
         ceiling=settings.ceiling,
         config=settings.tuning,
-        execution=settings.execution(),
+        **settings.acting(),
         data=settings.data,
         out=place,
         seed=settings.seed,
@@ -237,22 +235,20 @@ def judged(
     question: Question,
     settings: Settings,
     listener: Listener,
-    verification: str | None = None,
+    rule: str | None = None,
 ) -> dict[str, Any]:
     """Under all limits, by other episodes than fine-tuning is steered by."""
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="limit .* lies outside the data"
         )  # which is what this is about
-        found = judge(
-            run,
-            limits=list(question.limits),
+        data = settings.data if run == settings.run else None
+        trained = saformer.load(run, data=data, device=settings.device, listener=listener)
+        found = trained.judge(
+            list(question.limits),
             episodes=settings.judged_episodes,
-            execution=settings.execution(verification),
-            data=settings.data if run == settings.run else None,
             seed=JUDGING_SEED,
-            device=settings.device,
-            listener=listener,
+            **settings.acting(rule),
         )
     return found.evaluation.plain()
 

@@ -41,7 +41,7 @@ def parse_command(cls: type[SomeCommand], arguments: Sequence[str], prog: str) -
         named |= {each.name for each in fields(settings)}
     registry = ConstructorRegistry()
     registry.struct_rule(lambda info: specs.get(info.type))
-    flags = Annotated[cls, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]
+    flags = Annotated[cls, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
     more: dict[str, Any] = {"default": default} if default else {}
     command: SomeCommand = tyro.cli(
         flags, args=list(arguments), prog=prog, registry=registry, **more

@@ -6,7 +6,7 @@ import shlex
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -143,8 +143,8 @@ def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Place]]:
         with RayEngine(
             command.address, cpus=command.job_cpus, gpus=command.job_gpus, environment=environment
         ) as ray:
-            where = {"packed": ray.gpus > 0, "elsewhere": True, "node_runs": command.node_runs}
-            yield ray, Place(command.runs, command.device, **where)
+            place = Place(command.runs, command.device, packed=ray.gpus > 0, elsewhere=True)
+            yield ray, replace(place, node_runs=command.node_runs)
     finally:
         signal.signal(signal.SIGTERM, former)
 

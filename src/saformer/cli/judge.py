@@ -211,7 +211,7 @@ class FinetuneCommand(RunCommand):
     """How to explore and learn."""
 
     def run(self, console: Console) -> int:
-        acting = {"rule": self.rule, "options": self.changes}
+        acting: dict[str, Any] = {"rule": self.rule, "options": self.changes}
         with listening(console, tensorboard=self.tensorboard) as listener:
             tuned = self.load(listener).finetune(
                 self.limit,
@@ -223,8 +223,8 @@ class FinetuneCommand(RunCommand):
                 **acting,
             )
         with listening(console) as listener:
-            context = {"device": self.context.device, "workers": self.context.workers}
-            trained = load(tuned.run.path, listener=listener, **context)
+            device, workers = self.context.device, self.context.workers
+            trained = load(tuned.run.path, listener=listener, device=device, workers=workers)
             evaluation = trained.evaluate(self.limit, seed=self.seed, **acting)
         Console().print(verdict_table(evaluation.plain()))
         page = write_report(tuned.run, tuned.run.path / "report.html")
