@@ -60,6 +60,7 @@ class Finetuning:
         from saformer.envs.stepping import pick_workers
 
         pick_workers(self.trained.context.workers, num_lanes=self.config.lanes, num_steps=0)
+        self.trained.run.load(groups=())  # an export has no checkpoint, and says so
         if not getattr(self.options, "enforce", True):
             raise ValueError(
                 "a reserve that is not enforced keeps no limit without a shield: fine-tune by the "

@@ -129,28 +129,24 @@ class Run:
         """One JSON row per line."""
         return self.path / "metrics.jsonl"
 
-    def _description(self) -> dict[str, Any]:
-        if not self.spec_path.exists():
-            raise FileNotFoundError(f"{self.path} is not a run: it has no {self.spec_path.name}")
-        try:
-            description: dict[str, Any] = json.loads(self.spec_path.read_text())
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{self.spec_path} is damaged: {error!r}") from None
-        return description
-
-    @property
-    def format(self) -> int:
-        """Which version wrote it."""
-        return check_format(self.spec_path, self._description())
-
     @property
     def spec(self) -> RunSpec:
         """All settings that it was begun with."""
-        description = self._description()
-        check_format(self.spec_path, description)
+        return self._description()[0]
+
+    @property
+    def format(self) -> int:
+        """By which version it was begun."""
+        return self._description()[1]
+
+    def _description(self) -> tuple[RunSpec, int]:
+        if not self.spec_path.exists():
+            raise FileNotFoundError(f"{self.path} is not a run: it has no {self.spec_path.name}")
         try:
-            return RunSpec.from_plain(description)
-        except (KeyError, TypeError) as error:
+            plain = json.loads(self.spec_path.read_text())
+            number = check_format(self.spec_path, plain)
+            return RunSpec.from_plain(plain), number
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{self.spec_path} is damaged or of another version: {error!r}"
             ) from None
