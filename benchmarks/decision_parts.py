@@ -25,7 +25,6 @@ from benchmarks.decisions import (
 from saformer.accelerated.model import fastest
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
-from saformer.core.proposals import draw
 
 IN_A_ROW = 20
 """Replays that are asked for before anybody waits, so that it is the GPU that takes its time."""
@@ -74,12 +73,14 @@ def recorded_parts(
             torch.zeros(case.lanes, HOPPER.state, device=device),
             torch.arange(case.lanes, device=device),
         )
-        reading = policy._read(policy.history, state, every)
-        drawn = draw(case.lanes, HOPPER.action, policy.options, policy._generator)
+        prefix = policy._prefill(policy.history, state, every)
+        drawn = policy.rule.options.draw(case.lanes, HOPPER.action, policy._generator)
         of_reading = in_a_row(
-            lambda: policy._read(policy.history, state, every), repeat=repeat, device=device
+            lambda: policy._prefill(policy.history, state, every), repeat=repeat, device=device
         )
-        of_round = in_a_row(lambda: policy._first(reading, *drawn), repeat=repeat, device=device)
+        of_round = in_a_row(
+            lambda: policy._first_round(prefix, *drawn), repeat=repeat, device=device
+        )
     return {"reading, one after the other": of_reading, "a round, one after the other": of_round}
 
 

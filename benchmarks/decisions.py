@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,10 +26,11 @@ from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
 from saformer.core.policy import Policy
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import PaperOptions, PaperRule
 from saformer.core.transformer import TrunkConfig
 from saformer.criteria import torque
-from saformer.reserve import Reserve
+from saformer.kernels.recording import Recorder
+from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule
 from saformer.shield import Shield
 
 HOPPER = Dimensions(state=11, action=3, horizon=1000)
@@ -86,16 +86,18 @@ def policy_at_work(
     case: Case,
     reserve: Reserve | None = None,
     *,
-    verification: Literal["auto", "told"] = "auto",
+    enforce: bool = True,
 ) -> SaFormerPolicy:
     """A policy in the middle of its episodes, so far over its limits that every round is rejected.
 
     It computes the model as it is given: `fastest(model)` is how an agent's policy does.
     """
-    options = ExecutionOptions(
-        candidates=case.candidates, rounds=case.rounds, verification=verification
-    )
-    policy = SaFormerPolicy(model, window=case.window, options=options, reserve=reserve)
+    if reserve is None:
+        rule = PaperRule(PaperOptions(candidates=case.candidates, rounds=case.rounds))
+    else:
+        options = ReserveOptions(candidates=case.candidates, enforce=enforce)
+        rule = ReserveRule(options, reserve)
+    policy = SaFormerPolicy(model, rule, window=case.window, recorder=Recorder)
     policy.reset(
         torch.zeros(case.lanes, model.dimensions.state),
         torch.zeros(case.lanes, model.dimensions.constraints),
@@ -214,9 +216,9 @@ def ways_to_verify(model: SaFormer, case: Case, options: argparse.Namespace) -> 
     """One round of the paper's rule, by reserve, that within a shield, and as policies act in one,
     by turns."""
     computed, dimensions = fastest(model) if options.kernels else model, model.dimensions
-    reserve = Reserve(dimensions).to(options.device).eval().requires_grad_(False)
+    reserve = Reserve(dimensions).to(options.device)
     bounds = {"action_low": (-1.0,) * dimensions.action, "action_high": (1.0,) * dimensions.action}
-    told = policy_at_work(computed, replace(case, candidates=1), reserve, verification="told")
+    told = policy_at_work(computed, replace(case, candidates=1), reserve, enforce=False)
     shielded = [
         Shield(policy, [torque], **bounds)
         for policy in (policy_at_work(computed, case, reserve), told)

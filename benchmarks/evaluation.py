@@ -31,13 +31,14 @@ from saformer.accelerated.model import fastest
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import PaperOptions, PaperRule
 from saformer.criteria import torque
 from saformer.data.store import EnvironmentSpec
 from saformer.envs.lanes import Maker
 from saformer.envs.pool import Pool, close_idle
 from saformer.envs.rollout import play, take_turns
 from saformer.envs.stepping import Here, Workers, pick_workers
+from saformer.kernels.recording import Recorder
 
 WINDOW, CANDIDATES = 20, 128
 LIMITS = 4
@@ -169,8 +170,8 @@ def evaluate(
 
 def _policy(dimensions: Dimensions, options: argparse.Namespace) -> SaFormerPolicy:
     model = model_of_paper_size(options.device, dimensions)
-    how = ExecutionOptions(candidates=CANDIDATES, rounds=options.rounds)
-    return SaFormerPolicy(fastest(model), window=WINDOW, options=how)
+    rule = PaperRule(PaperOptions(candidates=CANDIDATES, rounds=options.rounds))
+    return SaFormerPolicy(fastest(model), rule, window=WINDOW, recorder=Recorder)
 
 
 @contextmanager

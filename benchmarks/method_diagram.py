@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from saformer.core.proposals import ExecutionOptions, num_narrow
+from saformer.core.rules import PaperOptions
 from saformer.report.figure import DATA, POINTS, STYLE, svg
-from saformer.reserve import EMPHASIS
+from saformer.rules.reserve import EMPHASIS, ReserveOptions, num_narrow
 
 SIZE = (9.0, 4.3)
 """In inches, in which the axis counts."""
@@ -47,7 +47,7 @@ def rule() -> str:
 
 
 def _paper(axis: Axes, y: float) -> None:
-    options = ExecutionOptions()
+    options = PaperOptions()
     proposals = Box(COLUMNS[0], y, f"{options.candidates} proposals\nof return and action")
     forecast = Box(COLUMNS[1], y, "critic: forecast of\nwhat follows each")
     question = Box(COLUMNS[2], y, "is any forecast within\nwhat remains?", QUESTION)
@@ -62,7 +62,7 @@ def _paper(axis: Axes, y: float) -> None:
 
 
 def _reserve(axis: Axes, y: float) -> None:
-    options = ExecutionOptions()
+    options = ReserveOptions()
     narrow = num_narrow(options.candidates)
     wide = f"{options.candidates - narrow} with actions\nspread {options.spread:.0f} times as far"
     proposals = Box(COLUMNS[0], y, f"{narrow} such proposals,\n{wide}")
@@ -79,7 +79,7 @@ def _reserve(axis: Axes, y: float) -> None:
     told = Box(
         COLUMNS[0], y - 0.84, "told the limit, or what\nearns most; to idle,\nthe cheapest cost"
     )
-    _title(axis, y, f"By reserve (what remains: less {options.margin:.0%} of the limit)")
+    _title(axis, y, f"By reserve (what remains: less {options.holdback:.0%} of the limit)")
     _boxes(axis, told, proposals, forecast, overrun, late, cheapest, mean)
     _arrow(
         axis, (told.x, told.y + told.height / 2), (proposals.x, proposals.y - proposals.height / 2)

@@ -19,9 +19,8 @@ from benchmarks.method_scene import (
     Proposals,
     Scene,
 )
-from saformer.core.proposals import num_narrow
 from saformer.report.figure import ACCEPTED, POINTS, REJECTED, STYLE, svg
-from saformer.reserve import EMPHASIS
+from saformer.rules.reserve import EMPHASIS, num_narrow
 
 LEFT, FORECAST, SHADE = "#24558f", "#c8641b", "#f3e0dd"
 COLOURS = {PAPER: REJECTED, NARROW: POINTS, TOLD_THE_LIMIT: LEFT, RESERVE: ACCEPTED}

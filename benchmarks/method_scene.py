@@ -11,30 +11,28 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from saformer.api.reserving import prepared
 from saformer.reserve import EMPHASIS, Reserve
 from torch import Tensor
 
 import saformer
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api.run_data import totals_of
 from saformer.core.batch import WindowBatch
 from saformer.core.history import Prompt
 from saformer.core.policy import Decision
-from saformer.core.proposals import ExecutionOptions, num_narrow
+from saformer.core.rules import ProposalOptions
 from saformer.data.limits import parse_limit
 from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, rollout
 from saformer.evaluation.evaluate import FIRST_SEED
-from saformer.runs.run import find_run
+from saformer.rules.reserve import EMPHASIS, Reserve, ReserveOptions, num_narrow
 
 PAPER, NARROW, RESERVE = "the paper's rule", "by reserve, usual proposals alone", "by reserve"
 TOLD_THE_LIMIT = "by reserve, told the limit"
-WAYS: Mapping[str, Mapping[str, Any]] = {
-    PAPER: {"verification": "paper"},
-    NARROW: {"verification": "reserve", "spread": 1.0},
-    RESERVE: {"verification": "reserve"},
+WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    PAPER: ("paper", {}),
+    NARROW: ("reserve", {"spread": 1.0}),
+    RESERVE: ("reserve", {}),
 }
 
 
@@ -151,28 +149,30 @@ class Watch:
 
 def watch(path: str, *, limit: str, episodes: int, device: str = "auto") -> Scene:
     """Roll a run out in every way that makes a difference to it."""
-    run, agent = find_run(path), saformer.load(path, device=device)
+    trained = saformer.load(path, device=device)
+    run, agent = trained.run, trained.agent
     if not isinstance(agent, SaFormerAgent) or agent.dimensions.constraints != 1:
         given = f"{agent.name} with {agent.dimensions.constraints} constraints"
         raise ValueError(
             f"{path} is {given}; these figures are of one constraint: give a run of saformer "
             "that has one"
         )
-    options = prepared(agent, run, replace(agent.default_options, verification="reserve"))
-    assert agent.reserve is not None
-    data, stop_cost = totals_of(run), float(agent.reserve.get_buffer("stop_cost")[0])
+    options = trained.options(*WAYS[RESERVE])
+    if agent.reserve is None:
+        raise ValueError(f"{path} has no reserve: train it to its end")
+    data, stop_cost = trained.totals, float(agent.reserve.get_buffer("stop_cost")[0])
     parsed = parse_limit(limit, data)
     ways = [way for way in WAYS if way != NARROW or np.isfinite(stop_cost)]  # else few are wide
     scene = Scene(
         task=run.spec.task_name,
         limit=parsed.values[0],
         limit_name=parsed.name,
-        margin=options.margin * parsed.values[0],
+        margin=options.holdback * parsed.values[0],
         stop_cost=stop_cost,
         needed=_needed(agent.reserve),
         accounts={
             way: roll_out(
-                agent, replace(options, **WAYS[way]), data, parsed.values[0], episodes=episodes
+                agent, trained.options(*WAYS[way]), data, parsed.values[0], episodes=episodes
             )
             for way in ways
         },
@@ -191,15 +191,15 @@ def _needed(reserve: Reserve) -> NDArray[np.float64]:
 
 def _told_the_limit(agent: SaFormerAgent) -> SaFormerAgent:
     """The same agent, with a reserve to which no other limit is worth telling."""
-    same, reserve = copy(agent), deepcopy(agent.reserve)
-    assert reserve is not None
-    reserve.get_buffer("gain").zero_()
-    same.reserve = reserve
+    same = copy(agent)
+    same.model = deepcopy(agent.model)
+    assert same.reserve is not None
+    same.reserve.get_buffer("gain").zero_()
     return same
 
 
 def roll_out(
-    agent: SaFormerAgent, options: ExecutionOptions, data: Totals, limit: float, *, episodes: int
+    agent: SaFormerAgent, options: ProposalOptions, data: Totals, limit: float, *, episodes: int
 ) -> list[Account]:
     """So many episodes in one way, from the initial states that `saformer evaluate --seed 0` begins
     with."""
@@ -219,7 +219,7 @@ def _account(
     agent: SaFormerAgent,
     episode: Episode,
     made: list[tuple[Tensor, Tensor, int]],
-    options: ExecutionOptions,
+    options: ProposalOptions,
 ) -> Account:
     assert agent.reserve is not None
     can_stop = bool(agent.reserve.get_buffer("stop_cost").isfinite())
@@ -241,11 +241,11 @@ def _account(
 
 
 def _told(
-    reserve: Reserve, left: NDArray[np.float64], options: ExecutionOptions
+    reserve: Reserve, left: NDArray[np.float64], options: ProposalOptions
 ) -> NDArray[np.float64]:
     """[T] which limit was read, by what was left [T + 1]: the reserve is asked again, without past
     or state."""
-    if options.verification != "reserve":
+    if not isinstance(options, ReserveOptions):
         return np.full(len(left) - 1, left[0])
     remaining = torch.from_numpy(left[:-1, None]).to(reserve.get_buffer("levels"))  # [T, 1]
     limit, nothing = (
@@ -257,7 +257,7 @@ def _told(
         limit=limit, timestep=nothing[..., 0].long(), valid=nothing[..., 0].bool(), **unseen
     )
     prompt = Prompt(past, remaining, remaining, torch.arange(len(limit), device=limit.device))
-    more = reserve.tell(prompt, remaining - options.margin * limit).past.limit - limit
+    more = reserve.prompt(prompt, remaining - options.holdback * limit).past.limit - limit
     return left[0] + more[:, 0].double().cpu().numpy()
 
 

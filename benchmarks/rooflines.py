@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import seconds
-from saformer.core.actor import ACTOR_LAYOUT
 from saformer.core.batch import Dimensions
-from saformer.core.critic import CRITIC_LAYOUT
+from saformer.core.model import ACTOR_LAYOUT, CRITIC_LAYOUT
 from saformer.core.tokens import Layout
 from saformer.core.transformer import TrunkConfig
 

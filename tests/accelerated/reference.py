@@ -19,9 +19,9 @@ from saformer.core import execution
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
-from saformer.core.proposals import ExecutionOptions
-from saformer.core.recording import Recorder
+from saformer.core.rules import PaperOptions, PaperRule
 from saformer.core.transformer import Trunk, TrunkConfig
+from saformer.kernels.recording import Recorder
 from tests.conftest import randomise
 
 ON_GPU = torch.cuda.is_available()
@@ -54,7 +54,9 @@ def trunk_differences(sizes: tuple[int, ...], candidates: int = 11) -> dict[str,
     valid = torch.arange(length, device=DEVICE) >= padding[:, None]
     branches = torch.randn(lanes, candidates, own, width, generator=made).to(DEVICE)
     ours = fused.FusedTrunk(trunk)
-    (last, memory), (our_last, our_memory) = trunk.read(tokens, valid), ours.read(tokens, valid)
+    (last, memory), (our_last, our_memory) = (
+        network.prefill(tokens, valid) for network in (trunk, ours)
+    )
     some = torch.tensor([2, 0], device=DEVICE)
     return {
         "read": off(our_last, last),
@@ -76,9 +78,9 @@ def decision_differences(
     make_it_matter(plain)
     lanes, rounds = 3, set()
     made = torch.Generator().manual_seed(0)
-    options = ExecutionOptions(candidates=9, rounds=3, fallback="likely")
+    rule = PaperRule(PaperOptions(candidates=9, rounds=3, fallback="likely"))
     models = FusedSaFormer(plain), plain
-    policies = [SaFormerPolicy(model, window=window, options=options) for model in models]
+    policies = [SaFormerPolicy(model, rule, window=window, recorder=Recorder) for model in models]
     forecast = _typical_forecast(policies[1], dimensions)
     for policy in policies:
         policy.reset(

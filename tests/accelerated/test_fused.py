@@ -19,8 +19,9 @@ from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import History
 from saformer.core.model import SaFormer
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import PaperOptions, PaperRule
 from saformer.core.transformer import TrunkConfig
+from saformer.kernels.recording import Recorder
 from tests.conftest import randomise, tiny_config
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -112,15 +113,16 @@ def test_a_reading_of_some_lanes_is_theirs(agent):
     history: History = policy.history
     lanes, state = torch.tensor([2, 0]), torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
     with torch.no_grad():
-        some = model.read(history.prompt(state, policy.budget, torch.arange(3))).of_lanes(lanes)
-        alone = model.read(history.prompt(state[lanes], policy.budget, lanes))
+        some = model.prefill(history.prompt(state, policy.budget, torch.arange(3))).of_lanes(lanes)
+        alone = model.prefill(history.prompt(state[lanes], policy.budget, lanes))
         action, asked = torch.zeros(2, 4, 1), torch.zeros(2, 4, 1)
         for one, other in zip((some, alone), (alone, some), strict=True):
             assert torch.allclose(
                 model.forecast(one, action).mean, model.forecast(other, action).mean
             )
             assert torch.allclose(
-                model.actions(one, asked, action)[0], model.actions(other, asked, action)[0]
+                model.sample_actions(one, asked, action)[0],
+                model.sample_actions(other, asked, action)[0],
             )
     assert torch.equal(some.remaining, alone.remaining)
 
@@ -154,9 +156,10 @@ def test_decisions_of_the_papers_size_are_the_plain_ones():
     the way."""
     torch.manual_seed(0)
     plain = SaFormer(Dimensions(state=17, action=6, horizon=1000), TrunkConfig()).cuda()
-    options = ExecutionOptions(candidates=128, rounds=1)
+    rule = PaperRule(PaperOptions(candidates=128, rounds=1))
     policies = [
-        SaFormerPolicy(model, window=20, options=options) for model in (fastest(plain), plain)
+        SaFormerPolicy(model, rule, window=20, recorder=Recorder)
+        for model in (fastest(plain), plain)
     ]
     made = torch.Generator().manual_seed(0)
     for policy in policies:

@@ -85,6 +85,8 @@ def test_a_rule_and_its_options_are_named_once(run):
     assert isinstance(trained.policy("none").rule, NoCriticRule)
     assert trained.options().candidates == 4, "as the run's config has it"
     assert trained.options(shielded=True).enforce is False
+    assert trained.options("reserve", shielded=True).enforce, "a rule that is named stays as it is"
+    assert trained.options("paper", shielded=True) == trained.options("paper")
     with pytest.raises(ValueError, match="PaperOptions has no option holdback"):
         trained.policy("paper", holdback=0.1)
     with pytest.raises(ValueError, match="unknown rule 'told'; known are reserve, paper, none"):

@@ -68,7 +68,7 @@ def test_every_agent_keeps_the_contracts():
         assert "\n" not in kind.description
         assert PRESETS["small"](name).agent != PRESETS["paper"](name).agent
         assert {type(preset(name).agent) for preset in PRESETS.values()} == {kind.config}
-        assert name not in CERTAIN or isinstance(CASES[name].certain, kind.options)
+        assert name not in CERTAIN or isinstance(CASES[name].certain, tuple(kind.rules.values()))
 
 
 @pytest.mark.parametrize(("name", "term"), TERMS)

@@ -217,9 +217,9 @@ def test_what_is_judged_is_what_a_policy_would_see(data):
             whole.return_to_go[:, time],
         )
         with torch.no_grad():
-            reading = model.read(history.prompt(state, budget, lane))
-            mean, highest = model.actions(reading, asked[:, None], torch.zeros(1, 1, 1))
-            forecasts.append(model.forecast(reading, action[:, None]).mean.item())
+            prefix = model.prefill(history.prompt(state, budget, lane))
+            mean, highest = model.sample_actions(prefix, asked[:, None], torch.zeros(1, 1, 1))
+            forecasts.append(model.forecast(prefix, action[:, None]).mean.item())
         deviations = (action - mean[:, 0]).item() * math.exp(
             highest.item() + 0.5 * math.log(2 * math.pi)
         )

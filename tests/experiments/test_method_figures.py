@@ -13,8 +13,8 @@ from saformer.reserve import NUM_LEVELS, Reserve
 
 import saformer
 from saformer.cli.main import main as cli
-from saformer.core.proposals import num_narrow
 from saformer.rules.fitting import fit_reserve
+from saformer.rules.reserve import NUM_LEVELS, Reserve, num_narrow
 from tests.runs.exported import telling_run
 
 MAX_BYTES = 100_000
@@ -36,9 +36,9 @@ def run(request, tmp_path, monkeypatch):
 
 def known_run(path, monkeypatch, stop_cost, idle_cost):
     monkeypatch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
-    monkeypatch.setattr("saformer.training.reserve.stop_cost", lambda _: np.array([stop_cost]))
+    monkeypatch.setattr("saformer.rules.fitting.stop_cost", lambda _: np.array([stop_cost]))
     monkeypatch.setattr(
-        "saformer.training.reserve.idle_cost", lambda *_, **__: torch.tensor([idle_cost])
+        "saformer.rules.fitting.idle_cost", lambda *_, **__: torch.tensor([idle_cost])
     )
     return telling_run(path / "run")
 
@@ -96,9 +96,9 @@ def test_the_proposals_are_those_that_were_chosen_from(run):
 
 def test_what_the_actor_was_told_is_what_it_read(tmp_path, monkeypatch, capsys):
     """Seen to fail when nobody is seen to idle, or when nobody is told the limit."""
-    monkeypatch.setattr("saformer.training.reserve.told_limits", tell_everyone)
+    monkeypatch.setattr("saformer.rules.fitting.best_prompts", tell_everyone)
     run, read = known_run(tmp_path, monkeypatch, np.inf, IDLE_COST), []
-    tell = Reserve.tell
+    tell = Reserve.prompt
 
     def noted(reserve, prompt, remaining):
         found = tell(reserve, prompt, remaining)
@@ -106,7 +106,7 @@ def test_what_the_actor_was_told_is_what_it_read(tmp_path, monkeypatch, capsys):
             read.append(found.past.limit[:, 0].tolist())
         return found
 
-    monkeypatch.setattr(Reserve, "tell", noted)
+    monkeypatch.setattr(Reserve, "prompt", noted)
     scene = watch(str(run.path), limit="p20", episodes=3)
     ways = (RESERVE, TOLD_THE_LIMIT)  # in the order of their rollouts
     told = np.concatenate(
@@ -130,7 +130,7 @@ def test_what_the_actor_was_told_is_what_it_read(tmp_path, monkeypatch, capsys):
 def tell_everyone(data):
     """Twice the limit, whatever it is."""
     levels = np.quantile(data.episode_cost, np.linspace(0, 1, NUM_LEVELS), axis=0)
-    return {"levels": levels, "told": 2 * levels, "gain": np.ones_like(levels)}
+    return {"levels": levels, "best": 2 * levels, "gain": np.ones_like(levels)}
 
 
 def test_the_episode_of_the_median_cost_is_shown():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import PaperOptions
 from saformer.core.transformer import TrunkConfig
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel
@@ -20,7 +20,7 @@ from saformer.training.fit import fit
 CONFIG = SaFormerConfig(window=20, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=6000, batch_size=64, learning_rate=3e-3, warmup_updates=100)
 # Actions have a random sign, so their Gaussian's mean is 0: docs/deviations.md, 10.
-OPTIONS = ExecutionOptions(
+OPTIONS = PaperOptions(
     candidates=64, temperature=1.2, action_noise="two_point", past_return="highest"
 )
 

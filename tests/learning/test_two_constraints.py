@@ -6,7 +6,7 @@ import torch
 
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.api.judge import shielded
-from saformer.core.proposals import ExecutionOptions
+from saformer.core.rules import PaperOptions
 from saformer.core.transformer import TrunkConfig
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel
@@ -17,7 +17,7 @@ from saformer.training.fit import fit
 
 CONFIG = SaFormerConfig(window=4, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=2000, batch_size=64, learning_rate=3e-3, warmup_updates=100)
-OPTIONS = ExecutionOptions(candidates=64, action_noise="two_point")
+OPTIONS = PaperOptions(candidates=64, action_noise="two_point")
 LIMITS = [
     Limit(f"{a},{b}", (a, b))
     for a, b in [(5.0, 5.0), (5.0, 12.0), (12.0, 5.0), (8.0, 8.0), (8.0, 14.0)]

@@ -8,10 +8,10 @@ import math
 
 import pytest
 import torch
-from saformer.core.actor import Predictions
 
 from saformer.core.batch import WindowBatch
 from saformer.core.gaussian import Gaussian
+from saformer.core.model import Predictions
 from saformer.core.objectives import (
     action_entropy,
     action_error,

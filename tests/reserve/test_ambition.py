@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api.settings import options_of
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.history import Prompt
 from saformer.core.rules import NoCriticOptions
@@ -16,7 +15,7 @@ from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.rules.fitting import CAUTION, best_prompts, earned_by, fit_reserve
-from saformer.rules.reserve import GAIN, NUM_LEVELS, Reserve, ReserveOptions
+from saformer.rules.reserve import GAIN, NUM_LEVELS, Reserve
 from tests.conftest import tiny_config
 
 
@@ -206,15 +205,3 @@ def test_in_a_shield_nobody_stops_or_idles(data):
     assert decision.verification is None
     assert not decision.fell_back.any()
     assert torch.allclose(decision.action, plain.act(state).action)
-
-
-@pytest.mark.parametrize(
-    ("rule", "enforce"), [({}, False), ({"rule": "reserve"}, True), ({"rule": "paper"}, None)]
-)
-def test_what_was_asked_for_is_kept_in_a_shield(data, rule, enforce):
-    """Seen to fail when every rule gives way to a shield."""
-    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
-    agent.finish(data)
-    options = options_of(agent, rule, shielded=True)
-    assert getattr(options, "enforce", None) is enforce
-    assert isinstance(options, ReserveOptions) is (enforce is not None)

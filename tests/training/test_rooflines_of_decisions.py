@@ -23,7 +23,7 @@ def test_arithmetic_is_what_torch_counts():
     prompt = policy.history.prompt(torch.zeros(2, 11), policy.budget, torch.arange(2))
     sizes = {"lanes": CASE.lanes, "window": CASE.window}
     reading = rooflines.reading(TRUNK, **sizes)
-    assert reading.operations == pytest.approx(counted(lambda: model.read(prompt)), rel=0.02)
+    assert reading.operations == pytest.approx(counted(lambda: model.prefill(prompt)), rel=0.02)
     naive = rooflines.naive(TRUNK, candidates=CASE.candidates, **sizes)
     assert naive.operations == pytest.approx(
         counted(lambda: naive_decision(model, prompt, CASE.candidates)), rel=0.02

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,7 +28,7 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
 from saformer.kernels.recording import Recorder
 from saformer.rules.fitting import fit_reserve
-from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, make_room
+from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule
 
 Options = TypeVar("Options", bound=ProposalOptions)
 
@@ -81,7 +81,7 @@ class SaFormerAgent:
         self.dimensions = dimensions
         self.config = config
         self.model = SaFormer(dimensions, config.trunk)
-        self.model.register_load_state_dict_pre_hook(make_room)
+        self.model.register_load_state_dict_pre_hook(_make_room)
 
     @classmethod
     def create(cls, data: RelabelledStore, config: SaFormerConfig, *, seed: int) -> SaFormerAgent:
@@ -179,3 +179,12 @@ def options_for(config: SaFormerConfig, rule: type[Options]) -> Options:
     """A rule's options as the config would have them."""
     names = {field.name for field in fields(config)} & {field.name for field in fields(rule)}
     return rule(**{name: getattr(config, name) for name in names})
+
+
+def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Before weights are loaded: give the model a reserve if they hold one, else take it away."""
+    if not any(name.startswith(f"{prefix}reserve.") for name in state_dict):
+        model._modules.pop("reserve", None)
+    elif "reserve" not in model._modules:
+        with torch.random.fork_rng(devices=[]):
+            model.add_module("reserve", Reserve(model.dimensions).to(model.action_low.device))

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-KINDS = ("limit", "cost_to_go", "return_to_go", "state", "action")
-"""Kinds of tokens, in the order in which the actor reads them."""
+KINDS = ("limit", "cost_to_go", "return_to_go", "state", "action")  # as the actor reads them
 
 
 @dataclass(frozen=True)

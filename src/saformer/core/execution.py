@@ -76,8 +76,7 @@ class SaFormerPolicy:
         index = self._lanes(lanes)
         rows = as_rows(state, self._model.dimensions.state, self._device)
         if len(rows) != len(index):
-            count = f"{len(rows)} states for {len(index)} lanes"
-            raise ValueError(f"got {count}; call reset first, with one state a lane")
+            raise ValueError(f"{len(rows)} states for {len(index)} lanes; call reset, one a lane")
         # a copy: a recording's next replay overwrites its results
         decision: Decision = over_tensors(torch.clone, self._decide(rows, index))
         past_return = _past_return(decision, self.rule.options.past_return)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# Model units. The floor keeps nearly deterministic tokens from dominating the likelihood.
-LOG_DEVIATION_RANGE = (-5.0, 2.0)
+LOG_DEVIATION_RANGE = (-5.0, 2.0)  # model units; the floor keeps sure tokens from dominating
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ class Prompt:
 
 class History:
     """The last K - 1 whole steps of L episodes, the latest at the end.
-
     It stores what was spent, which is limit minus cost-to-go in training too, so that a limit moved
     mid-episode moves the whole past with it, as if it had held from the start."""
 
@@ -39,9 +38,9 @@ class History:
     def prompt(self, state: Tensor, budget: Budget, lanes: Tensor) -> Prompt:
         """What is known on these lanes now that they are in `state` [l, S]."""
         limit, timestep = budget.limit[lanes], self.timestep[lanes]
-        spent, *others = self._steps[lanes].split(self._sizes, dim=-1)
-        is_step = timestep != NO_STEP
-        past = WindowBatch(limit, limit[:, None] - spent, *others, timestep.clamp(min=0), is_step)
+        spent, returns, states, actions = self._steps[lanes].split(self._sizes, dim=-1)
+        columns = (limit[:, None] - spent, returns, states, actions, timestep.clamp(min=0))
+        past = WindowBatch(limit, *columns, timestep != NO_STEP)
         return Prompt(past, limit - budget.spent[lanes], state, budget.num_steps[lanes])
 
     def append(

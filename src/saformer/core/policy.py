@@ -64,7 +64,7 @@ class Policy(Protocol):
         """Choose one action per lane for states [L, S]."""
 
     def observe(
-        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: object = None
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Any = None
     ) -> None:
         """Tell what the last action, or the `action` [L, A] in its place, brought: [L], [L, C]."""
 
@@ -75,8 +75,7 @@ def as_rows(value: object, width: int, device: torch.device, least: float = -tor
     if tensor.ndim < 2:
         tensor = tensor.reshape(-1, width) if tensor.numel() % width == 0 else tensor.reshape(1, -1)
     if tensor.shape[1] != width:
-        shape = tuple(tensor.shape)
-        raise ValueError(f"expected {width} values per lane, got an array of shape {shape}")
+        raise ValueError(f"expected {width} values per lane, got shape {tuple(tensor.shape)}")
     if tensor.numel():
         low, high = (edge.item() for edge in tensor.aminmax())  # NaN if anything is
         if not math.isfinite(high - low):

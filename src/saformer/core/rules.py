@@ -13,8 +13,7 @@ from saformer.core.policy import Candidates, Decision, Verification
 ActionNoise = Literal["normal", "two_point"]
 PastReturn = Literal["selected", "expected", "highest"]
 Fallback = Literal["mean", "least_cost", "likely"]
-LIKELY_SHARE = 0.25
-"""`likely` falls back on the cheapest among this share of the candidates, the most probable."""
+LIKELY_SHARE = 0.25  # of the candidates, the most probable: `likely` takes the cheapest of them
 
 
 @dataclass(frozen=True)

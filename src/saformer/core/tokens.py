@@ -47,5 +47,4 @@ class TokenEmbedding(nn.Module):
         """Steps of these kinds, interleaved: {kind: [B, K, _]}, [B, K] -> [B, K * kinds, E]."""
         time = self.of_time(timestep.clamp(max=self.horizon - 1))
         embedded = [self.of_kind[kind](value) + time for kind, value in values.items()]
-        normed: Tensor = self.norm(torch.stack(embedded, dim=2))
-        return normed.flatten(1, 2)
+        return self.norm(torch.stack(embedded, dim=2)).flatten(1, 2)  # type: ignore[no-any-return]

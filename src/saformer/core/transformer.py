@@ -1,6 +1,6 @@
 """One causal transformer: for whole windows, or for a prefix once and many branches after it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -67,20 +67,19 @@ class Attention(nn.Module):
         num_lanes, num_branches, length, width = x.shape
         shape = (num_lanes * self.heads, num_branches, length, width // self.heads)
         projected = self._project(x.flatten(1, 2))
-        query, key, value = (part.reshape(shape) for part in projected)  # [L * H, N, m, d]
+        query, key, value = (part.reshape(shape) for part in projected)  # [LH, N, m, d]
         query = query[:, :, first:]
         keys, values = keys.flatten(0, 1), values.flatten(0, 1)
         mask = mask.expand(-1, self.heads, -1).reshape(len(keys), 1, -1)
         scale = (width // self.heads) ** -0.5
-        # [L * H, N * q, P] and [L * H, N, q, m]
-        to_prefix = torch.baddbmm(mask, query.flatten(1, 2), keys.mT, alpha=scale)
-        to_own = scale * (query[:, :, :, None] * key[:, :, None]).sum(-1)
+        to_prefix = torch.baddbmm(mask, query.flatten(1, 2), keys.mT, alpha=scale)  # [LH, Nq, P]
+        to_own = scale * (query[:, :, :, None] * key[:, :, None]).sum(-1)  # [LH, N, q, m]
         if query.shape[2] > 1:
             to_own = to_own + _causal_mask(length, x.device)
         weights = torch.cat([to_prefix, to_own.flatten(1, 2)], dim=-1).softmax(-1)
         on_prefix, on_own = weights[..., :-length], weights[..., -length:].reshape(to_own.shape)
-        from_own = (on_own[..., None] * value[:, :, None]).sum(-2)  # [L * H, N, q, d]
-        mixed = torch.baddbmm(from_own.flatten(1, 2), on_prefix, values)  # [L * H, N * q, d]
+        from_own = (on_own[..., None] * value[:, :, None]).sum(-2)  # [LH, N, q, d]
+        mixed = torch.baddbmm(from_own.flatten(1, 2), on_prefix, values)  # [LH, Nq, d]
         mixed = mixed.reshape(num_lanes, self.heads, num_branches, -1, mixed.shape[-1])
         return self.output(mixed.permute(0, 2, 3, 1, 4).flatten(3))  # type: ignore[no-any-return]
 
@@ -116,19 +115,17 @@ class Block(nn.Module):
     def _residual(self, x: Tensor, attended: Tensor) -> Tensor:
         # Sums are float32; converting first gives the same bits, and a CPU adds one type faster.
         x = x + self.drop(attended).to(x.dtype)
-        output: Tensor = x + self.drop(self.perceptron(self.perceptron_norm(x))).to(x.dtype)
-        return output
+        return x + self.drop(self.perceptron(self.perceptron_norm(x))).to(x.dtype)
 
 
 class Trunk(nn.Module):
-    """A causal transformer over embedded tokens.
-
-    `training_dtype` is what blocks compute whole windows in; training may lower it. Tokens and
-    outputs are float32, so that budgets and likelihoods are never rounded."""
+    """A causal transformer over embedded tokens."""
 
     def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
         self.config = config
+        # Of blocks in whole windows: training may lower it. Tokens and outputs stay float32, so
+        # that budgets and likelihoods are never rounded.
         self.training_dtype: torch.dtype = torch.float32
         self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
@@ -147,7 +144,7 @@ class Trunk(nn.Module):
                 x, _, _ = block(x, None)
         return self.norm(x)  # type: ignore[no-any-return]
 
-    def head_outputs(self, tokens: Tensor, layout: Layout, heads: dict[str, Any]) -> list[Any]:
+    def head_outputs(self, tokens: Tensor, layout: Layout, heads: Mapping[str, Any]) -> list[Any]:
         """Whole windows [B, K * len(layout), E], read by each head at the tokens of one kind: over
         [B, K]. One method, because training kernels compute trunk and heads together."""
         outputs = self(tokens)
@@ -164,7 +161,8 @@ class Trunk(nn.Module):
         for block, first in self._blocks_with_first_query():
             x, *keys_and_values = block(x, mask[:, None], first)
             layers.append(keys_and_values)
-        return self.norm(x[:, -1]), KVCache(*zip(*layers, strict=True), padding)
+        keys, values = zip(*layers, strict=True)
+        return self.norm(x[:, -1]), KVCache(keys, values, padding)
 
     def branch(self, tokens: Tensor, cache: KVCache) -> Tensor:
         """N continuations of each lane's prefix: [L, N, m, E] -> their last outputs [L, N, E]."""

@@ -1,13 +1,11 @@
-"""Fit a reserve: what a step costs, what it costs to see an episode out, and which limit the actor
-should read until then.
+"""Fit a reserve. An actor that reads a low limit acts as the cheap part of the data did, which may
+be the poor part: where dearer stored trajectories had earned more by the time that they had spent
+the limit, they are what to follow until then."""
 
-An actor that reads a low limit acts as the cheap part of the data did, which may be the poor part.
-Where dearer stored trajectories had earned more by the time that they had spent the limit, they are
-what to follow until then."""
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
@@ -32,7 +30,6 @@ ALIKE, TINY = 0.02, 1e-6  # groups that earned so much less than the best are as
 FAR = 1.75
 """Followed are those that went on to spend so many times the limit, if there are enough: an actor
 that reads the cost of those that ended soon after ends before."""
-Doubles = NDArray[np.float64]
 
 
 def fit_reserve(
@@ -42,11 +39,10 @@ def fit_reserve(
     in every process: nothing is dropped, and torch's own random state neither used nor changed."""
     was_training = model.training
     model.eval()
-    device = model.normalizer.scale("state").device
     updates = updates or int(np.clip(30 * data.store.num_steps // BATCH_SIZE, *UPDATES))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        reserve = Reserve(model.dimensions).eval()
+        reserve = Reserve(model.dimensions)
     cost = torch.from_numpy(np.asarray(data.cost)).double()
     deviation = cost.std(0, correction=0)
     statistics = {
@@ -58,7 +54,7 @@ def fit_reserve(
     }
     for name, value in statistics.items():
         reserve.get_buffer(name).copy_(torch.as_tensor(value))
-    _fit_step_cost(reserve.to(device), model, data, updates)
+    _fit_step_cost(reserve.to(model.get_buffer("action_low").device), model, data, updates)
     if data.cost_discount == 1:
         reserve.get_buffer("idle_cost").copy_(idle_cost(model, reserve, data, window=window))
     model.train(was_training)
@@ -66,15 +62,12 @@ def fit_reserve(
 
 
 def _fit_step_cost(reserve: Reserve, model: SaFormer, data: RelabelledStore, updates: int) -> None:
-    scale = reserve.get_buffer("scale")
+    scale, normalize = reserve.get_buffer("scale"), model.normalizer.normalize
     sampler = TransitionSampler(data, device=scale.device)
     generator = torch.Generator(scale.device).manual_seed(0)
     weights = [value for name, value in reserve.named_buffers() if name[-1].isdigit()]
-    for weight in weights:
-        weight.requires_grad_()
-    optimizer = torch.optim.Adam(weights, lr=LEARNING_RATE)
+    optimizer = torch.optim.Adam([weight.requires_grad_() for weight in weights], lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
-    normalize = model.normalizer.normalize
     for _ in range(updates):
         steps = sampler.sample(BATCH_SIZE, generator)
         state, action = normalize("state", steps.state), normalize("action", steps.action)
@@ -109,16 +102,13 @@ def idle_cost(model: SaFormer, reserve: Reserve, data: RelabelledStore, *, windo
 def _prompt_at_the_end(windows: WindowBatch, limit: Tensor) -> Prompt:
     """What is known at the last step of each window, had this been the limit: [C]."""
     cost_to_go = windows.cost_to_go + (limit - windows.limit)[:, None]
-    names = ("return_to_go", "state", "action", "timestep", "valid")
-    past = WindowBatch(
-        limit=limit.expand_as(windows.limit),
-        cost_to_go=cost_to_go[:, :-1],
-        **{name: getattr(windows, name)[:, :-1] for name in names},
-    )
+    steps = (windows.return_to_go, windows.state, windows.action, windows.timestep, windows.valid)
+    columns = (column[:, :-1] for column in (cost_to_go, *steps))
+    past = WindowBatch(limit.expand_as(windows.limit), *columns)
     return Prompt(past, cost_to_go[:, -1], windows.state[:, -1], windows.timestep[:, -1])
 
 
-def stop_cost(data: RelabelledStore) -> Doubles:
+def stop_cost(data: RelabelledStore) -> Any:
     """[C] what the last steps of an episode cost, in nine of ten that ended before their time;
     infinite if few did. How long it takes to end one on purpose is not in the data."""
     store = data.store
@@ -126,12 +116,10 @@ def stop_cost(data: RelabelledStore) -> Doubles:
     if ended.mean() < FEWEST_ENDS:
         return np.full(data.episode_cost.shape[1], np.inf)
     first = np.maximum(store.starts, store.starts + store.lengths - STOPPING_STEPS)[ended]
-    costs = np.asarray(data.cost_to_go)[first]
-    percentile: Doubles = np.percentile(costs, STOPPING_PERCENTILE, axis=0)
-    return percentile
+    return np.percentile(np.asarray(data.cost_to_go)[first], STOPPING_PERCENTILE, axis=0)
 
 
-def best_prompts(data: RelabelledStore) -> dict[str, Doubles]:
+def best_prompts(data: RelabelledStore) -> dict[str, Any]:
     """Limits over the data's range ("levels"), the limit to read under each that earns most
     ("best"), and how much more that earns, as a share ("gain"): [G, C] each. Nothing is known to be
     better than the limit itself with several constraints or discounted costs."""
@@ -145,20 +133,19 @@ def best_prompts(data: RelabelledStore) -> dict[str, Doubles]:
     return {"levels": levels, "best": best, "gain": gain}
 
 
-def earned_by(data: RelabelledStore, levels: Doubles) -> Doubles:
+def earned_by(data: RelabelledStore, levels: Any) -> Any:
     """[trajectories, G] what each had earned when it had spent so much, or at its end."""
     store, cost = data.store, np.asarray(data.cost)[:, 0]
     earned = np.empty((len(store.lengths), len(levels)))
     for index, (start, length) in enumerate(zip(store.starts, store.lengths, strict=True)):
         steps = slice(start, start + length)
         returns = np.cumsum(store.steps["reward"][steps], dtype=np.float64)
-        spent = np.cumsum(cost[steps], dtype=np.float64)
-        affordable = np.searchsorted(spent, levels, side="right")
+        affordable = np.searchsorted(np.cumsum(cost[steps], dtype=np.float64), levels, "right")
         earned[index] = np.concatenate([[0.0], returns])[affordable]
     return earned
 
 
-def _best_prompt(level: float, costs: Doubles, earned: Doubles) -> tuple[float, float]:
+def _best_prompt(level: float, costs: Any, earned: Any) -> tuple[float, float]:
     """The cost of those that had earned most by then, among those that went on, and how much more
     that is."""
     distance = np.abs(costs - level)

@@ -1,13 +1,9 @@
-"""The rule of reserve: a limit is broken only once it cannot be kept any more. See docs/method.md.
-
-The paper's critic rejects what would overrun if the episode went on as in the data: often
-everything, from the first step on. This rule executes means while more remains than it takes to
-see the episode out: to end it, where data ended early, or to go on as cheaply as possible. Then it
-takes proposals that cost little and lead to an end; where there is none, the usual ones if they can
-save enough soon, else wide ones too. Until then the actor reads the limit that earns most."""
+"""The rule of reserve: execute means while more remains than it takes to see the episode out (end
+it, where data ended early, or go on as cheaply as possible), and read the limit that earns most.
+Then take proposals that cost little and lead to an end; where there is none, the usual ones if they
+can save enough soon, else wide ones too. See docs/method.md."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,8 +28,7 @@ class ReserveOptions(ProposalOptions):
     """Act by the means until no more remains than it takes to end the episode, then end it."""
 
     spread: float = 16.0
-    """Deviations by which actions of the second half of the candidates are spread, to end an
-    episode with."""
+    """Deviations by which the second half of actions is spread, to end an episode with."""
     holdback: float = 0.01
     """Share of a limit that is held back."""
     enforce: bool = True
@@ -76,7 +71,7 @@ class Reserve(nn.Module):
     def needed(self, timestep: Tensor) -> Tensor:
         """What it costs to see an episode out from this step [L] on: [L, C]."""
         idling = self.get_buffer("idle_cost") * (self.horizon - timestep).clamp(min=0)[:, None]
-        # an infinite cost of no steps is unknown rather than nothing
+        # inf * 0 is unknown, not nothing
         return torch.minimum(self.get_buffer("stop_cost"), idling.nan_to_num(nan=torch.inf))
 
     def prompt(self, prompt: Prompt, remaining: Tensor | None) -> Prompt:
@@ -153,13 +148,10 @@ def hold_back(
     can_stop: Tensor,
     scale: Tensor,
 ) -> Decision:
-    """The mean of both heads; where a limit is at stake, the cheapest way on or, where there is
-    one, out. At stake it is where the mean is forecast to overrun it and no more remains than is
-    needed. Wide candidates are for stopping; and where a step would cost more than usual, for
-    saving what narrow ones cannot save soon.
-
-    step_cost: [L, N, C] of each candidate; usual: [C] the mean step's in the data; needed: [L, C]
-    to see the episode out; can_stop: [C]; scale: [C] what makes constraints comparable."""
+    """The mean; where a limit is at stake, the cheapest way on or, where there is one, out. It is
+    where the mean is forecast to overrun it and no more remains than is needed [L, C]. Wide ones
+    are for stopping, if one can [C]; and where a step costs [L, N, C] more than usual [C], for
+    saving what narrow ones cannot save soon. The scale [C] makes constraints comparable."""
     forecast, remaining = verification.cost, verification.remaining
     narrow = num_narrow(step_cost.shape[1])
     at_stake = (forecast[:, 0] > remaining) & (remaining <= needed)  # [L, C]
@@ -172,12 +164,3 @@ def hold_back(
     held = at_stake.any(-1)
     chosen = torch.where(held, price.argmin(1), torch.zeros_like(held, dtype=torch.int64))
     return decision_of(candidates, chosen, verification, held)
-
-
-def make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Before weights are loaded: give the model a reserve if they hold one, else take it away."""
-    if not any(name.startswith(f"{prefix}reserve.") for name in state_dict):
-        model._modules.pop("reserve", None)
-    elif "reserve" not in model._modules:
-        with torch.random.fork_rng(devices=[]):
-            model.add_module("reserve", Reserve(model.dimensions).to(model.action_low.device))
