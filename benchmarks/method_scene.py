@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from saformer.reserve import EMPHASIS, Reserve
 from torch import Tensor
 
 import saformer

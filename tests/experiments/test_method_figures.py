@@ -9,7 +9,6 @@ import pytest
 import torch
 from benchmarks.method_figures import Settings, main
 from benchmarks.method_scene import NARROW, PAPER, RESERVE, TOLD_THE_LIMIT, Account, Scene, watch
-from saformer.reserve import NUM_LEVELS, Reserve
 
 import saformer
 from saformer.cli.main import main as cli
