@@ -88,22 +88,28 @@ def _complain(console: Console, message: str) -> int:
 
 def _explain(error: BaseException, words: Sequence[str], console: Console) -> int:
     """Say what went wrong, or how to go on with what was interrupted."""
-    from saformer.training.fit import InterruptedTrainingError
-
     command = " ".join(words[: 3 if words[1] == "data" else 2])
-    if isinstance(error, InterruptedTrainingError):
+    message, code = str(error), 1
+    if isinstance(error, KeyboardInterrupt):
+        message, code = "interrupted", 130
+    elif isinstance(error, ModuleNotFoundError):
+        doctor = "`saformer doctor` says what needs it and how to get it"
+        message = f"{error.name} is not installed; {doctor}"
+    elif isinstance(error, RuntimeError) and _is_resumable(error):
         resume = ["--resume"] if words[1] in CAN_RESUME else []
         again = shlex.join([*(word for word in words if word != "--resume"), *resume])
         if torchrun.is_first():
             line = Text(f"{error}. Go on with:\n  {again}", style="yellow")
             console.print(line, soft_wrap=True)
         return 130
-    message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-    if isinstance(error, ModuleNotFoundError):
-        doctor = "`saformer doctor` says what needs it and how to get it"
-        message = f"{error.name} is not installed; {doctor}"
     console.print(Text(f"{command}: {message}", style="red"), soft_wrap=True)
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return code
+
+
+def _is_resumable(error: BaseException) -> bool:
+    from saformer.training.fit import InterruptedTrainingError  # imports torch, unlike `doctor`
+
+    return isinstance(error, InterruptedTrainingError)
 
 
 def _show_help(prog: str, commands: Mapping[str, tuple[str, str]]) -> None:
