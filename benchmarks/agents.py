@@ -33,9 +33,9 @@ from saformer.core.policy import Decision, Policy
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
-from saformer.evaluation.evaluate import evaluate
+from saformer.evaluation.evaluate import Terms, evaluate_policy
 from saformer.runs.run import Run
-from saformer.training.presets import Preset, paper
+from saformer.training.loop.presets import Preset, paper
 
 TASKS = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
 LIMITS = {"walker2d-medium": ("p10", "p20", "p50"), "hopper-medium": ("p10", "p20", "p30", "p50")}
@@ -178,9 +178,9 @@ def judge(
     if not cells:
         return
     limits = [limit for _, limit in cells]
-    found = evaluate(
+    found = evaluate_policy(
         SideBySide(*zip(*policies, strict=True)), data, limits, episodes=options.episodes, workers=options.workers,
-        frontiers=[frontier_of(run.spec, data, limit) for run, limit in cells],
+        terms=Terms([frontier_of(run.spec, data, limit) for run, limit in cells]),
     )  # fmt: skip
     lengths = np.array([row.num_steps for row in found.rows]).reshape(len(cells), -1).mean(1)
     for (run, limit), verdict, length in zip(cells, found.verdicts, lengths, strict=True):
@@ -246,7 +246,9 @@ def ask_critic(runs: Sequence[Run], rows: Rows) -> None:
         generator = torch.Generator().manual_seed(1)
         evenly = 2 * torch.rand(steps.action.shape, generator=generator) - 1
         said = [
-            model.units.raw_cost(model.all_cost(model.cost, steps.state, steps.timestep, a).mean(0))
+            model.units.raw_cost(
+                model.cost_critic(model.timed(steps.state, steps.timestep), a).mean(0)
+            )
             .mean()
             .item()
             for a in (evenly, steps.action)

@@ -145,7 +145,7 @@ def train_on(path: str, out: str) -> dict[str, Any]:
     from dataclasses import replace
 
     import saformer
-    from saformer.training.presets import PRESETS
+    from saformer.training.loop.presets import PRESETS
 
     torch.set_num_threads(1)
     preset = PRESETS["small"]()

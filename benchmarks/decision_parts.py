@@ -22,9 +22,9 @@ from benchmarks.decisions import (
     model_of_paper_size,
     policy_at_work,
 )
-from saformer.accelerated.model import fastest
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
+from saformer.kernels.decisions import fastest
 
 IN_A_ROW = 20
 """Replays that are asked for before anybody waits, so that it is the GPU that takes its time."""

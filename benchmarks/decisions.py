@@ -20,7 +20,6 @@ from torch import Tensor
 
 from benchmarks import rooflines
 from benchmarks.rooflines import Ceilings, Work, float32_ceilings
-from saformer.accelerated.model import fastest
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import Prompt
@@ -29,6 +28,7 @@ from saformer.core.policy import Policy
 from saformer.core.rules import PaperOptions, PaperRule
 from saformer.core.transformer import TrunkConfig
 from saformer.criteria import torque
+from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule
 from saformer.shield import Shield

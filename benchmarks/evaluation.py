@@ -2,7 +2,6 @@
 alive to the end.
 
 python -m benchmarks.evaluation [--device cuda] [--cells 36] [--episodes 20] [--steps 1000]
-[--together 2]
 
 Fewer --steps are said to be fewer: the last line tells what all of them would take at that speed,
 the start included. A cell is a dataset under one limit; four cells share a model and are one
@@ -27,7 +26,6 @@ import torch
 
 from benchmarks.decisions import decide, latencies, model_of_paper_size
 from benchmarks.measure import Peak, peak_memory
-from saformer.accelerated.model import fastest
 from saformer.core.batch import Dimensions
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import Decision
@@ -36,8 +34,9 @@ from saformer.criteria import torque
 from saformer.data.store import EnvironmentSpec
 from saformer.envs.lanes import Maker
 from saformer.envs.pool import Pool, close_idle
-from saformer.envs.rollout import play, take_turns
+from saformer.envs.rollout import rollout
 from saformer.envs.stepping import Here, Workers, pick_workers
+from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 
 WINDOW, CANDIDATES = 20, 128
@@ -117,7 +116,6 @@ class Measured:
 def evaluate(
     options: argparse.Namespace,
     workers: Workers,
-    together: int,
     *,
     steps: int,
     cells: int,
@@ -137,20 +135,17 @@ def evaluate(
     number = pick_workers(workers, num_lanes=lanes, num_steps=lanes * 1000)
     with peak_memory() as memory, _waiting() as waited:
         busy, began = _workers()[0], time.perf_counter()
-        played = take_turns(
-            [
-                play(
-                    policy,
-                    maker_of(name),
-                    limits,
-                    list(range(lanes)),
-                    horizon=steps,
-                    workers=number,
-                )
-                for policy, (name, _) in zip(policies, models, strict=True)
-            ],
-            at_once=together,
-        )
+        played = [
+            rollout(
+                policy,
+                maker_of(name),
+                limits,
+                list(range(lanes)),
+                horizon=steps,
+                workers=number,
+            )
+            for policy, (name, _) in zip(policies, models, strict=True)
+        ]
         seconds = time.perf_counter() - began
         working, workers_memory = _workers()
     num_steps = sum(len(episode.trajectory) for episodes in played for episode in episodes)
@@ -160,9 +155,7 @@ def evaluate(
         seconds,
         deciding=sum(policy.seconds for policy in policies) / seconds,
         waiting=sum(waited) / seconds,
-        simulating=(working - busy) / seconds / (number * min(together, len(models)))
-        if number
-        else float("nan"),
+        simulating=(working - busy) / seconds / number if number else float("nan"),
         memory=memory,
         workers_memory=workers_memory,
     )
@@ -264,15 +257,12 @@ def main() -> None:
         "--tight", type=int, default=2, help="how many of the four limits reject every proposal"
     )
     parser.add_argument("--workers", type=_number, nargs="+", default=["auto"])
-    parser.add_argument("--together", type=int, nargs="+", default=[2])
     parser.add_argument("--brief", type=int, default=50, help="steps of the rows that compare")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     lanes = LIMITS * options.episodes
-    evaluate(
-        options, 0, 1, steps=3, cells=4 * len(ROBOTS)
-    )  # what happens once only is not measured
+    evaluate(options, 0, steps=3, cells=4 * len(ROBOTS))  # what happens once only is not measured
     print(
         f"{options.device}, {len(os.sched_getaffinity(0))} cores, {lanes} lanes a model, "
         f"{options.tight} of 4 limits reject all of {options.rounds} rounds"
@@ -288,36 +278,32 @@ def main() -> None:
     print(
         _row(
             "environments alone, in this process",
-            evaluate(options, 0, 1, alone=True, **brief),
+            evaluate(options, 0, alone=True, **brief),
             lanes,
         ),
         flush=True,
     )
-    evaluate(options, most, 1, alone=True, steps=3, cells=4)  # the workers are started
+    evaluate(options, most, alone=True, steps=3, cells=4)  # the workers are started
     print(
         _row(
             f"environments alone, {most} workers",
-            evaluate(options, most, 1, alone=True, **brief),
+            evaluate(options, most, alone=True, **brief),
             lanes,
         )
     )
     print(
-        _row("in this process, one model at a time", evaluate(options, 0, 1, **brief), lanes),
+        _row("in this process", evaluate(options, 0, **brief), lanes),
         flush=True,
     )
     close_idle()
     wholes: list[str] = []
-    for together in options.together:
-        for workers in options.workers:
-            # one of them decides while the others' environments have all cores
-            number = max(1, most // max(1, together - 1)) if workers == "auto" else workers
-            found = evaluate(options, number, together, steps=options.steps, cells=options.cells)
-            name = f"{options.cells} cells, {number} workers a model, {together} models at a time"
-            print(_row(name, found, lanes), flush=True)
-            wholes.append(
-                f"{found.seconds * WHOLE / options.steps:.0f} s {together} models at a time"
-            )
-            close_idle()
+    for workers in options.workers:
+        number = most if workers == "auto" else workers
+        found = evaluate(options, number, steps=options.steps, cells=options.cells)
+        name = f"{options.cells} cells, {number} workers"
+        print(_row(name, found, lanes), flush=True)
+        wholes.append(f"{found.seconds * WHOLE / options.steps:.0f} s with {number} workers")
+        close_idle()
     print(
         f"{options.cells} cells of {options.episodes} episodes and {WHOLE} steps, at that speed: "
         f"{', '.join(wholes)}."

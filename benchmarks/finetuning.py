@@ -38,8 +38,8 @@ from saformer.data.statistics import without_nan
 from saformer.envs.tasks import find_task, load_data
 from saformer.experiments.derived import make_upper
 from saformer.runs.run import Run
-from saformer.training.finetune_config import FinetuneConfig
-from saformer.training.presets import PRESETS
+from saformer.training.finetune.config import FinetuneConfig
+from saformer.training.loop.presets import PRESETS
 
 RATIOS = (0.942, 0.955, 0.967, 0.980, 0.993)
 """The paper's limits below its 10th percentile, as shares of it: 3700 to 3900 of 3928."""

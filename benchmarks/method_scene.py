@@ -22,7 +22,7 @@ from saformer.core.rules import ProposalOptions
 from saformer.data.limits import parse_limit
 from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
-from saformer.envs.rollout import Episode, rollout
+from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.evaluation.evaluate import FIRST_SEED
 from saformer.rules.reserve import EMPHASIS, Reserve, ReserveOptions, num_narrow
 
@@ -208,7 +208,9 @@ def roll_out(
         [np.array([limit])] * episodes,
     )
     horizon = data.environment.horizon
-    played = rollout(agent.policy(options), maker, limits, seeds, horizon=horizon, watch=seen)
+    played = rollout(
+        agent.policy(options), maker, limits, seeds, horizon=horizon, hooks=Hooks(watch=seen)
+    )
     return [
         _account(agent, episode, seen.kept[lane], options) for lane, episode in enumerate(played)
     ]

@@ -38,7 +38,7 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, dimensions_of
 from saformer.data.store import TrajectoryStore
 from saformer.data.transitions import TransitionSampler
-from saformer.evaluation.evaluate import evaluate
+from saformer.evaluation.evaluate import Terms, evaluate_policy
 
 REWARD_SCALE = 0.1
 WINDOW = 10
@@ -254,7 +254,9 @@ def done(job: Job) -> list[Row]:
     taken = time.perf_counter() - began
     build = canonical(job.task)
     possible = [build.frontier.at(d.values[0]) if build else frontier(data, d) for d in limits]
-    found = evaluate(policy, data, limits, episodes=job.episodes, frontiers=possible, workers=0)
+    found = evaluate_policy(
+        policy, data, limits, episodes=job.episodes, terms=Terms(possible), workers=0
+    )
     pairs = zip(limits, found.verdicts, strict=True)
     return [
         cell(job.agent, job.task, d, job.seed, v, updates=updates, seconds=round(taken))

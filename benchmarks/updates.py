@@ -27,9 +27,9 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import dimensions_of
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.training.config import FitConfig
-from saformer.training.presets import paper
-from saformer.training.trainer import Member, PackTrainer, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import paper
+from saformer.training.loop.trainer import Member, PackTrainer
 
 Advance = Callable[[], int]
 """Makes some updates and answers how many."""
@@ -59,7 +59,7 @@ def single(data: RelabelledStore, device: str, fit: FitConfig, *, window: int = 
     """Updates of one model as `fit` does them."""
     agent = SaFormerAgent.create(data, replace(paper().agent, window=window), seed=0)
     agent.model.to(device).train()
-    trainer = Trainer(agent, agent.sampler(data, device), fit, seed=0)
+    trainer = PackTrainer([Member(agent, agent.sampler(data, device))], fit)
     return lambda: trainer.advance(50)[0]
 
 

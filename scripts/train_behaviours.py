@@ -30,7 +30,7 @@ from rich.text import Text
 from saformer.cli.progress import Bars
 from saformer.envs.behaviours import make_environment, run_episode
 from saformer.envs.bundle import LAYERS, bundle_of, check_destination, save_bundle
-from saformer.training.interrupt import Interrupt
+from saformer.training.loop.interrupt import Interrupt
 
 LEAST_SNAPSHOTS = 2
 Weights = dict[str, NDArray[np.float16]]

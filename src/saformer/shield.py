@@ -1,5 +1,4 @@
-"""A shield around any policy: where costs are functions of the action alone, no episode passes its
-limit."""
+"""A shield around any policy: where the action alone decides costs, no episode passes its limit."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from saformer.criteria import CostCriterion, criterion
 from saformer.criteria.afford import Affordable
 
 Doubles = NDArray[np.float64]
-MARGIN = 2.0**-23
-"""Share of a limit that is never spent: limits are told as float32, which may round them up by half
-of it; the other half is more than any order of adding costs up in float64 can lose."""
+ROUNDING = 2.0**-23
+"""Share of a limit that is never spent: limits come as float32, which may round them up by half of
+it; the other half is more than any order of adding costs up in float64 can lose."""
 
 
 class Shield:
@@ -30,7 +29,7 @@ class Shield:
     policy chooses, also if `budget.limit` is cut mid-episode to no less than what is spent. Why: an
     action is costed before it is executed, by the criteria themselves; and there is always one that
     can be afforded, the cheapest. If that is not free, what it will cost until the horizon is set
-    aside from the start, and a limit below that is refused. The policy is told what was executed.
+    aside from the start, and a limit below that is refused. The policy observes what was executed.
     See docs/shield.md for what this proves and what not.
     """
 
@@ -45,21 +44,22 @@ class Shield:
         horizon: int | None = None,
     ) -> None:
         self._policy = policy
-        known = [criterion(given) if isinstance(given, str) else given for given in criteria]
-        self._affordable = Affordable(known, action_low, action_high)
+        parsed = [criterion(each) if isinstance(each, str) else each for each in criteria]
+        self._affordable = Affordable(parsed, action_low, action_high)
+        self._names = ", ".join(each.name for each in parsed)
+        self._least = ", ".join(f"{cost:g}" for cost in self._affordable.least)
         self._discount = policy.budget.cost_discount if cost_discount is None else cost_discount
         self._horizon = horizon
         if self._affordable.least.any() and horizon is None:
             raise ValueError(
-                f"even the cheapest action costs {self._least} a step ({self._names}), which "
-                "must be set aside for the "
-                "steps to come: say how many an episode can have, with horizon"
+                f"even the cheapest action costs {self._least} a step ({self._names}), which must "
+                "be set aside for the steps to come: say how many an episode can have, with horizon"
             )
         self._begin(0)
 
     @property
     def budget(self) -> Budget:
-        """The policy's accounts: a limit that is moved there holds for the shield too."""
+        """The policy's own: a limit that is moved there holds for the shield too."""
         return self._policy.budget
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
@@ -69,19 +69,29 @@ class Shield:
             self._begin(len(self.budget.limit))
         rows = self._rows(lanes)
         self._spent[rows], self._num_steps[rows] = 0, 0
-        needed = self._affordable.least * self._weights(rows)[1]
-        self._refuse(self._limit(rows) * (1 + MARGIN) < needed, self._limit(rows), needed)
+        limits, needed = self._limit(rows), self._affordable.least * self._weights(rows)[1]
+        for lane, constraint in np.argwhere(limits * (1 + ROUNDING) < needed):
+            raise ValueError(
+                f"a limit of {limits[lane, constraint]:g} cannot be kept: even the cheapest action "
+                f"costs {self._least} a step ({self._names}), {needed[lane, constraint]:g} over "
+                f"{self._horizon} steps; raise the limit"
+            )
 
     def act(self, state: Tensor, lanes: Tensor | None = None) -> Decision:
         """What the policy chooses for states [L, S], at a cost that can be afforded."""
         decision, rows = self._policy.act(state, lanes), self._rows(lanes)
-        weight, still = self._weights(rows)
-        limit = self._limit(rows)
-        left = limit * (1 - MARGIN) - self._spent[rows]
+        (weight, still), limit = self._weights(rows), self._limit(rows)
+        left = limit * (1 - ROUNDING) - self._spent[rows]
         aside = self._affordable.least * (still - weight)  # for the steps after this one
         proposed = decision.action.cpu().numpy()
         action, self._cost[rows], over = self._affordable.project(proposed, (left - aside) / weight)
-        self._warn_if_short(left + 2 * MARGIN * limit, self._affordable.least * still)
+        needed = self._affordable.least * still
+        if needed.any() and (left + 2 * ROUNDING * limit < needed).any():  # `reset` refused others
+            warnings.warn(
+                f"a limit was cut below what even the cheapest actions still cost ({self._least} "
+                "a step): it may be passed, though by no more than they cost",
+                stacklevel=2,
+            )
         self._action[rows] = np.where(over[:, None], action, proposed)
         executed, shielded = torch.from_numpy(self._action[rows]), torch.from_numpy(over)
         device = decision.action.device
@@ -95,10 +105,10 @@ class Shield:
         *,
         action: Tensor | None = None,
     ) -> None:
-        """Book what the last action cost: what was known, or what is told if that is more."""
+        """Spend what the last action cost: as computed, or as observed if that is more."""
         rows = self._rows(lanes)
-        told = as_rows(cost, self._cost.shape[1], torch.device("cpu"), least=0.0).numpy()
-        self._spent[rows] += self._weights(rows)[0] * np.maximum(self._cost[rows], told)
+        observed = as_rows(cost, self._cost.shape[1], torch.device("cpu"), least=0.0).numpy()
+        self._spent[rows] += self._weights(rows)[0] * np.maximum(self._cost[rows], observed)
         self._num_steps[rows] += 1
         executed = torch.from_numpy(self._action[rows]) if action is None else action
         self._policy.observe(reward, cost, lanes, action=executed)
@@ -116,8 +126,7 @@ class Shield:
         return self.budget.limit.cpu().numpy().astype(np.float64)[rows]
 
     def _weights(self, rows: NDArray[np.int64]) -> tuple[Doubles, Doubles]:
-        """How much a cost counts at the present step, and from it to the horizon if one is needed:
-        [L, 1] each."""
+        """[L, 1] each: how much a cost counts now, and from now to the horizon if one is needed."""
         step = self._num_steps[rows][:, None]
         weight = np.maximum(self._discount**step, np.finfo(np.float64).tiny)
         if not self._affordable.least.any():
@@ -126,53 +135,23 @@ class Shield:
         if (step >= self._horizon).any():
             raise ValueError(
                 f"an episode goes on beyond its horizon of {self._horizon} steps, for which its "
-                "limit was shared out: "
-                "give the shield the longest that an episode can be"
+                "limit was shared out: give the shield the longest that an episode can be"
             )
         steps = np.arange(self._horizon)
         return weight, (self._discount**steps * (steps >= step)).sum(1, keepdims=True)
 
-    def _refuse(self, short: NDArray[np.bool_], limit: Doubles, needed: Doubles) -> None:
-        if short.any():
-            lane, place = np.argwhere(short)[0]
-            raise ValueError(
-                f"a limit of {limit[lane, place]:g} cannot be kept: even the cheapest action "
-                f"costs {self._least} a "
-                f"step ({self._names}), {needed[lane, place]:g} over {self._horizon} steps; "
-                "raise the limit"
-            )
 
-    def _warn_if_short(self, left: Doubles, needed: Doubles) -> None:
-        """Only a limit that was cut can be short: `reset` refuses others."""
-        if self._affordable.least.any() and (left < needed).any():
-            warnings.warn(
-                f"a limit was cut below what even the cheapest actions still cost ({self._least} "
-                "a step): it may be "
-                "passed, though by no more than they cost",
-                stacklevel=3,
-            )
-
-    @property
-    def _least(self) -> str:
-        return ", ".join(f"{cost:g}" for cost in self._affordable.least)
-
-    @property
-    def _names(self) -> str:
-        return ", ".join(criterion.name for criterion in self._affordable.criteria)
-
-
-class Unlimited:
-    """A policy that is told one limit in every episode, whatever the limit: what it does without
-    heeding any."""
+class LimitBlind:
+    """No shield, but the reference beside it: the policy always acts under one fixed limit."""
 
     def __init__(self, policy: Policy, limit: Sequence[float]) -> None:
-        self._policy, self._told = policy, torch.tensor([list(limit)])
-        self.budget = Budget(self._told[:0], policy.budget.cost_discount)
+        self._policy, self._fixed = policy, torch.tensor([list(limit)])
+        self.budget = Budget(self._fixed[:0], policy.budget.cost_discount)
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
         """Begin episodes: states [L, S], limits [L, C], of which the policy learns nothing."""
-        self._policy.reset(state, self._told, lanes)
-        limit = as_rows(limit, self._told.shape[1], self._told.device, least=0.0)
+        self._policy.reset(state, self._fixed, lanes)
+        limit = as_rows(limit, self._fixed.shape[1], self._fixed.device, least=0.0)
         if lanes is None:
             num_lanes = len(self._policy.budget.limit)
             self.budget = Budget(limit.expand(num_lanes, -1), self.budget.cost_discount)
@@ -180,7 +159,6 @@ class Unlimited:
             self.budget.renew(limit, lanes.cpu())
 
     def act(self, state: Tensor, lanes: Tensor | None = None) -> Decision:
-        """What the policy chooses for states [L, S]."""
         return self._policy.act(state, lanes)
 
     def observe(
@@ -191,7 +169,6 @@ class Unlimited:
         *,
         action: Tensor | None = None,
     ) -> None:
-        """Pass on what the last action brought, and book it."""
         every = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()
-        self.budget.spend(as_rows(cost, self._told.shape[1], self._told.device, least=0.0), every)
+        self.budget.spend(as_rows(cost, self._fixed.shape[1], self._fixed.device, least=0.0), every)
         self._policy.observe(reward, cost, lanes, action=action)

@@ -30,7 +30,7 @@ from saformer.evaluation.offline import OfflineEvaluation
 from saformer.runs.export import copy_description, read_model
 from saformer.runs.pretrained import PREFIX, is_pretrained
 from saformer.runs.run import FORMAT, Run, find_run
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
     from saformer.evaluation.evaluate import Evaluation

@@ -9,8 +9,8 @@ import pytest
 
 from saformer.agents.registry import create_agent
 from saformer.data.relabel import relabel
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Trainer
+from saformer.training.loop.config import FitConfig
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
 every_agent = pytest.mark.parametrize("kind", ["bcq_lag", "cpq", "coptidice"])

@@ -9,14 +9,14 @@ import torch
 from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig, BCSafeOptions
 from saformer.agents.cdt import CDTAgent, CDTConfig, CDTOptions
 from saformer.agents.dt import DTAgent, DTConfig, DTOptions, usual_target
-from saformer.agents.sequence import Drawing
+from saformer.agents.sequence import SequenceOptions
 from saformer.core.batch import WindowBatch
 from saformer.core.gaussian import Gaussian
 from saformer.core.objectives import over_valid_steps
 from saformer.core.transformer import TrunkConfig
-from saformer.data.pareto import pareto_front
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Trainer
+from saformer.data.limits import pareto_front
+from saformer.training.loop.config import FitConfig
+from tests.alone import Trainer
 from tests.conftest import randomise
 
 TRUNK = TrunkConfig(layers=2, width=16, heads=2, dropout=0.0)
@@ -125,11 +125,12 @@ def test_drawing():
     """Seen to fail when both points lie on the same side."""
     gaussian = Gaussian(torch.full((4000, 1), 2.0), torch.full((4000, 1), np.log(0.5)))
     generator = torch.Generator().manual_seed(0)
-    assert Drawing("none").draw(gaussian, generator).unique().tolist() == [2.0]
-    points = Drawing("two_point", temperature=2.0).draw(gaussian, generator)
+    assert SequenceOptions("none").draw(gaussian, generator).unique().tolist() == [2.0]
+    points = SequenceOptions("two_point", temperature=2.0).draw(gaussian, generator)
     assert points.unique().tolist() == [1.0, 3.0]
     assert 0.45 < (points == 3.0).float().mean() < 0.55
-    assert Drawing("normal").draw(gaussian, generator).std().item() == pytest.approx(0.5, rel=0.05)
+    drawn = SequenceOptions("normal").draw(gaussian, generator)
+    assert drawn.std().item() == pytest.approx(0.5, rel=0.05)
 
 
 def test_cdt_asks_for_the_best_that_the_data_shows_within_a_limit(data):
@@ -237,7 +238,7 @@ def test_bc_safe_asks_for_no_return(data):
         (lambda: CDTConfig(initial_temperature=0.0), "initial_temperature must be above 0"),
         (lambda: CDTConfig(augmentation=-0.1), "augmentation must be at least 0"),
         (lambda: BCSafeConfig(best=0.0), "best must lie in"),
-        (lambda: Drawing(temperature=-1.0), "temperature must be at least 0"),
+        (lambda: SequenceOptions(temperature=-1.0), "temperature must be at least 0"),
     ],
 )
 def test_wrong_settings_are_refused(wrong, message):

@@ -1,9 +1,9 @@
-"""Targets of critics, and what a limit becomes for them: expected numbers typed by hand."""
+"""Targets of critics: expected numbers typed by hand."""
 
 import pytest
 import torch
 
-from saformer.agents.targets import limit_at, steps_that_count, td_target
+from saformer.agents.markov import steps_that_count, td_target
 from saformer.data.transitions import TransitionBatch
 
 
@@ -67,14 +67,6 @@ def test_reward_and_each_cost_are_backed_up_alike():
         [11.0, 22.0],
         [3.0, 4.0],
     ]
-
-
-def test_a_limit_is_held_against_the_first_state_whole():
-    """Seen to fail when a limit per episode is compared at every step."""
-    limit, steps = torch.tensor([10.0, 4.0]), torch.tensor([0, 5, 20, 25])
-    found = limit_at(limit, steps, discount=1.0, horizon=20)
-    assert found.tolist() == [[10.0, 4.0], [7.5, 3.0], [0.0, 0.0], [0.0, 0.0]]
-    assert limit_at(limit, steps, discount=0.99, horizon=20).tolist() == [[10.0, 4.0]] * 4
 
 
 @pytest.mark.parametrize(("discount", "steps"), [(1.0, 1000.0), (0.99, 100.0), (0.9999, 1000.0)])

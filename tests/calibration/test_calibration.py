@@ -18,14 +18,14 @@ from saformer.evaluation import calibration as calibrations
 from saformer.evaluation.calibration import (
     CalibratedLimit,
     Calibration,
-    calibrate,
+    calibrate_margins,
     fewest_episodes,
-    first_seed,
+    margin_seed,
 )
-from saformer.evaluation.confidence import probability_of_at_most, violation_bound
+from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.evaluate import FIRST_SEED
 from saformer.evaluation.verdict import Verdict
-from saformer.rules.fitting import fit_reserve
+from saformer.rules.reserve import fit_reserve
 from tests.cli.test_cli import tiny_run
 
 ROLLING = ["--workers", "0", "--device", "cpu"]
@@ -38,7 +38,6 @@ def test_the_bound_in_closed_form():
     assert violation_bound(9, 10) == pytest.approx(0.95**0.1, abs=1e-9)  # 1 - p^10 = 0.05
     assert violation_bound(3, 3) == 1
     assert violation_bound(10, 200, confidence=0.9) == pytest.approx(0.0759898, abs=1e-7)
-    assert probability_of_at_most(1, 3, 0.5) == pytest.approx(0.5)
     with pytest.raises(ValueError, match="3 of 2"):
         violation_bound(3, 2)
 
@@ -70,7 +69,9 @@ def sequence(violations: dict[str, tuple[int, ...]]):
         asked.append(([limit.name for limit in limits], margin, seed))
         return [found(limit, violations[limit.name][MARGINS.index(margin)]) for limit in limits]
 
-    return calibrate(trial, [TIGHT, LOOSE], rate=0.05, confidence=0.95, margins=MARGINS), asked
+    return calibrate_margins(
+        trial, [TIGHT, LOOSE], rate=0.05, confidence=0.95, margins=MARGINS
+    ), asked
 
 
 def test_the_sequence_ends_at_its_first_failure():
@@ -86,13 +87,13 @@ def test_the_sequence_ends_at_its_first_failure():
         ["loose"],
         ["loose"],
     ]
-    assert (loose.tested[1].rate, loose.kept.num_violations) == (0.01, 0)
+    assert (loose.tested[1].rate, loose.passed.num_violations) == (0.01, 0)
 
 
 def test_a_rate_that_is_not_reached_is_none():
     """By the bound, not by the observed share. Seen to fail when the observed share decides."""
     (tight, _), asked = sequence({"tight": (4, 0, 0, 0), "loose": (50, 0, 0, 0)})
-    assert (tight.margin, tight.kept) == (None, None)
+    assert (tight.margin, tight.passed) == (None, None)
     assert tight.tested[0].bound == pytest.approx(violation_bound(4, 100))
     assert len(asked) == 1
 
@@ -101,9 +102,9 @@ def test_every_margin_has_fresh_episodes():
     """Seen to fail when all margins of a sequence start from the same seeds."""
     _, asked = sequence({"tight": (0,) * 4, "loose": (0,) * 4})
     seeds = [seed for _, _, seed in asked]
-    assert seeds == [first_seed(0, number) for number in range(4)]
+    assert seeds == [margin_seed(0, index) for index in range(4)]
     assert min(b - a for a, b in pairwise(seeds)) >= 1_000_000
-    assert first_seed(1, 0) > first_seed(0, 50)
+    assert margin_seed(1, 0) > margin_seed(0, 50)
 
 
 def calibrated(*pairs: tuple[float, float | None]) -> Calibration:
@@ -188,7 +189,7 @@ def test_calibration_and_evaluation_share_no_seed(run):
     does."""
     kept = json.loads((run / "calibration.json").read_text())["calibrations"][0]
     starts = [one["first_seed"] for one in kept["limits"][0]["tested"]]
-    assert starts == [first_seed(0, 0), first_seed(0, 1)]
+    assert starts == [margin_seed(0, 0), margin_seed(0, 1)]
     assert min(starts) - FIRST_SEED > 1000 * 1_000_000  # evaluations of a million seeds
 
 
@@ -245,6 +246,6 @@ def test_what_cannot_be_calibrated_is_said(run, tmp_path, capsys):
 
 def test_kept_as_json_and_found_again():
     limits = calibrated((5.0, 0.02)).limits
-    tested = calibrations.Tested(0.02, 7, 100, 1, 0.04, 3.0, 0.9, (4.0,))
+    tested = calibrations.MarginTest(0.02, 7, 100, 1, 0.04, 3.0, 0.9, (4.0,))
     known = replace(calibrated(), limits=(replace(limits[0], tested=(tested,)),))
     assert Calibration.from_plain(json.loads(json.dumps(known.plain()))) == known

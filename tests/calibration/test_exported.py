@@ -9,7 +9,7 @@ import pytest
 import saformer
 from saformer.api.calibrate import read_calibrations
 from saformer.cli.main import main
-from saformer.rules.fitting import fit_reserve
+from saformer.rules.reserve import fit_reserve
 from saformer.runs import pretrained
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run

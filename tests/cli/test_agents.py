@@ -13,7 +13,7 @@ from saformer.data.limits import parse_limit
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.runs.run import Run
-from saformer.training.presets import PRESETS
+from saformer.training.loop.presets import PRESETS
 
 BRIEF = shlex.split(
     "--data-steps 2000 --updates 4 --batch-size 8 --checkpoint-every 2 --evaluate-every 2 "

@@ -51,7 +51,7 @@ def test_flags_are_frozen(capsys):
         },
         "cpq": {
             "--average-rate", "--candidates", "--discount", "--dropout", "--familiar", "--hidden", "--kl-weight",
-            "--margin", "--penalty", "--vae-deviation",
+            "--penalty", "--recovery", "--vae-deviation",
         },
         "coptidice": {
             "--caution", "--components", "--cost-bound", "--dropout", "--hidden", "--multiplier",

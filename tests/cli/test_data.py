@@ -21,7 +21,7 @@ from saformer.cli.main import command_of, main
 from saformer.data.folder import one_maker
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
-from saformer.envs.tasks import find_task, kept_at, make_data
+from saformer.envs.tasks import data_path, find_task, make_data
 from tests.data.test_store import files_may_hold
 
 BRIEF = "--updates 4 --batch-size 4 --evaluate-every 0 --width 16 --layers 1 --candidates 4".split()  # noqa: SIM905
@@ -63,7 +63,7 @@ def test_flags_are_frozen(capsys):
 def test_what_another_process_is_making_is_waited_for():
     """Seen to fail when both make it."""
     task, how = find_task("hopper-medium"), {"steps": 300, "seed": 4, "workers": 1}
-    path = kept_at(task, steps=300, seed=4)
+    path = data_path(task, steps=300, seed=4)
     with ThreadPoolExecutor() as pool, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with one_maker(path):

@@ -16,10 +16,10 @@ from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
-from saformer.training.presets import PRESETS
-from saformer.training.trainer import NonFiniteLossError, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import PRESETS
+from saformer.training.loop.trainer import NonFiniteLossError
+from tests.alone import Trainer, fit
 from tests.conftest import randomise, tiny_config
 from tests.contracts.cases import CASES
 

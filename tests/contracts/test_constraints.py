@@ -7,9 +7,9 @@ import torch
 from saformer.agents.registry import KINDS, create_agent
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.limits import parse_limit
-from saformer.evaluation.evaluate import evaluate
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.evaluation.evaluate import evaluate_policy
+from saformer.training.loop.config import FitConfig
+from tests.alone import fit
 from tests.conftest import tiny_config
 from tests.contracts.cases import CASES
 
@@ -27,7 +27,7 @@ def test_two_constraints_go_the_whole_way(two_cost_data, name):
     fit(agent, agent.sampler(two_cost_data), FitConfig(updates=20, batch_size=16, warmup_updates=0))
     limit = parse_limit("p20,p80", two_cost_data)
     assert limit.values[0] < limit.values[1]
-    found = evaluate(agent.policy(), two_cost_data, [limit], episodes=2)
+    found = evaluate_policy(agent.policy(), two_cost_data, [limit], episodes=2)
     for row, path in zip(found.rows, found.trace["paths"], strict=True):
         assert len(row.cost) == 2
         assert row.cost[0] != row.cost[1]

@@ -8,8 +8,8 @@ import torch
 
 from saformer.agents.registry import KINDS, create_agent
 from saformer.core.transformer import TrunkConfig
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Trainer
+from saformer.training.loop.config import FitConfig
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
 CONFIG = FitConfig(updates=20, batch_size=8, warmup_updates=2, precision="float32")

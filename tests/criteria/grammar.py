@@ -19,8 +19,10 @@ COMPARED = tuple(
     for sign in ("<", "<=", ">", ">=", "==", "!=")
 )
 FORMS: tuple[str | tuple[str, str], ...] = (
-    "{} + {}", "{} - {}", "{} * {}", "{} / (abs({}) + 1)", "({}) % 2.5", "({}) % -0.75", "({}) ** 2", "({}) ** 3",
-    "({}) ** 0", "(abs({}) + 1) ** -1.5", "-{}", "abs({})", "sqrt(abs({}))", "exp(-abs({}))", "min({}, {})",
+    "{} + {}", "{} - {}", "{} * {}", "{} / (abs({}) + 1)", "({}) % 2.5", "({}) % -0.75",
+    "({}) ** 2", "({}) ** 3",
+    "({}) ** 0", "(abs({}) + 1) ** -1.5", "-{}", "abs({})", "sqrt(abs({}))", "exp(-abs({}))",
+    "min({}, {})",
     "max({}, {}, {})", "minimum({}, {})", "maximum({}, {})", "above({}, {})", "clip({}, -1, 2.5)",
     "outside({}, -1, 1.5)", "where({}, {}, {})", *COMPARED,
     ("({} < {} <= {})", "chained({}, {}, {})"),
@@ -35,7 +37,8 @@ FORMS: tuple[str | tuple[str, str], ...] = (
 """How expressions are made of others: as it is written, and how numpy is told where that
 differs."""
 REDUCED = (
-    "sum({})", "mean({})", "min({})", "max({})", "norm({})", "({}).sum()", "({}).mean()", "({}).min()", "({}).max()"
+    "sum({})", "mean({})", "min({})", "max({})", "norm({})", "({}).sum()", "({}).mean()",
+    "({}).min()", "({}).max()"
 )  # fmt: skip
 
 Pair = tuple[str, str]

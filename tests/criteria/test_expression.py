@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saformer.criteria import Step, criterion
-from saformer.criteria.expression import parse
+from saformer.criteria.expression import parse_expression
 from tests.criteria.grammar import TWO_STEPS, by_numpy, examples, numbers, steps
 
 
@@ -57,7 +57,7 @@ def test_online_and_offline_agree_with_numpy(pair, seed):
     """One step at a time, many steps, and steps in two axes. Seen to fail when vectors are added up
     over steps."""
     text, translation = pair
-    expression = parse(text)
+    expression = parse_expression(text)
     many = steps(seed, (2, 3))
     together = expression(many)
     assert together.shape == (2, 3)
@@ -75,7 +75,7 @@ def test_online_and_offline_agree_with_numpy(pair, seed):
 def test_what_an_expression_names_is_all_it_reads(pair):
     """Seen to fail when names are not noted. Evaluated with nothing else there, it gives the
     same."""
-    expression = parse(pair[0])
+    expression = parse_expression(pair[0])
     whole = steps(0, (4,))
     parts = {
         name: getattr(whole, name) for name in expression.reads & {"state", "next_state", "reward"}
@@ -102,8 +102,10 @@ def test_division_by_zero_is_reported_without_a_warning():
 
 
 @pytest.mark.parametrize(
-    "text", ["speed > 2", "speed != 2", "outside(speed, 0, 1)", "above(speed, 2)", "1 if speed else 0", "not speed",
-             "speed and 1", "0 or speed", "where(speed > 2, 1, 0)", "max(speed, 0)", "clip(speed, 0, 1)",
+    "text", ["speed > 2", "speed != 2", "outside(speed, 0, 1)", "above(speed, 2)",
+    "1 if speed else 0", "not speed",
+             "speed and 1", "0 or speed", "where(speed > 2, 1, 0)", "max(speed, 0)",
+             "clip(speed, 0, 1)",
              "0 < speed < 1"],
 )  # fmt: skip
 def test_what_is_not_known_does_not_pass_for_free(text):

@@ -146,7 +146,8 @@ def test_files_are_read_in_the_order_of_their_numbers(tmp_path):
 
 
 def test_usual_names_need_no_mapping(tmp_path):
-    text = "episode,state_0,state_1,action_0,reward,cost,truncated\n1,0,0,0.5,1,2,false\n1,0,1,0.5,1,2,true\n"
+    header = "episode,state_0,state_1,action_0,reward,cost,truncated\n"
+    text = header + "1,0,0,0.5,1,2,false\n1,0,1,0.5,1,2,true\n"
     store, _ = load(tmp_path, [write(tmp_path, text)])
     assert store[0].state.shape == (2, 2)
     assert store.criteria == ("cost",)
@@ -156,8 +157,8 @@ def test_usual_names_need_no_mapping(tmp_path):
 def test_a_mapping_file(tmp_path):
     path = write(
         tmp_path,
-        'state = ["height", "sp*"]\naction = "torque"\nreward = "gain"\nepisode = "run"\naction_low = -2\n'
-        'action_high = [2.0]\nhorizon = 50\nenvironment = "Machine-v1"\n',
+        'state = ["height", "sp*"]\naction = "torque"\nreward = "gain"\nepisode = "run"\n'
+        'action_low = -2\naction_high = [2.0]\nhorizon = 50\nenvironment = "Machine-v1"\n',
         "mapping.toml",
     )
     store, _ = load(tmp_path, [write(tmp_path, TWO_EPISODES)], LogMapping.from_toml(path))

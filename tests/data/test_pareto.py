@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from saformer.criteria import torque
-from saformer.data.pareto import augment, pareto_front
+from saformer.data.limits import augment, pareto_front
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore

@@ -244,7 +244,7 @@ def test_two_writers_take_turns(saved):
         "store.extend([store[0]])\n"
         "print('done', flush=True)\n"
     )
-    with folder._locked(saved.path):
+    with folder.locked(saved.path / folder.LOCK):
         second = subprocess.Popen(
             [sys.executable, "-c", code, str(saved.path)], stdout=subprocess.PIPE
         )

@@ -15,9 +15,9 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
-from saformer.training.presets import PRESETS
-from saformer.training.trainer import Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import PRESETS
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -74,7 +74,8 @@ def test_criteria_see_what_a_trajectory_would_keep():
 def test_what_the_environment_does_not_offer_is_named(name):
     with pytest.raises(
         ValueError,
-        match=rf"criterion '{name} > 2' reads '{name}', which environment '{IDENTIFIER}', by its info, does not offer; "
+        match=rf"criterion '{name} > 2' reads '{name}', which environment '{IDENTIFIER}', by its "
+        r"info, does not offer; "
         r".*On offer: action, cost, lit, next_state, place, reward, state, time$",
     ):
         lamp(f"{name} > 2").step(np.array([0.0]))

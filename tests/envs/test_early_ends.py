@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from saformer.envs.lanes import Maker
-from saformer.envs.rollout import rollout
-from saformer.training.exploration import _Watch
-from saformer.training.interrupt import Interrupt
+from saformer.envs.rollout import Hooks, rollout
+from saformer.training.finetune.exploration import _Watch
+from saformer.training.loop.interrupt import Interrupt
 
 
 def play(agent, data, *, ceiling, lanes=3, discount=1.0):
@@ -17,8 +17,7 @@ def play(agent, data, *, ceiling, lanes=3, discount=1.0):
         [np.array([float(limit)]) for limit in range(lanes)],
         list(range(lanes)),
         horizon=20,
-        stop=watch,
-        ended=lambda lane, episode: kept.update({lane: episode}),
+        hooks=Hooks(stop=watch, ended=lambda lane, episode: kept.update({lane: episode})),
         workers=0,
     )
     return episodes, kept, watch

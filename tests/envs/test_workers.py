@@ -21,9 +21,9 @@ from saformer.envs import pool, stepping
 from saformer.envs.costed import Costed
 from saformer.envs.lanes import Maker
 from saformer.envs.pool import WorkerError, close_idle
-from saformer.envs.rollout import Episode, play, rollout, take_turns
+from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.envs.stepping import pick_workers
-from saformer.evaluation.evaluate import evaluate
+from saformer.evaluation.evaluate import evaluate_policy
 from tests.envs.troubled import IDENTIFIER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -129,7 +129,7 @@ def test_lanes_end_on_their_own_in_workers():
             seeds,
             workers=workers,
             horizon=7,
-            progress=lambda *now: finished.append(now),  # noqa: B023
+            hooks=Hooks(progress=lambda *now: finished.append(now)),  # noqa: B023
         )
         assert [len(episode.trajectory) for episode in episodes] == [2, 5, 7, 3]
         assert [episode.trajectory.terminated for episode in episodes] == [True, True, False, True]
@@ -142,7 +142,7 @@ def test_workers_without_active_lanes_are_left_alone():
     with stepping.environments(troubled(), [9, 9, 9], 3) as found:
         found.columns.active[:] = [False, True, False]
         found.start_step()
-        assert found._asked == [1]
+        assert found._stepping == [1]
         found.finish_step()
         assert found.columns.state[:, 0].tolist() == [0, 1, 0]
 
@@ -167,7 +167,8 @@ def test_evaluations_agree(agent, data, device):
     agent.model.to(device)
     limits = [Limit("low", (3.0,)), Limit("high", (9.0,))]
     here, there = (
-        evaluate(agent.policy(), data, limits, episodes=2, workers=workers) for workers in (0, 2)
+        evaluate_policy(agent.policy(), data, limits, episodes=2, workers=workers)
+        for workers in (0, 2)
     )
     assert here.rows == there.rows
     assert here.trace == there.trace
@@ -186,7 +187,7 @@ def test_a_pool_that_died_while_idle_is_replaced():
     """Seen to fail when idle pools are not looked at before they are used."""
     run(troubled(), [3, 3], workers=2)
     os.kill(min(children()), signal.SIGKILL)
-    while pool._idle[0].is_alive:
+    while pool._idle_pools[0].is_alive:
         time.sleep(0.01)
     assert len(run(troubled(), [3, 3], workers=2)) == 2
 
@@ -196,7 +197,7 @@ def test_a_killed_worker_is_one_clear_error():
         os.kill(max(children()), signal.SIGKILL)
 
     with pytest.raises(WorkerError, match="was killed by SIGKILL"):
-        run(troubled("slow"), [9, 9, 9], workers=3, watch=kill)
+        run(troubled("slow"), [9, 9, 9], workers=3, hooks=Hooks(watch=kill))
     assert not children(), "the others were ended too"
 
 
@@ -238,39 +239,6 @@ def test_what_cannot_be_told_to_others_is_stepped_here():
     assert not children()
 
 
-def test_two_rollouts_take_turns():
-    """Each decides while the other is stepped, and neither changes. Seen to fail when one ends
-    before the next."""
-    order = []
-    plays = [
-        play(
-            Proposing(1),
-            troubled(),
-            [np.array([1.0])] * 2,
-            seeds,
-            horizon=20,
-            workers=1,
-            watch=lambda *_, number=number: order.append(number),
-        )
-        for number, seeds in enumerate(([2, 3], [4, 1], [1, 1]))
-    ]
-    first, second, third = take_turns(plays, at_once=2)
-    assert order == [0, 1, 0, 1, 0, 1, 1, 2]
-    assert same(first, run(troubled(), [2, 3], workers=0))
-    assert same(second, run(troubled(), [4, 1], workers=0))
-    assert same(third, run(troubled(), [1, 1], workers=0))
-
-
-def test_when_one_rollout_fails_the_others_end():
-    plays = [
-        play(Proposing(1), troubled(trouble), [np.array([1.0])], [9], horizon=20, workers=1)
-        for trouble in ("slow", "raise")
-    ]
-    with pytest.raises(WorkerError, match="KeyError"):
-        take_turns(plays, at_once=2)
-    assert not children()
-
-
 def test_auto_picks_workers_where_they_pay(monkeypatch):
     """Seen to fail when small rollouts are given workers."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
@@ -288,8 +256,10 @@ def test_auto_picks_workers_where_they_pay(monkeypatch):
 BUSY = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
+from saformer.envs.rollout import Hooks
 from tests.envs.test_workers import children, run, troubled
-run(troubled("slow"), [0, 0], workers=2, horizon=10_000, watch=lambda *_: print(*children(), flush=True))
+hooks = Hooks(watch=lambda *_: print(*children(), flush=True))
+run(troubled("slow"), [0, 0], workers=2, horizon=10_000, hooks=hooks)
 """
 IDLE = """
 import time

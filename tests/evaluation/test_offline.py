@@ -22,9 +22,14 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.evaluation.evidence import nearest
-from saformer.evaluation.held_out import HeldOutReader, blind_baseline, evenly, every_step_once
-from saformer.evaluation.offline import evaluate_offline
+from saformer.evaluation.offline import judge_offline
+from saformer.evaluation.offline_findings import nearest
+from saformer.evaluation.offline_reader import (
+    HeldOutReader,
+    blind_baseline,
+    evenly,
+    every_step_once,
+)
 from tests.conftest import randomise, tiny_config
 
 
@@ -88,7 +93,7 @@ def judge(model, held_out, *limits, training=None, window=2, **options):
         Limit(f"d{i}", values if isinstance(values, tuple) else (values,))
         for i, values in enumerate(limits)
     ]
-    return evaluate_offline(model, training or held_out, held_out, asked, window=window, **options)
+    return judge_offline(model, training or held_out, held_out, asked, window=window, **options)
 
 
 def test_errors_of_a_constant_forecast():
@@ -297,7 +302,7 @@ def test_support_is_counted_in_the_training_data():
 def test_too_many_windows_are_subsampled_evenly(data, agent):
     """Seen to fail when the first ones are taken."""
     limits, told = [Limit("d", (8.0,))], []
-    found = evaluate_offline(
+    found = judge_offline(
         agent.model,
         data,
         data,
@@ -321,7 +326,7 @@ def test_the_model_is_left_as_it_was(data):
     agent.model.train()
     limits = [Limit("d", (8.0,))]
     found = [
-        evaluate_offline(agent.model, data, data, limits, window=4, max_windows=20).plain()
+        judge_offline(agent.model, data, data, limits, window=4, max_windows=20).plain()
         for _ in range(2)
     ]
     assert found[0] == found[1], "no dropout while judging"
@@ -386,14 +391,14 @@ def test_neither_gymnasium_nor_mujoco_is_needed():
         "from saformer.data.sampling import dimensions_of\n"
         "from saformer.data.store import EnvironmentSpec, TrajectoryStore\n"
         "from saformer.data.trajectory import Trajectory\n"
-        "from saformer.evaluation.offline import evaluate_offline\n"
+        "from saformer.evaluation.offline import judge_offline\n"
         "import saformer.report.offline\n"
         "steps = np.random.default_rng(0).uniform(-1, 1, (6, 5, 1))\n"
         "parts = [Trajectory.of(s, s, s[:, 0], s[0], terminated=True, truncated=False) for s in "
         "steps]\n"
         "data = relabel(TrajectoryStore.of(parts, EnvironmentSpec((-1.0,), (1.0,), 5)), [torque])\n"
         "model = SaFormer(dimensions_of(data), TrunkConfig(1, 8, 1, 0.0))\n"
-        "found = evaluate_offline(model, data, data, [parse_limit('p50', data)], window=3)\n"
+        "found = judge_offline(model, data, data, [parse_limit('p50', data)], window=3)\n"
         "assert found.num_judged == 30\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

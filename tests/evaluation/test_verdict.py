@@ -3,7 +3,8 @@
 import pytest
 
 from saformer.data.limits import Frontier, Limit
-from saformer.evaluation.verdict import EpisodeRow, judge, wilson_interval
+from saformer.evaluation.confidence import wilson_interval
+from saformer.evaluation.verdict import EpisodeRow, judge_limit
 
 
 def row(spent, earned=0.0, **changes) -> EpisodeRow:
@@ -25,7 +26,7 @@ def row(spent, earned=0.0, **changes) -> EpisodeRow:
 def test_eq_1_a_limit_is_met_by_the_mean():
     """Seen to fail when every episode must be within."""
     rows = [row(4.0, 1.0), row(6.0, 2.0), row(20.0, 9.0, fell_back=0.3)]
-    verdict = judge(rows, Limit("d", (10.0,)), Frontier(best=10.0, worst=-10.0))
+    verdict = judge_limit(rows, Limit("d", (10.0,)), Frontier(best=10.0, worst=-10.0))
     assert verdict.met
     assert verdict.mean_cost == (10.0,)
     assert verdict.worst_cost == (20.0,)
@@ -38,7 +39,7 @@ def test_eq_1_a_limit_is_met_by_the_mean():
 
 def test_a_missed_limit_has_no_safe_share():
     """Seen to fail when a tolerance creeps in."""
-    verdict = judge([row(10.001, 5.0)], Limit("d", (10.0,)), Frontier(best=10.0, worst=0.0))
+    verdict = judge_limit([row(10.001, 5.0)], Limit("d", (10.0,)), Frontier(best=10.0, worst=0.0))
     assert not verdict.met
     assert verdict.within == 0.0
     assert verdict.safe_share == 0.0
@@ -48,14 +49,14 @@ def test_a_missed_limit_has_no_safe_share():
 def test_every_constraint_must_be_met():
     """Seen to fail when one of two is enough."""
     rows = [row(0.0, cost=(1.0, 9.0), limit=(5.0, 5.0))]
-    verdict = judge(rows, Limit("d", (5.0, 5.0)), Frontier(1.0, 0.0))
+    verdict = judge_limit(rows, Limit("d", (5.0, 5.0)), Frontier(1.0, 0.0))
     assert not verdict.met
     assert verdict.within == 0.0
 
 
 def test_no_episodes_no_verdict():
     with pytest.raises(ValueError, match="no episodes"):
-        judge([], Limit("d", (1.0,)), Frontier(1.0, 0.0))
+        judge_limit([], Limit("d", (1.0,)), Frontier(1.0, 0.0))
 
 
 def test_wilson_interval_matches_published_values():

@@ -12,8 +12,7 @@ from benchmarks.method_scene import NARROW, PAPER, RESERVE, TOLD_THE_LIMIT, Acco
 
 import saformer
 from saformer.cli.main import main as cli
-from saformer.rules.fitting import fit_reserve
-from saformer.rules.reserve import NUM_LEVELS, Reserve, num_narrow
+from saformer.rules.reserve import NUM_LEVELS, Reserve, fit_reserve, num_narrow
 from tests.runs.exported import telling_run
 
 MAX_BYTES = 100_000
@@ -35,9 +34,9 @@ def run(request, tmp_path, monkeypatch):
 
 def known_run(path, monkeypatch, stop_cost, idle_cost):
     monkeypatch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
-    monkeypatch.setattr("saformer.rules.fitting.stop_cost", lambda _: np.array([stop_cost]))
+    monkeypatch.setattr("saformer.rules.reserve.stop_cost", lambda _: np.array([stop_cost]))
     monkeypatch.setattr(
-        "saformer.rules.fitting.idle_cost", lambda *_, **__: torch.tensor([idle_cost])
+        "saformer.rules.reserve.idle_cost", lambda *_, **__: torch.tensor([idle_cost])
     )
     return telling_run(path / "run")
 
@@ -95,7 +94,7 @@ def test_the_proposals_are_those_that_were_chosen_from(run):
 
 def test_what_the_actor_was_told_is_what_it_read(tmp_path, monkeypatch, capsys):
     """Seen to fail when nobody is seen to idle, or when nobody is told the limit."""
-    monkeypatch.setattr("saformer.rules.fitting.best_prompts", tell_everyone)
+    monkeypatch.setattr("saformer.rules.reserve.best_prompts", tell_everyone)
     run, read = known_run(tmp_path, monkeypatch, np.inf, IDLE_COST), []
     tell = Reserve.prompt
 

@@ -13,8 +13,8 @@ from saformer.core.policy import Decision
 from saformer.data.relabel import relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Trainer
+from saformer.training.loop.config import FitConfig
+from tests.alone import Trainer
 from tests.conftest import randomise, tiny_config
 
 FILE = Path(__file__).parent / "saformer.json"

@@ -25,8 +25,8 @@ from saformer.core.rules import NoCriticOptions, PaperOptions, ProposalOptions
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
 from saformer.rules.reserve import ReserveOptions
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Member, PackTrainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.trainer import Member, PackTrainer
 from tests.contracts.cases import CASES
 
 FILE = Path(__file__).parent / "unmoved.json"

@@ -13,9 +13,9 @@ from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
-from saformer.evaluation.evaluate import Evaluation, evaluate
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.evaluation.evaluate import Evaluation, evaluate_policy
+from saformer.training.loop.config import FitConfig
+from tests.alone import fit
 
 CONFIG = SaFormerConfig(window=20, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=6000, batch_size=64, learning_rate=3e-3, warmup_updates=100)
@@ -44,7 +44,7 @@ def learnt(data: RelabelledStore, config: FitConfig) -> Evaluation:
         Limit(f"{d:.2f}", (float(d),))
         for d in np.linspace(*np.percentile(data.episode_cost, [5, 95]), 10)
     ]
-    return evaluate(agent.policy(OPTIONS), data, limits, episodes=20)
+    return evaluate_policy(agent.policy(OPTIONS), data, limits, episodes=20)
 
 
 def test_every_unseen_limit_is_met_within_5_percent(found):

@@ -10,9 +10,9 @@ import saformer
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.envs import allowance
-from saformer.rules.fitting import fit_reserve
-from saformer.training.config import FitConfig
-from saformer.training.presets import Preset
+from saformer.rules.reserve import fit_reserve
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import Preset
 
 # Actions have a random sign, so their Gaussian's mean is 0: docs/deviations.md, 10.
 TRUNK = TrunkConfig(layers=1, width=32, dropout=0.0)

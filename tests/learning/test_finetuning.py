@@ -14,9 +14,9 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
-from saformer.training.config import FitConfig
-from saformer.training.finetune_config import FinetuneConfig
-from saformer.training.presets import Preset
+from saformer.training.finetune.config import FinetuneConfig
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import Preset
 
 LEAST = 10.0
 """What the cheapest stored episode costs at least."""

@@ -15,10 +15,10 @@ from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
-from saformer.evaluation.evaluate import Evaluation, evaluate
+from saformer.evaluation.evaluate import Evaluation, evaluate_policy
 from saformer.evaluation.verdict import Verdict
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.training.loop.config import FitConfig
+from tests.alone import fit
 
 TRUNK = TrunkConfig(layers=2, width=32, dropout=0.0)
 FIT = FitConfig(updates=1000, batch_size=32, learning_rate=3e-3, warmup_updates=100)
@@ -72,14 +72,14 @@ def test_dt_earns_what_it_is_asked_for(data, limits, action):
         options = DTOptions(
             target_return=target, noise="none" if action == "point" else "two_point"
         )
-        verdict = evaluate(agent.policy(options), data, [limit], episodes=20).verdicts[0]
+        verdict = evaluate_policy(agent.policy(options), data, [limit], episodes=20).verdicts[0]
         assert verdict.mean_return >= 0.9 * target, limit.name
 
 
 @pytest.fixture(scope="module")
 def cdt(data: RelabelledStore, limits: list[Limit]) -> Evaluation:
     agent = learnt(CDTAgent.create(data, CDTConfig(window=10, trunk=TRUNK), seed=0), data)
-    return evaluate(agent.policy(CDTOptions(noise="two_point")), data, limits, episodes=20)
+    return evaluate_policy(agent.policy(CDTOptions(noise="two_point")), data, limits, episodes=20)
 
 
 def test_cdt_keeps_every_limit_and_earns(cdt):
@@ -104,6 +104,6 @@ def test_bc_safe_keeps_its_limit_and_earns(data, name):
     )
     # a deviation is the root mean square of a strength, a little more than its mean
     options = BCSafeOptions(noise="two_point", temperature=0.95)
-    verdict = evaluate(agent.policy(options), data, [limit], episodes=20).verdicts[0]
+    verdict = evaluate_policy(agent.policy(options), data, [limit], episodes=20).verdicts[0]
     assert verdict.mean_cost[0] <= 1.05 * limit.values[0]
     assert verdict.mean_return >= 0.8 * optimum(verdict)

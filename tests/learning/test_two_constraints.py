@@ -11,9 +11,9 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
-from saformer.evaluation.evaluate import Evaluation, evaluate
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
+from saformer.evaluation.evaluate import Evaluation, evaluate_policy
+from saformer.training.loop.config import FitConfig
+from tests.alone import fit
 
 CONFIG = SaFormerConfig(window=4, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=2000, batch_size=64, learning_rate=3e-3, warmup_updates=100)
@@ -40,7 +40,7 @@ def agent(data: RelabelledStore) -> SaFormerAgent:
 @pytest.fixture(scope="module")
 def found(agent: SaFormerAgent, data: RelabelledStore) -> Evaluation:
     """Five pairs of limits, 20 episodes each."""
-    return evaluate(agent.policy(OPTIONS), data, LIMITS, episodes=20)
+    return evaluate_policy(agent.policy(OPTIONS), data, LIMITS, episodes=20)
 
 
 def test_both_limits_are_met(found):
@@ -70,7 +70,7 @@ def test_it_earns_its_share_of_the_optimum(found):
 
 def test_with_the_shield_no_episode_passes_either(agent, data, found):
     """And it costs next to nothing of the return."""
-    within = evaluate(shielded(agent.policy(OPTIONS), data), data, LIMITS, episodes=20)
+    within = evaluate_policy(shielded(agent.policy(OPTIONS), data), data, LIMITS, episodes=20)
     assert all(row.within for row in within.rows)
     earned = [[verdict.mean_return for verdict in one.verdicts] for one in (within, found)]
     assert sum(earned[0]) > 0.95 * sum(earned[1])

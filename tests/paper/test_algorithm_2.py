@@ -4,9 +4,9 @@ import torch
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.sampling import WindowSampler
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit
-from saformer.training.trainer import Observer, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.trainer import Observer
+from tests.alone import Trainer, fit
 from tests.conftest import tiny_config
 
 

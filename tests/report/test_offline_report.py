@@ -8,11 +8,11 @@ from rich.console import Console
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.limits import Limit, parse_limit
-from saformer.evaluation.offline import NO_ROLLOUT, evaluate_offline
+from saformer.evaluation.offline import NO_ROLLOUT, judge_offline
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
+from saformer.training.loop.config import FitConfig
 from tests.conftest import tiny_config
 
 
@@ -36,7 +36,7 @@ def judged(two_cost_data, tmp_path) -> Run:
     )
     run = Run.create(tmp_path / "run", spec)
     limits = [parse_limit("p50", data), Limit("none", (0.0, 0.0))]
-    found = evaluate_offline(agent.model, data, data, limits, window=4, max_windows=300)
+    found = judge_offline(agent.model, data, data, limits, window=4, max_windows=300)
     run.write_json("offline.json", found.plain())
     return run
 

@@ -14,8 +14,15 @@ from saformer.criteria import energy, torque
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.rules.fitting import CAUTION, best_prompts, earned_by, fit_reserve
-from saformer.rules.reserve import GAIN, NUM_LEVELS, Reserve
+from saformer.rules.reserve import (
+    CAUTION,
+    GAIN,
+    NUM_LEVELS,
+    Reserve,
+    best_prompts,
+    earned_by,
+    fit_reserve,
+)
 from tests.conftest import tiny_config
 
 

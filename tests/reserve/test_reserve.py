@@ -18,8 +18,14 @@ from saformer.criteria import torque
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.rules.fitting import fit_reserve, stop_cost
-from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, hold_back
+from saformer.rules.reserve import (
+    Reserve,
+    ReserveOptions,
+    ReserveRule,
+    fit_reserve,
+    hold_back,
+    stop_cost,
+)
 from saformer.runs.run import Run
 from tests.cli.test_cli import tiny_run
 from tests.conftest import tiny_config

@@ -8,7 +8,7 @@ import pytest
 import saformer
 from saformer.envs import allowance
 from saformer.runs.lock import alone_in
-from saformer.training.presets import Preset
+from saformer.training.loop.presets import Preset
 from tests.conftest import tiny_config
 from tests.training.test_finetune import FIT, original, tune
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from saformer.agents.registry import KINDS, create_agent
 from saformer.cli.progress import listening
 from saformer.runs.metrics import figures_of, terms_of
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Trainer
+from saformer.training.loop.config import FitConfig
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
 ROW = {

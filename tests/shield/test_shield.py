@@ -19,7 +19,7 @@ from saformer.data.store import EnvironmentSpec
 from saformer.envs import allowance
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import rollout
-from saformer.shield import Unlimited
+from saformer.shield import LimitBlind
 from tests.conftest import tiny_config
 from tests.contracts.cases import CASES
 
@@ -256,7 +256,7 @@ def test_hopper_episodes_stay_within(data):
     costs = (criterion("torque"), criterion("energy"))
     limits = [np.array([d, 0.3 * d]) for d in (0.5, 2.0, 5.0, 11.0)]
     bounds = {"action_low": spec.action_low, "action_high": spec.action_high}
-    policy = Unlimited(Reckless(constraints=2, actions=3), (1e4, 1e4))
+    policy = LimitBlind(Reckless(constraints=2, actions=3), (1e4, 1e4))
     episodes = rollout(
         Shield(policy, costs, **bounds), Maker(spec, costs), limits, range(4), horizon=40, workers=0
     )
@@ -270,7 +270,7 @@ def test_a_limit_blind_policy_is_told_one_limit(two_cost_data):
     """The account is that of the episode's own limit. Seen to fail when the policy learns the
     limit."""
     inner = SaFormerAgent.create(two_cost_data, tiny_config(), seed=0).policy()
-    policy = Unlimited(inner, (17.0, 18.0))
+    policy = LimitBlind(inner, (17.0, 18.0))
     policy.reset([[1.0, 1.0], [1.0, 1.0]], [[3.0, 4.0]])
     assert inner.budget.limit.tolist() == [[17.0, 18.0]] * 2
     assert policy.budget.limit.tolist() == [[3.0, 4.0]] * 2

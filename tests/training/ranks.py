@@ -17,13 +17,14 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import relabel
 from saformer.engine.device import pick_device
-from saformer.engine.distributed import Ranks, joined
+from saformer.engine.distributed import Ranks, joined_ranks
 from saformer.envs import allowance
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
-from saformer.training.fit import InterruptedTrainingError, fit
-from saformer.training.trainer import NonFiniteLossError, Observer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.trainer import NonFiniteLossError, Observer
+from tests.alone import fit
 from tests.conftest import tiny_config
 
 CONFIG = FitConfig(
@@ -157,7 +158,7 @@ def report(scenario: str, folder: Path, ranks: Ranks, **found) -> None:
 
 if __name__ == "__main__":
     place, processor, *names = sys.argv[1:]
-    with joined(pick_device(processor)) as (ranks, device):
+    with joined_ranks(pick_device(processor)) as (ranks, device):
         for scenario in (same, interrupted, diverging, refused):
             if scenario.__name__ in names:
                 scenario(Path(place), ranks, device)

@@ -27,12 +27,12 @@ from saformer.data.trajectory import Trajectory
 from saformer.envs import allowance, stepping
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
-from saformer.training.config import FitConfig
-from saformer.training.exploration import EnvironmentFailedError, explore, shared_workers
-from saformer.training.finetune_config import FinetuneConfig
-from saformer.training.fit import InterruptedTrainingError
-from saformer.training.presets import Preset
-from saformer.training.trainer import Member, PackTrainer
+from saformer.training.finetune.config import FinetuneConfig
+from saformer.training.finetune.exploration import EnvironmentFailedError, explore, shared_workers
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.presets import Preset
+from saformer.training.loop.trainer import Member, PackTrainer
 from tests.conftest import tiny_config
 from tests.envs import troubled
 
@@ -144,6 +144,8 @@ def test_units_stay_frozen_and_everything_else_learns(source, whole):
     """Seen to fail when the temperature is not saved."""
     before, after = source.load().groups, whole.load().groups
     for name, value in before["model"].items():
+        if name.startswith("reserve."):  # fitted anew to what was learnt
+            continue
         is_fixed = "normalizer" in name or name.startswith("action_")
         assert torch.equal(value, after["model"][name]) == is_fixed or value.numel() < 20, name
     assert set(before["model"]) == set(after["model"])
@@ -411,11 +413,11 @@ def test_a_recorded_update_draws_from_what_was_appended_since(data):
         member.agent.model.train()
     sampler.append(data.filter(np.arange(100, 101)))
     trainer.advance(3)
-    recorded = trainer._updates_
+    recorded = trainer._program
     for number in range(101, 150):
         sampler.append(data.filter(np.arange(number, number + 1)))
     _, (metrics,) = trainer.advance(3)
-    assert trainer._updates_ is recorded
+    assert trainer._program is recorded
     assert all(np.isfinite(value) for value in metrics.values())
     drawn = [
         sampler.sample(64, trainer.generators[0]).limit[32:, 0].unique().tolist() for _ in range(5)
@@ -441,7 +443,7 @@ def test_by_reserve_the_policy_is_judged_and_not_explored(source, tmp_path, monk
         explored.append(type(policy.rule))
         explore(policy, *rest, **options)
 
-    monkeypatch.setattr("saformer.training.finetune.explore", watched)
+    monkeypatch.setattr("saformer.training.finetune.algorithm.explore", watched)
     before = sorted(path.name for path in source.path.iterdir())
     tuned = tune(source, tmp_path / "tuned", rule="reserve")
     assert set(explored) == {PaperRule}

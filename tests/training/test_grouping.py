@@ -14,10 +14,11 @@ from saformer.agents.cdt import CDTAgent, CDTConfig
 from saformer.agents.dt import DTAgent, DTConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.runs.run import Run
-from saformer.training.fit import InterruptedTrainingError, fit
-from saformer.training.grouping import LARGEST_PACK, grouped
-from saformer.training.presets import small
-from saformer.training.trainer import Member
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.presets import small
+from saformer.training.loop.trainer import Member
+from saformer.training.packs.grouping import LARGEST_PACK, grouped
+from tests.alone import fit
 from tests.training.test_together import CHEETAH, CONFIG, HOPPER, members
 
 GPU = torch.device("cuda")

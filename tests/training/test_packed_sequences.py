@@ -10,8 +10,9 @@ from saformer.agents.cdt import CDTAgent, CDTConfig
 from saformer.agents.dt import DTAgent, DTConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Member, PackTrainer, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.trainer import Member, PackTrainer
+from tests.alone import Trainer
 from tests.training.test_update import CHEETAH, HOPPER, robot
 
 CONFIG = FitConfig(updates=8, batch_size=6, warmup_updates=2)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from saformer.cli.main import main
-from saformer.engine.distributed import Ranks, joined
+from saformer.engine.distributed import Ranks, joined_ranks
 from saformer.runs.run import Run
 from tests.training import ranks as scenarios
 
@@ -167,10 +167,10 @@ def test_the_command_under_torchrun(tmp_path):
     assert stopped % 1000
 
 
-def test_alone_nothing_is_joined(monkeypatch):
+def test_alone_nothing_is_joined_ranks(monkeypatch):
     """Whatever a cluster's own variables say. Seen to fail when any WORLD_SIZE is torchrun's."""
     monkeypatch.setenv("WORLD_SIZE", "8")
-    with joined(torch.device("cpu")) as (ranks, device):
+    with joined_ranks(torch.device("cpu")) as (ranks, device):
         assert (ranks, device) == (Ranks(0, 1), torch.device("cpu"))
         assert not torch.distributed.is_initialized()
 

@@ -18,9 +18,10 @@ from saformer.data.sampling import WindowSampler
 from saformer.runs.checkpoint import load_checkpoint
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
-from saformer.training.fit import InterruptedTrainingError, fit
-from saformer.training.trainer import NonFiniteLossError, Observer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.trainer import NonFiniteLossError, Observer
+from tests.alone import fit
 from tests.conftest import tiny_config
 
 CONFIG = FitConfig(updates=12, batch_size=8, warmup_updates=3, checkpoint_every=4, report_every=3)

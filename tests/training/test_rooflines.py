@@ -10,8 +10,8 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.batch import Dimensions
 from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import WindowSampler, dimensions_of
-from saformer.training.config import FitConfig
-from saformer.training.trainer import Trainer
+from saformer.training.loop.config import FitConfig
+from tests.alone import Trainer
 from tests.conftest import tiny_config
 
 

@@ -10,11 +10,12 @@ from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig
 from saformer.agents.registry import create_agent
 from saformer.core.transformer import TrunkConfig
 from saformer.data.store import TrajectoryStore
-from saformer.data.transitions import PackedTransitions, TransitionSampler, _joined
-from saformer.training.config import FitConfig
-from saformer.training.grouping import grouped
-from saformer.training.stack import StackedAgent
-from saformer.training.trainer import Member, PackTrainer, Trainer
+from saformer.data.transitions import PackedTransitions, TransitionSampler, _concatenated
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.trainer import Member, PackTrainer
+from saformer.training.packs.grouping import grouped
+from saformer.training.packs.stack import StackedAgent
+from tests.alone import Trainer
 from tests.contracts.cases import CASES
 from tests.training.test_update import CHEETAH, HOPPER, robot
 
@@ -137,7 +138,8 @@ def test_every_model_has_noise_of_its_own(name):
     agent = create_agent(CHEETAH, CASES[name].config(0.3, 1), seed=0)
     pack = PackTrainer([Member(agent, agent.sampler(CHEETAH), 0)] * 3, CONFIG)
     pack.advance(1)
-    name = {"bcq_lag": "perturbation.output.weight"}.get(name, "actor.head.linear.weight")
+    moved = {"bcq_lag": "perturbation.output.weight", "cpq": "vae.decoder.output.weight"}
+    name = moved.get(name, "actor.head.linear.weight")
     first, second, third = pack.learner.model.get_parameter(name)
     assert not torch.equal(first, second)
     assert not torch.equal(second, third)
@@ -183,7 +185,7 @@ def test_a_table_of_all_data_gives_each_model_its_own():
     generators = [[torch.Generator().manual_seed(seed) for seed in (0, 1)] for _ in range(2)]
     packed = PackedTransitions(samplers, made("cpq")[0].dimensions)
     expected = packed.sample(5, generators[0])
-    packed._table = _joined(samplers, made("cpq")[0].dimensions)
+    packed._table = _concatenated(samplers, made("cpq")[0].dimensions)
     found = packed.sample(5, generators[1])
     for name, value in vars(expected).items():
         assert torch.equal(getattr(found, name), value), name

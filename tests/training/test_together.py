@@ -9,9 +9,10 @@ import torch
 from saformer.agents.saformer import SaFormerAgent
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
-from saformer.training.fit import fit, fit_together
-from saformer.training.trainer import Member, Observer, PackTrainer, Trainer
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import fit
+from saformer.training.loop.trainer import Member, Observer, PackTrainer
+from tests.alone import Trainer
 from tests.conftest import randomise, tiny_config
 from tests.training.test_update import CHEETAH, HOPPER, sampler
 
@@ -54,9 +55,9 @@ def test_each_run_of_a_pack_is_an_ordinary_run(tmp_path):
     """Rows, checkpoints and the mark at the end. Seen to fail when every run is given the first
     one's metrics."""
     together, alone = members(tmp_path / "together"), members(tmp_path / "alone")
-    assert fit_together(together, CONFIG) == {}
+    assert fit(together, CONFIG) == {}
     for member in alone:
-        fit(member.agent, member.sampler, CONFIG, seed=member.seed, run=member.run)
+        fit([member], CONFIG)
     for one, other in zip(together, alone, strict=True):
         assert one.run.is_done
         assert equal(one.run.load().groups["model"], other.run.load().groups["model"])
@@ -70,7 +71,7 @@ def test_a_run_saved_in_a_pack_goes_on_alone_and_the_other_way_round(tmp_path):
     """Seen to fail when the optimiser's averages are saved unsliced, or not restored into a
     pack."""
     whole = members(tmp_path / "whole")
-    fit_together(whole, CONFIG)
+    fit(whole, CONFIG)
     half = replace(CONFIG, updates=4)
     packed_first, alone_first = members(tmp_path / "packed"), members(tmp_path / "alone")
     trainer = PackTrainer(packed_first, CONFIG)
@@ -129,12 +130,30 @@ def test_a_run_that_diverges_is_left_behind(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PackTrainer, "__init__", remembered)
         pack = members(tmp_path / "together", observers=(Observer(progress=poison), Observer()))
-        failed = fit_together(pack, CONFIG)
+        failed = fit(pack, CONFIG)
     assert list(failed) == [0]
     assert f"saved in {pack[0].run.path}" in str(failed[0])
     assert not pack[0].run.is_done
     assert pack[0].run.load().facts["update"] == 6
     alone = members(tmp_path / "alone")[1]
-    fit(alone.agent, alone.sampler, CONFIG, seed=1, run=alone.run)
+    fit([alone], CONFIG)
     assert pack[1].run.is_done
     assert equal(pack[1].run.load().groups["model"], alone.run.load().groups["model"])
+
+
+def test_what_is_fitted_after_the_last_update_is_saved_with_each_run(tmp_path, monkeypatch):
+    """Seen to fail when a pack is asked for parameters that it never had."""
+
+    def finish(agent, data):
+        agent.model.add_module("fitted", torch.nn.Linear(data.cost.shape[1], 3))
+
+    monkeypatch.setattr(SaFormerAgent, "finish", finish)
+    pairs = zip(members(tmp_path), DATA, strict=True)
+    together = [replace(member, data=data) for member, data in pairs]
+    assert fit(together, replace(CONFIG, updates=2)) == {}
+    for member in together:
+        saved = member.run.load().groups["model"]
+        assert torch.equal(
+            saved["fitted.weight"], member.agent.model.get_parameter("fitted.weight")
+        )
+        assert member.run.is_done

@@ -16,12 +16,16 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.training.config import FitConfig
-from saformer.training.fit import _until_next_event
-from saformer.training.optimizers import optimizer_of
-from saformer.training.pack import PackedAgent
-from saformer.training.trainer import Member, PackTrainer, Trainer
-from saformer.training.update import Batches, Update, _follow
+from saformer.kernels.update_graph import compile_losses
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.fit import _until_next_event
+from saformer.training.loop.metrics import Measured
+from saformer.training.loop.optimizers import optimizer_of
+from saformer.training.loop.trainer import Member, PackTrainer
+from saformer.training.loop.update import Update, _follow
+from saformer.training.packs.learner import Batches
+from saformer.training.packs.pack import PackedAgent
+from tests.alone import Trainer
 from tests.conftest import randomise, tiny_config
 
 CONFIG = FitConfig(updates=20, batch_size=6, warmup_updates=2)
@@ -64,6 +68,13 @@ def agents(dtype: torch.dtype = torch.float32) -> list[SaFormerAgent]:
 
 def sampler(data: RelabelledStore, device: torch.device = CPU) -> WindowSampler:
     return WindowSampler(data, window=4, device=device)
+
+
+def run(update: Update, learning_rates: list[float]) -> Measured:
+    for rate in learning_rates:
+        update.set_learning_rate(rate)
+        update()
+    return update.metrics.read()
 
 
 def train_alone(members: list[SaFormerAgent]) -> list[list[dict[str, float]]]:
@@ -171,11 +182,10 @@ def test_after_a_bad_update_nothing_changes():
         batch = whole.windows(torch.arange(6))
         return replace(batch, state=batch.state + next(drawn))
 
-    generator = torch.Generator().manual_seed(0)
-    updates = Update(agent, trainer.optimizers, Batches(spoilt), [generator], compile="off")
-    found = updates.run([1e-3] * 3)
-    assert found.num_updates == 0
-    assert "actor/action" in found.bad[0]
+    update = Update(agent, trainer.optimizers, Batches(spoilt), CPU)
+    measured = run(update, [1e-3] * 3)
+    assert measured.num_updates == 0
+    assert "actor/action" in measured.non_finite[0]
     assert all(torch.equal(value, good[name]) for name, value in agent.model.state_dict().items())
 
 
@@ -194,11 +204,11 @@ def test_what_is_watched_is_no_part_of_the_loss():
     learner = SimpleNamespace(phases=(phase,), averages=(), model=model, num_models=1)
     optimizers = {"one": optimizer_of(phase, replace(CONFIG, gradient_clip=100.0), CPU)}
     draw = lambda: sampler(HOPPER).windows(torch.arange(4))  # noqa: E731
-    updates = Update(learner, optimizers, Batches(draw), [torch.Generator()], compile="off")
+    update = Update(learner, optimizers, Batches(draw), CPU)
     weight = model.weight.item()
-    found = updates.run([1e-3]).means
+    means = run(update, [1e-3]).means
     assert model.weight.grad.item() == 1.0
-    assert found["one/watched/seen"] == pytest.approx([9 * weight])
+    assert means["one/watched/seen"] == pytest.approx([9 * weight])
 
 
 def test_every_update_learns_from_what_was_drawn_at_its_own_rate():
@@ -216,10 +226,10 @@ def test_every_update_learns_from_what_was_drawn_at_its_own_rate():
         lambda number: seen.append(number.item()) or batch, lambda: (torch.tensor(next(drawn)),)
     )
     optimizers = {"one": optimizer_of(phase, CONFIG, CPU)}
-    updates = Update(learner, optimizers, batches, [torch.Generator()], compile="off")
+    update = Update(learner, optimizers, batches, CPU)
     weights = [model.weight.item()]
     for rates in ([1e-3, 1e-3], [2e-3]):
-        updates.run(rates)
+        run(update, rates)
         weights.append(model.weight.item())
     assert seen == [0, 1, 2]
     assert weights[0] - weights[1] == pytest.approx(2e-3, rel=0.01)
@@ -246,26 +256,27 @@ def test_a_phase_that_cannot_be_compiled_is_left_as_it_is(monkeypatch):
     them."""
     agent = agents()[0]
     trainer = Trainer(agent, sampler(HOPPER), CONFIG, seed=0)
-    updates, batch = trainer._updates, sampler(HOPPER).windows(torch.arange(6))
-    plain, compiled = dict(updates._losses), []
+    batch = sampler(HOPPER).windows(torch.arange(6))
+    update = Update(agent, trainer.optimizers, Batches(lambda: batch), CPU)
+    plain, compiled = dict(update.losses), []
 
     def compile_all_but_the_critic(losses, *, dynamic):
-        def run(kind, values):
+        def call(kind, values):
             if losses is plain["critic"]:
                 raise RuntimeError("PassManager::run failed")
             compiled.append(losses)
             return losses(kind, values)
 
-        return run
+        return call
 
     monkeypatch.setattr(torch, "compile", compile_all_but_the_critic)
     with pytest.warns(
         UserWarning, match=r"^losses of critic are not compiled \(RuntimeError: PassManager"
     ) as said:
-        updates._compile(batch)
+        compile_losses(update, batch)
     assert len(said) == 1
-    assert updates._losses["critic"] is plain["critic"]
-    assert updates._losses["actor"] is not plain["actor"]
+    assert update.losses["critic"] is plain["critic"]
+    assert update.losses["actor"] is not plain["actor"]
     assert compiled == [plain["actor"]]
 
 

@@ -1,1 +1,1 @@
-"""Methods that can be trained. They state losses; `training.fit` does the rest."""
+"""Methods that can be trained. They state losses; `training.loop` does the rest."""

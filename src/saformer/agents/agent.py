@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.core.policy import Policy
 from saformer.data.relabel import RelabelledStore
+from saformer.data.sampling import dimensions_of
 
 
 class Sampler(Protocol):
@@ -49,74 +52,75 @@ class MovingAverage:
     rate: float
 
 
-class Agent(Protocol):
+class Agent(ABC):
     """Can be trained by `fit`, saved with its run, and asked for a policy."""
 
-    @property
-    def name(self) -> str:
-        """What it is called on the command line."""
+    name: str
+    """on the command line"""
+    mean_settings: tuple[tuple[str, Any], ...] = ()
+    """options under which its policy acts by its mean"""
+    config: Any
+    """a frozen dataclass with `cost_discount`; with `limit` if it is trained for one limit"""
+    model: nn.Module
+    """everything that a checkpoint must hold"""
+
+    def __init__(self, dimensions: Dimensions, config: Any) -> None:
+        self.dimensions = dimensions
+        self.config = config
+
+    @classmethod
+    def create(cls, data: RelabelledStore, config: Any, *, seed: int) -> Self:
+        """A fresh agent for this data: initialised by the seed, units fixed by the data."""
+        if data.cost_discount != config.cost_discount:
+            counted = f"the data counts costs at {data.cost_discount}"
+            raise ValueError(f"{counted}, the agent at {config.cost_discount}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            agent = cls(dimensions_of(data), config)
+        agent.fix_units(data)
+        return agent
+
+    @abstractmethod
+    def fix_units(self, data: RelabelledStore) -> None:
+        """Set statistics and bounds from the data, once, before training."""
+
+    @abstractmethod
+    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> Sampler:
+        """Draws what its phases learn from."""
 
     @property
-    def dimensions(self) -> Dimensions:
-        """The sizes of its task."""
-
-    @property
-    def config(self) -> Any:
-        """A frozen dataclass."""
-
-    @property
-    def model(self) -> nn.Module:
-        """Everything that a checkpoint must hold."""
-
-    @property
-    def num_models(self) -> int:
-        """1: an agent is one model; a pack of them is several."""
-
-    @property
+    @abstractmethod
     def phases(self) -> tuple[Phase, ...]:
         """What one update optimises, in order."""
 
     @property
     def averages(self) -> tuple[MovingAverage, ...]:
         """What follows the optimised parameters: target networks."""
+        return ()
 
-    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> Sampler:
-        """Draws what its phases learn from."""
-
-    def finish(self, data: RelabelledStore) -> None:
+    def finish(self, data: RelabelledStore) -> None:  # noqa: B027 - most have nothing to fit
         """Fit what its way of acting needs besides the trained weights: the last stage of training.
         What is fitted is part of the model."""
 
-    @property
-    def default_options(self) -> Any:
-        """`options()`."""
-
+    @abstractmethod
     def options(self, *, shielded: bool = False) -> Any:
         """How its policy usually acts, by itself or within a shield: a frozen dataclass, whose type
         names the rule (`Kind.rules`)."""
 
     def mean_options(self, options: Any = None) -> Any:
         """The same options (the usual ones) changed so that it acts by its mean."""
+        return replace(options or self.options(), **dict(self.mean_settings))
 
+    @abstractmethod
     def policy(self, options: Any = None) -> Policy:
         """What has been learnt, ready to act, by the rule that the options belong to."""
 
 
-class ActsOneWay:
-    """For agents of one rule, with nothing to fit once they are trained."""
+SomeAgent = TypeVar("SomeAgent", bound=Agent)
 
-    means: tuple[tuple[str, Any], ...] = ()
-    """options under which they act by their mean"""
 
-    @property
-    def default_options(self) -> Any:
-        raise NotImplementedError
-
-    def finish(self, data: RelabelledStore) -> None:
-        pass
-
-    def options(self, *, shielded: bool = False) -> Any:
-        return self.default_options
-
-    def mean_options(self, options: Any = None) -> Any:
-        return replace(options or self.default_options, **dict(self.means))
+def with_model(agent: SomeAgent, model: nn.Module) -> SomeAgent:
+    """The same agent around another model, which its phases and averages then are of."""
+    other = copy.copy(agent)
+    other.model = model
+    return other

@@ -1,7 +1,7 @@
 """BCQ-Lagrangian: actions like the data's, the best of them by two critics and a price on cost.
 
-Fujimoto et al. 2019 (BCQ) with a Lagrangian relaxation of the limit; docs/agents/bcq_lag.md says
-where we leave it.
+Fujimoto, Meger, Precup 2019, "Off-Policy Deep Reinforcement Learning without Exploration" (BCQ),
+with a Lagrangian relaxation of the limit; docs/agents/bcq_lag.md says what that leaves open.
 """
 
 from __future__ import annotations
@@ -11,46 +11,41 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import ActsOneWay, MovingAverage, Phase
-from saformer.agents.costs import CountsCosts, StepCost, cost_critic, reward_critic
-from saformer.agents.markov import MarkovPolicy
-from saformer.agents.parts import (
+from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.markov import (
+    MarkovAgent,
+    MarkovConfig,
+    MarkovModel,
+    MarkovOptions,
+    MarkovPolicy,
+    steps_that_count,
+    td_target,
+)
+from saformer.agents.networks import (
     ConditionalVAE,
+    EnsembleCritic,
     Multiplier,
     Perceptron,
     follow,
-    of_each,
-    pessimistic,
+    per_sample,
     target_of,
     watched,
+    watched_each,
 )
-from saformer.agents.targets import td_target
-from saformer.agents.units import Timed, Units, check_limit, fresh
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import dimensions_of
-from saformer.data.transitions import TransitionBatch, TransitionSampler
+from saformer.data.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)
-class BCQLagConfig:
+class BCQLagConfig(MarkovConfig):
     """What is learnt. The defaults are the paper's Table 6 and, where it is silent, BCQ's own."""
 
-    limit: tuple[float, ...] = ()
-    """What an episode may cost, for each constraint: this agent is trained for one limit."""
-    cost_discount: float = 1.0
-    """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike, up
-    to the horizon."""
     discount: float = 0.99
     """gamma, of rewards."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of every network's hidden layers."""
-    dropout: float = 0.1
-    """Share of activations that critics and perturbation drop while training."""
     multiplier: float = 0.1
-    """The Lagrangian multiplier to begin with: what a step's cost is worth in a step's reward, both
-    typical ones."""
+    """The Lagrangian multiplier to begin with: steps' rewards that a step's cost is worth."""
     multiplier_learning_rate: float = 3e-4
     """How fast it follows broken limits."""
     average_rate: float = 0.05
@@ -66,253 +61,178 @@ class BCQLagConfig:
     kl_weight: float = 1.0
     """Weight of the code's divergence in the VAE."""
     vae_deviation: float = 0.1
-    """Deviation of the VAE's decoder, in half ranges: finer differences between actions do not
-    count."""
+    """Deviation of the VAE's decoder, in half ranges of the action."""
     code_bound: float = 0.5
     """Codes are drawn from a normal distribution and cut here."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("cost_discount", "discount"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+        super().__post_init__()
         if self.candidates < 1 or self.acting_candidates < 1:
-            raise ValueError(
-                f"candidates must be at least 1, got {self.candidates} and {self.acting_candidates}"
-            )
+            counts = f"{self.candidates} and {self.acting_candidates}"
+            raise ValueError(f"candidates must be at least 1, got {counts}")
 
 
 @dataclass(frozen=True)
-class BCQLagOptions:
+class BCQLagOptions(MarkovOptions):
     """How the policy acts."""
 
     candidates: int = 100
-    """Actions that are sampled and compared in each state. The first is always that of the code's
-    middle."""
-    seed: int = 0
-    """Seed of the samples."""
+    """Actions that are sampled and compared in each state; the first has a code of zeros."""
 
     def __post_init__(self) -> None:
         if self.candidates < 1:
             raise ValueError(f"candidates must be at least 1, got {self.candidates}")
 
 
-class BCQLag(CountsCosts):
-    """All networks of the agent. States and actions are in model units, values in units of a
-    typical step."""
+class BCQLag(MarkovModel):
+    """All networks. States and actions are in model units, values in units of a typical step."""
 
     def __init__(self, dimensions: Dimensions, config: BCQLagConfig) -> None:
-        super().__init__()
-        state, action, hidden, dropout = (
-            dimensions.state,
-            dimensions.action,
-            config.hidden,
-            config.dropout,
-        )
-        self.config = config
-        self.units = Units(dimensions)
-        self.timed = Timed(dimensions, finite=config.cost_discount == 1)
+        super().__init__(dimensions, config)
+        state, action = dimensions.state, dimensions.action
+        hidden, dropout = config.hidden, config.dropout
         self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
-        self.perturbation = Perceptron(self.timed.size + action, hidden, action, dropout=dropout)
-        self.reward = reward_critic(dimensions, config)
-        self.step_cost, self.cost = (
-            StepCost(dimensions, hidden),
-            cost_critic(dimensions, self.timed, config),
+        self.perturbation = Perceptron(self.timed_size + action, hidden, action, dropout=dropout)
+        reward_steps = steps_that_count(config.discount, self.horizon)
+        cost_steps = steps_that_count(config.cost_discount, self.horizon)
+        self.critic = EnsembleCritic((state + action, hidden, 1), dropout, scale=reward_steps)
+        self.cost_critic = EnsembleCritic(
+            (self.timed_size + action, hidden, dimensions.constraints),
+            dropout,
+            scale=cost_steps,
+            finite=self.finite,
         )
         self.multiplier = Multiplier(dimensions.constraints, config.multiplier)
         self.perturbation_target = target_of(self.perturbation)
-        self.reward_target, self.cost_target = target_of(self.reward), target_of(self.cost)
-
-    def priced(self, reward: Tensor, cost: Tensor) -> Tensor:
-        """[...] rewards to come [..., 1] less what costs to come [..., C] are worth, in the reward
-        critic's scale."""
-        return (reward[..., 0] - cost @ self.multiplier()) / self.reward.scale
-
-    def perturbed(self, network: nn.Module, timed: Tensor, action: Tensor) -> Tensor:
-        """Actions [..., A] moved by at most Phi, in states with their time beside them."""
-        move = torch.tanh(network(torch.cat([timed, action], dim=-1)))
-        return (action + self.config.perturbation * move).clamp(-1, 1)
-
-    def like_the_data(self, state: Tensor, noise: Tensor) -> Tensor:
-        """Actions [..., A] that the data might have, from normal noise [..., code]."""
-        bound = self.config.code_bound
-        return self.vae.decode(state, noise.clamp(-bound, bound)).detach()
-
-    @torch.no_grad()
-    def best(self, state: Tensor, timestep: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the candidates that noise [B, N, code] stands for, the one of the highest reward less
-        priced cost.
-
-        [B, A] itself, [B, 1] its reward and [B, C] its costs to come, by the target networks.
-        """
-        state, timestep = (
-            state[:, None].expand(-1, noise.shape[1], -1),
-            timestep[:, None].expand(-1, noise.shape[1]),
-        )
-        timed = self.timed(state, timestep)
-        action = self.perturbed(self.perturbation_target, timed, self.like_the_data(state, noise))
-        reward, cost = (
-            self.reward_target(state, action),
-            self.all_cost(self.cost_target, state, timestep, action),
-        )
-        reward = pessimistic(reward.amin(0), reward.amax(0), self.config.pessimism)  # [B, N, 1]
-        cost = pessimistic(cost.amax(0), cost.amin(0), self.config.pessimism).clamp(
-            min=0
-        )  # [B, N, C]
-        chosen = self.priced(reward, cost).argmax(1)[:, None, None]
-        picked = (
-            values.gather(1, chosen.expand(-1, -1, values.shape[-1]))[:, 0]
-            for values in (action, reward, cost)
-        )
-        return tuple(picked)  # type: ignore[return-value]
+        self.critic_target = target_of(self.critic)
+        self.cost_critic_target = target_of(self.cost_critic)
 
 
-class BCQLagAgent(ActsOneWay):
+class BCQLagAgent(MarkovAgent):
     """BCQ under a limit on the cost of an episode."""
 
     name = "bcq_lag"
-    means = (("candidates", 1),)
-    num_models = 1
+    mean_settings = (("candidates", 1),)
+    config: BCQLagConfig
+    model: BCQLag
 
     def __init__(self, dimensions: Dimensions, config: BCQLagConfig) -> None:
-        check_limit(config.limit, dimensions.constraints)
-        self.dimensions = dimensions
-        self.config = config
+        super().__init__(dimensions, config)
         self.model = BCQLag(dimensions, config)
 
-    @classmethod
-    def create(cls, data: RelabelledStore, config: BCQLagConfig, *, seed: int) -> BCQLagAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
-        statistics."""
-        agent = fresh(lambda: cls(dimensions_of(data), config), data, config, seed=seed)
-        for critic in (agent.model.cost, agent.model.cost_target):
-            critic.begin_at(agent.model.units.mean_cost_to_go(data))
-        return agent
-
-    def sampler(
-        self, data: RelabelledStore, device: torch.device | str = "cpu"
-    ) -> TransitionSampler:
-        """Single steps."""
-        return TransitionSampler(data, device=device)
+    def fix_units(self, data: RelabelledStore) -> None:
+        super().fix_units(data)
+        for critic in (self.model.cost_critic, self.model.cost_critic_target):
+            critic.begin_at(self.model.units.mean_cost_to_go(data))
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What the data does, what actions bring, which are better, and what cost is worth."""
-        model, config = self.model, self.config
-        critics = tuple(
-            p for part in (model.reward, model.step_cost, model.cost) for p in part.parameters()
-        )
+        model, rate = self.model, self.config.multiplier_learning_rate
+        critics = (*model.critic.parameters(), *model.cost_critic.parameters())
         return (
-            Phase("vae", tuple(model.vae.parameters()), self.vae_terms),
-            Phase("critics", critics, self.critic_terms),
-            Phase("perturbation", tuple(model.perturbation.parameters()), self.perturbation_terms),
-            Phase(
-                "multiplier",
-                tuple(model.multiplier.parameters()),
-                self.multiplier_terms,
-                learning_rate=config.multiplier_learning_rate,
-                weight_decay=0.0,
-            ),
+            Phase("vae", tuple(model.vae.parameters()), self.vae_loss),
+            Phase("critics", critics, self.critic_loss),
+            Phase("perturbation", tuple(model.perturbation.parameters()), self.perturbation_loss),
+            Phase("multiplier", (model.multiplier.value,), self.multiplier_loss, rate, 0.0),
         )
 
     @property
     def averages(self) -> tuple[MovingAverage, ...]:
-        """Target networks."""
         model, rate = self.model, self.config.average_rate
         return (
             follow(model.perturbation_target, model.perturbation, rate),
-            follow(model.reward_target, model.reward, rate),
-            follow(model.cost_target, model.cost, rate),
+            follow(model.critic_target, model.critic, rate),
+            follow(model.cost_critic_target, model.cost_critic, rate),
         )
 
-    def vae_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """The actions of the data."""
+    def vae_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """The behaviour: reconstruction, and the divergence of the code."""
         batch = self.model.units.transitions(batch)
         return self.model.vae.terms(batch.state, batch.action, self.config.kl_weight)
 
-    def critic_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """Both critics follow the policy that acts: reward and costs of the same action in the next
-        state."""
+    def critic_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """Both critics follow the policy that acts: r + gamma Q_r(s', a') and
+        c + gamma_c Q_c(s', a') for the best candidate a'."""
         model, config, batch = self.model, self.config, self.model.units.transitions(batch)
-        _, reward, cost = model.best(
-            batch.next_state, batch.timestep + 1, self._noise(batch.state, config.candidates)
-        )
-        horizon = self.dimensions.horizon
-        reward_target = td_target(
-            batch.reward, reward, batch, discount=config.discount, horizon=horizon
-        )
-        follows = td_target(
-            torch.zeros_like(cost), cost, batch, discount=config.cost_discount, horizon=horizon
-        )
-        after = model.timed(batch.state, batch.timestep + 1)
+        noise, horizon = self._noise(batch.state, config.candidates), self.dimensions.horizon
+        _, value, cost = self._best(batch.next_state, batch.timestep + 1, noise)
+        target = td_target(batch.reward, value, batch, config.discount, horizon)
+        cost_target = td_target(batch.cost, cost, batch, config.cost_discount, horizon)
+        timed = model.timed(batch.state, batch.timestep)
+        value = model.critic(batch.state, batch.action)
+        cost = model.cost_critic(timed, batch.action)
         return {
-            "reward_error": model.reward.error(
-                model.reward(batch.state, batch.action), reward_target
-            ),
-            "step_error": of_each(
-                (model.step_cost(batch.state, batch.action) - batch.cost).square().sum(-1)
-            ),
-            "cost_error": model.cost.error(model.cost(after, batch.action), follows),
-            "reward_value": watched(reward_target[:, 0]),
+            "reward_error": model.critic.error(value, target),
+            "cost_error": model.cost_critic.error(cost, cost_target),
+            "reward_value": watched(target[:, 0]),
         }
 
-    def perturbation_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """Move the data's actions to more reward and less priced cost, by the first of each pair of
-        critics."""
+    def perturbation_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """-Q_r(s, a) + lambda Q_c(s, a) of the perturbed action, by the first of each pair."""
         model, batch = self.model, self.model.units.transitions(batch)
         timed = model.timed(batch.state, batch.timestep)
-        action = model.like_the_data(batch.state, self._noise(batch.state, 1)[:, 0])
-        action = model.perturbed(model.perturbation, timed, action)
-        reward = model.reward(batch.state, action)[0] / model.reward.scale
-        cost = (
-            model.all_cost(model.cost, batch.state, batch.timestep, action)[0] / model.reward.scale
-        )
-        return {"reward": of_each(-reward[:, 0]), "cost": of_each(cost @ model.multiplier())}
+        action = self._like_data(batch.state, self._noise(batch.state, 1)[:, 0])
+        action = self._perturb(model.perturbation, timed, action)
+        value = model.critic(batch.state, action)[0] / model.critic.scale
+        cost = model.cost_critic(timed, action)[0] / model.critic.scale
+        return {
+            "reward": per_sample(-value[:, 0]),
+            "cost": per_sample(cost @ model.multiplier()),
+        }
 
-    def multiplier_terms(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """Raise the price while whole episodes are expected to cost more than the limit."""
+    def multiplier_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
+        """-lambda (E[Q_c(s_0, a)] - d): rises while whole episodes cost more than the limit."""
         model, batch = self.model, self.model.units.transitions(batch)
         state, limit = batch.initial_state, model.units.get_buffer("limit")
         noise = self._noise(state, self.config.candidates)
-        _, _, cost = model.best(state, torch.zeros_like(batch.timestep), noise)
-        raw = model.units.raw_cost(cost)
-        loss = model.multiplier.loss((cost - limit) / model.cost.scale)
-        figures = {"value": model.multiplier(), "expected_cost": raw}
-        return {"excess": of_each(loss)} | {
-            f"{name}_{i}": watched(values[..., i])
-            for name, values in figures.items()
-            for i in range(len(limit))
-        }
+        _, _, cost = self._best(state, torch.zeros_like(batch.timestep), noise)
+        loss = model.multiplier.loss((cost - limit) / model.cost_critic.scale)
+        figures = {"value": model.multiplier(), "expected_cost": model.units.raw_cost(cost)}
+        return {"excess": per_sample(loss)} | watched_each(figures)
 
-    def policy(self, options: BCQLagOptions | None = None) -> MarkovPolicy:
-        """The best of sampled actions, by what has been learnt so far."""
-        options = options or self.default_options
-        model = self.model.eval()
-
-        def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
-            shape = (len(state), options.candidates, model.vae.code)
-            noise = torch.randn(*shape, generator=generator, device=state.device)
-            noise[:, 0] = 0
-            action, _, _ = model.best(model.units.state(state), timestep, noise)
-            return model.units.raw_action(action)
-
-        device = model.multiplier.value.device
-        return MarkovPolicy(
-            choose,
-            self.dimensions,
-            limit=self.config.limit,
-            cost_discount=self.config.cost_discount,
-            seed=options.seed,
-            device=device,
+    @torch.no_grad()
+    def _best(self, state: Tensor, timestep: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        """Of the candidates with codes from noise [B, N, 2 A], the one of the highest Q_r - lambda
+        Q_c: its action [B, A], reward [B, 1] and costs [B, C] to come, by the target networks."""
+        model, pessimism, count = self.model, self.config.pessimism, noise.shape[1]
+        state = state[:, None].expand(-1, count, -1)
+        timed = model.timed(state, timestep[:, None].expand(-1, count))
+        action = self._perturb(model.perturbation_target, timed, self._like_data(state, noise))
+        values, costs = model.critic_target(state, action), model.cost_critic_target(timed, action)
+        value = torch.lerp(values.amax(0), values.amin(0), pessimism)  # [B, N, 1]
+        cost = torch.lerp(costs.amin(0), costs.amax(0), pessimism)  # [B, N, C]
+        best = (value[..., 0] - cost @ model.multiplier()).argmax(1)[:, None, None]
+        return tuple(
+            column.gather(1, best.expand(-1, -1, column.shape[-1]))[:, 0]
+            for column in (action, value, cost)
         )
 
-    @property
-    def default_options(self) -> BCQLagOptions:
-        """How to act unless told otherwise."""
-        return BCQLagOptions(candidates=self.config.acting_candidates)
+    def _like_data(self, state: Tensor, noise: Tensor) -> Tensor:
+        """Actions [..., A] of the VAE, from normal noise [..., 2 A]."""
+        bound = self.config.code_bound
+        return self.model.vae.decode(state, noise.clamp(-bound, bound)).detach()
+
+    def _perturb(self, network: nn.Module, timed: Tensor, action: Tensor) -> Tensor:
+        """Actions [..., A] moved by at most Phi."""
+        move = torch.tanh(network(torch.cat([timed, action], dim=-1)))
+        return (action + self.config.perturbation * move).clamp(-1, 1)
 
     def _noise(self, state: Tensor, candidates: int) -> Tensor:
-        return torch.randn(
-            len(state), candidates, self.model.vae.code, device=state.device, dtype=state.dtype
-        )
+        shape = (len(state), candidates, self.model.vae.code)
+        return torch.randn(*shape, device=state.device, dtype=state.dtype)
+
+    def options(self, *, shielded: bool = False) -> BCQLagOptions:
+        return BCQLagOptions(candidates=self.config.acting_candidates)
+
+    def policy(self, options: BCQLagOptions | None = None) -> MarkovPolicy:
+        """The best of sampled actions."""
+        options = options or self.options()
+        code = self.model.vae.code
+
+        def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
+            shape = (len(state), options.candidates, code)
+            noise = torch.randn(*shape, generator=generator, device=state.device)
+            noise[:, 0] = 0
+            return self._best(state, timestep, noise)[0]
+
+        return MarkovPolicy(self, choose, options.seed)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import Agent, Phase
+from saformer.agents.networks import EntropyWeight, entropy_terms
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
-from saformer.agents.temperature import Temperature, entropy_terms
-from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.batch import WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, action_entropy, actor_nll, critic_loss
@@ -45,10 +45,10 @@ class FineTunedModel(nn.Module):
     def __init__(self, saformer: SaFormer, initial_temperature: float) -> None:
         super().__init__()
         self.saformer = saformer
-        self.temperature = Temperature(initial_temperature)
+        self.temperature = EntropyWeight(initial_temperature)
 
 
-class FineTunedAgent:
+class FineTunedAgent(Agent):
     """A trained SaFormer that goes on learning, under the entropy constraint. Acts as SaFormer
     does.
 
@@ -56,31 +56,21 @@ class FineTunedAgent:
     """
 
     name = "saformer"
-    num_models = 1
-    averages: tuple[MovingAverage, ...] = ()
+    config: SaFormerConfig
+    model: FineTunedModel
 
     def __init__(self, agent: SaFormerAgent, entropy: EntropyConfig) -> None:
+        super().__init__(agent.dimensions, agent.config)
         self._agent, self._entropy = agent, entropy
         device = agent.model.get_buffer("action_low").device
         self.model = FineTunedModel(agent.model, entropy.initial_temperature).to(device)
 
-    @property
-    def dimensions(self) -> Dimensions:
-        """The sizes of its task."""
-        return self._agent.dimensions
-
-    @property
-    def config(self) -> SaFormerConfig:
-        """What it was trained as."""
-        return self._agent.config
+    def fix_units(self, data: RelabelledStore) -> None:
+        raise TypeError("a fine-tuned agent has the units of the agent that it came from")
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         """Windows of K steps."""
         return self._agent.sampler(data, device)
-
-    @property
-    def default_options(self) -> ProposalOptions:
-        return self._agent.default_options
 
     def options(self, *, shielded: bool = False) -> ProposalOptions:
         return self._agent.options(shielded=shielded)

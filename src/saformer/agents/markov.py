@@ -1,19 +1,172 @@
-"""A policy that looks at the present state and step alone."""
+"""What BCQ-L, CPQ and COptiDICE share: single steps, one limit that they are trained for, and a
+policy that looks at the present state and step alone.
+
+A limit d is a promise about whole episodes: the costs of an episode, each discounted by gamma_c
+from its beginning on, sum to d at most. A critic that counts with the same gamma_c says at the
+*first* state of an episode what the whole of it will cost, however early it ends, since nothing is
+counted after a termination. So there the critic is compared with d itself.
+
+At gamma_c = 1 a time-out leaves values without a finite solution. The problem is finite-horizon
+then: networks see t / T, and nothing follows step T.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from saformer.agents.agent import Agent
+from saformer.agents.lanes import LanePolicy
 from saformer.core.batch import Dimensions
-from saformer.core.budget import Budget
-from saformer.core.policy import Decision, as_rows
+from saformer.core.normalizer import Normalizer
+from saformer.core.policy import Decision
+from saformer.data.relabel import RelabelledStore, cached_on_data
+from saformer.data.sampling import dimensions_of, statistics_of
+from saformer.data.transitions import TransitionBatch, TransitionSampler
 
 Choose = Callable[[Tensor, Tensor, torch.Generator], Tensor]
-"""States [l, S], timesteps [l] and a source of randomness -> actions [l, A], in raw units."""
+"""States [l, S], timesteps [l] and a source of randomness -> actions [l, A], in model units."""
+
+
+@dataclass(frozen=True)
+class MarkovConfig:
+    """What is learnt by an agent of single steps."""
+
+    limit: tuple[float, ...] = ()
+    """What an episode may cost, for each constraint: this agent is trained for one limit."""
+    cost_discount: float = 1.0
+    """gamma_c: how much less a cost counts with every step; 1 counts all alike, up to the end."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of every network's hidden layers."""
+    dropout: float = 0.1
+    """Share of activations that critics and actors drop while training."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        for name in ("cost_discount", "discount"):
+            if not 0 < getattr(self, name, 1.0) <= 1:
+                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+
+
+def td_target(
+    gain: Tensor, next_value: Tensor, batch: TransitionBatch, discount: float, horizon: int
+) -> Tensor:
+    """What was gained (reward, or each cost) and the discounted value of what follows: all [B, k].
+
+    Nothing follows a termination. A time-out ends the recording, not the task, so discounted values
+    go on through it. Undiscounted ones stop at the horizon.
+    """
+    shapes = f"{tuple(gain.shape)} gains, {tuple(next_value.shape)} values"
+    assert gain.shape == next_value.shape, shapes
+    goes_on = ~batch.terminated
+    if discount == 1:
+        goes_on = goes_on & (batch.timestep + 1 < horizon)
+    return gain + discount * torch.where(goes_on[:, None], next_value, 0.0)
+
+
+def steps_that_count(discount: float, horizon: int) -> float:
+    """How many steps' worth a value is, at most: T, or 1 / (1 - discount) if that is less."""
+    return float(horizon) if discount == 1 else min(float(horizon), 1 / (1 - discount))
+
+
+class Units(nn.Module):
+    """Raw to model units for single steps. States are standardised, actions lie in [-1, 1].
+
+    The unit of reward, and of each cost, is the root mean square of a step of the data: scaling
+    rewards, or costs and limits together, changes nothing.
+    """
+
+    def __init__(self, dimensions: Dimensions) -> None:
+        super().__init__()
+        self.normalizer = Normalizer(dimensions)
+        self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
+        self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
+        self.register_buffer("reward", torch.ones(1))
+        self.register_buffer("cost", torch.ones(dimensions.constraints))
+        self.register_buffer("limit", torch.zeros(dimensions.constraints))
+
+    def fix(self, data: RelabelledStore, limit: tuple[float, ...]) -> None:
+        """Take everything from this data; the limit is in raw units."""
+        self.normalizer.set_statistics(statistics_of(data))
+        environment = data.store.environment
+        self.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
+        self.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
+        for name, size in _typical_step(data).items():
+            self.get_buffer(name).copy_(size)
+        self.get_buffer("limit").copy_(torch.tensor(limit) / self.get_buffer("cost"))
+
+    def transitions(self, batch: TransitionBatch) -> TransitionBatch:
+        return replace(
+            batch,
+            state=self.state(batch.state),
+            action=self.normalizer.normalize("action", batch.action),
+            reward=batch.reward / self.get_buffer("reward"),
+            cost=batch.cost / self.get_buffer("cost"),
+            next_state=self.state(batch.next_state),
+            initial_state=self.state(batch.initial_state),
+        )
+
+    def state(self, raw: Tensor) -> Tensor:
+        return self.normalizer.normalize("state", raw)
+
+    def mean_cost_to_go(self, data: RelabelledStore) -> Tensor:
+        """[C] of a step of the data, counted from itself on; undiscounted, of a whole horizon."""
+        return _mean_cost_to_go(data) / self.get_buffer("cost")
+
+    def raw_cost(self, cost: Tensor) -> Tensor:
+        return cost * self.get_buffer("cost")
+
+    def raw_action(self, action: Tensor) -> Tensor:
+        """Actions [..., A] as an environment wants them, within bounds."""
+        raw = self.normalizer.restore("action", action)
+        return raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
+
+
+class MarkovModel(nn.Module):
+    """Units, and states as networks see them: with t / T if costs are not discounted."""
+
+    def __init__(self, dimensions: Dimensions, config: MarkovConfig) -> None:
+        super().__init__()
+        self.finite, self.horizon = config.cost_discount == 1, dimensions.horizon
+        self.timed_size = dimensions.state + int(self.finite)
+        self.units = Units(dimensions)
+
+    def timed(self, state: Tensor, timestep: Tensor) -> Tensor:
+        """[..., S], [...] -> [..., S + 1] or [..., S]."""
+        if not self.finite:
+            return state
+        share = (timestep / self.horizon).clamp(max=1.0)[..., None].to(state.dtype)
+        return torch.cat([state, share], dim=-1)
+
+
+class MarkovAgent(Agent):
+    """An agent of single steps, trained for one limit on the cost of an episode."""
+
+    config: MarkovConfig
+    model: MarkovModel
+
+    def __init__(self, dimensions: Dimensions, config: MarkovConfig) -> None:
+        super().__init__(dimensions, config)
+        if len(config.limit) != dimensions.constraints:
+            raise ValueError(
+                f"the agent is trained for one limit, a number for each of {dimensions.constraints}"
+                f" constraints; got {config.limit}: set its config's limit (--limit)"
+            )
+        if not all(np.isfinite(value) and value >= 0 for value in config.limit):
+            raise ValueError(f"a limit must be a finite number of at least 0, got {config.limit}")
+
+    def fix_units(self, data: RelabelledStore) -> None:
+        self.model.units.fix(data, self.config.limit)
+
+    def sampler(
+        self, data: RelabelledStore, device: torch.device | str = "cpu"
+    ) -> TransitionSampler:
+        return TransitionSampler(data, device=device)
 
 
 @dataclass(frozen=True)
@@ -24,59 +177,37 @@ class MarkovOptions:
     """Seed of whatever it draws."""
 
 
-class MarkovPolicy:
-    """Drives L episodes at once by `choose`. What an episode is told to keep to changes nothing:
-    the limit that it was trained for is `limit`.
-    """
+class MarkovPolicy(LanePolicy):
+    """Acts by `choose`, whatever limit an episode is given: the agent was trained for one."""
 
-    def __init__(
-        self,
-        choose: Choose,
-        dimensions: Dimensions,
-        *,
-        limit: tuple[float, ...],
-        cost_discount: float,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        self.limit = limit
-        self._choose, self._dimensions, self._seed, self._device = choose, dimensions, seed, device
-        self._generator = torch.Generator(device).manual_seed(seed)
-        self.budget = Budget(torch.zeros(0, dimensions.constraints, device=device), cost_discount)
+    def __init__(self, agent: MarkovAgent, choose: Choose, seed: int) -> None:
+        self._units, self._choose = agent.model.eval().units, choose
+        device = self._units.get_buffer("limit").device
+        super().__init__(agent.dimensions, agent.config.cost_discount, seed, device)
 
-    def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
-        """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
-        num_lanes = len(as_rows(state, self._dimensions.state, self._device))
-        limit = as_rows(limit, self._dimensions.constraints, self._device).expand(num_lanes, -1)
-        if lanes is None:
-            self._generator.manual_seed(self._seed)
-            self.budget = Budget(limit, self.budget.cost_discount)
-        else:
-            self.budget.renew(limit, self._lanes(lanes))
+    def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
+        timestep = self.budget.num_steps[lanes]
+        action = self._choose(self._units.state(state), timestep, self._generator)
+        return Decision(self._units.raw_action(action))
 
-    @torch.no_grad()
-    def act(self, state: object, lanes: Tensor | None = None) -> Decision:
-        """Choose one action per lane for states [L, S]."""
-        lanes = self._lanes(lanes)
-        state = as_rows(state, self._dimensions.state, self._device)
-        if len(state) != len(lanes):
-            raise ValueError(
-                f"got {len(state)} states for {len(lanes)} lanes; call reset first, with one "
-                "state a lane"
-            )
-        return Decision(self._choose(state, self.budget.num_steps[lanes], self._generator))
 
-    def observe(
-        self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
-    ) -> None:
-        """Book what the step cost: costs [L, C]. Reward and action are not needed."""
-        self.budget.spend(
-            as_rows(cost, self._dimensions.constraints, self._device), self._lanes(lanes)
-        )
+@cached_on_data
+def _typical_step(data: RelabelledStore) -> dict[str, Tensor]:
+    """The root mean square of rewards [1] and of costs [C]."""
+    reward = data.store.gather("reward")[:, None]
+    return {"reward": _root_mean_square(reward), "cost": _root_mean_square(data.cost)}
 
-    def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return (
-            torch.arange(len(self.budget.limit), device=self._device)
-            if lanes is None
-            else lanes.to(self._device)
-        )
+
+def _root_mean_square(values: np.ndarray) -> Tensor:
+    """[steps, k] -> [k]; a column of zeros has unit 1."""
+    size = np.sqrt(np.square(values, dtype=np.float64).mean(0))
+    return torch.from_numpy(np.where(size > 0, size, 1.0)).float()
+
+
+@cached_on_data
+def _mean_cost_to_go(data: RelabelledStore) -> Tensor:
+    """[C] in raw units."""
+    steps = np.arange(data.store.num_steps) - np.repeat(data.store.starts, data.store.lengths)
+    mean = (data.cost_to_go / data.cost_discount ** steps[:, None]).mean(0)
+    left = 1 - steps / dimensions_of(data).horizon if data.cost_discount == 1 else np.ones(1)
+    return torch.from_numpy(mean / left.mean()).float()

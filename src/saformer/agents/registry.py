@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -16,34 +16,25 @@ from saformer.agents.cdt import CDTAgent, CDTConfig, CDTOptions
 from saformer.agents.coptidice import COptiDICEAgent, COptiDICEConfig, COptiDICEOptions
 from saformer.agents.cpq import CPQAgent, CPQConfig
 from saformer.agents.dt import DTAgent, DTConfig, DTOptions
-from saformer.agents.markov import MarkovOptions
+from saformer.agents.markov import MarkovConfig, MarkovOptions
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
+from saformer.agents.sequence import SequenceConfig
 from saformer.core.batch import Dimensions
 from saformer.core.rules import NoCriticOptions, PaperOptions
 from saformer.data.relabel import RelabelledStore
 from saformer.rules.reserve import ReserveOptions
 
-
-class AgentClass(Protocol):
-    """How an agent comes to be."""
-
-    def create(self, data: RelabelledStore, config: Any, *, seed: int) -> Agent:
-        """A fresh one for this data."""
-
-    def __call__(self, dimensions: Dimensions, config: Any) -> Agent:
-        """One that knows nothing yet."""
+AgentConfig = SaFormerConfig | SequenceConfig | MarkovConfig
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An agent class, what it is made of, and how its policy can be told to act."""
+    """An agent class, its config, and how its policy can act."""
 
-    agent: AgentClass
-    config: type[Any]
-    """has `cost_discount`; of an agent that is trained for one limit, also `limit`, one number per
-    constraint"""
+    agent: type[Agent]
+    config: type[AgentConfig]
     rules: Mapping[str, type[Any]]
-    """how its policy can act: the options of each rule by its name, the default first"""
+    """the options of each rule by its name, the default first"""
     description: str
     """one line"""
     verifies: bool = False
@@ -59,22 +50,18 @@ class Kind:
         rule = rule or next(iter(self.rules))
         if rule not in self.rules:
             raise ValueError(f"unknown rule {rule!r}; known are {', '.join(self.rules)}")
-        names = {
-            each.name: self.renamed.get(each.name, each.name) for each in fields(self.rules[rule])
-        }
-        known = {each.name for each in fields(config)}
-        values = {name: getattr(config, own) for name, own in names.items() if own in known}
+        own_names = {each.name for each in fields(config)}
+        names = {each.name: each.name for each in fields(self.rules[rule])} | dict(self.renamed)
+        values = {name: getattr(config, own) for name, own in names.items() if own in own_names}
         return self.rules[rule](**values)
 
     def changed(self, options: Any, changes: Mapping[str, Any]) -> Any:
         """The options with these changes, each checked to be of its field's kind."""
         hints = get_type_hints(type(options))
-        unknown = sorted(set(changes) - set(hints))
+        unknown = ", ".join(sorted(set(changes) - set(hints)))
         if unknown:
-            raise ValueError(
-                f"{type(options).__name__} has no option {', '.join(unknown)}; it has "
-                f"{', '.join(sorted(hints))}"
-            )
+            known = ", ".join(sorted(hints))
+            raise ValueError(f"{type(options).__name__} has no option {unknown}; it has {known}")
         checked = {name: _of_kind(name, value, hints[name]) for name, value in changes.items()}
         return replace(options, **checked)
 
@@ -93,8 +80,7 @@ KINDS = {
         SaFormerAgent,
         SaFormerConfig,
         {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptions},
-        "one policy for all limits: proposes returns and actions, rejects what a critic "
-        "forecasts to overrun",
+        "one policy for all limits: proposes returns and actions, rejects forecast overruns",
         verifies=True,
     ),
     "dt": Kind(
@@ -108,8 +94,7 @@ KINDS = {
         CDTAgent,
         CDTConfig,
         {"cdt": CDTOptions},
-        "Constrained Decision Transformer: asked for a return and a cost, one policy for all "
-        "limits",
+        "Constrained Decision Transformer: asked for a return and a cost, for all limits",
     ),
     "bc_safe": Kind(
         BCSafeAgent,
@@ -121,8 +106,7 @@ KINDS = {
         BCQLagAgent,
         BCQLagConfig,
         {"bcq_lag": BCQLagOptions},
-        "BCQ-Lagrangian: actions like the data's, the best by two critics and a learnt price on "
-        "cost",
+        "BCQ-Lagrangian: actions like the data's, the best by two critics and a price on cost",
         renamed={"candidates": "acting_candidates"},
     ),
     "cpq": Kind(
@@ -135,25 +119,23 @@ KINDS = {
         COptiDICEAgent,
         COptiDICEConfig,
         {"coptidice": COptiDICEOptions},
-        "COptiDICE: corrects how often the data does what, under a cost constraint, and imitates "
-        "that",
+        "COptiDICE: imitates the data, each step as often as a cost constraint corrects it",
     ),
 }
 
 
 def find_kind(name: str) -> Kind:
-    """The agent of this name."""
     if name not in KINDS:
         raise ValueError(f"unknown agent {name!r}; known are {', '.join(KINDS)}")
     return KINDS[name]
 
 
-def name_of(config: Any) -> str:
+def name_of(config: AgentConfig) -> str:
     """The agent that this config belongs to."""
     return next(name for name, kind in KINDS.items() if isinstance(config, kind.config))
 
 
-def create_agent(data: RelabelledStore, config: Any, *, seed: int) -> Agent:
+def create_agent(data: RelabelledStore, config: AgentConfig, *, seed: int) -> Agent:
     """A fresh agent of the kind that this config belongs to."""
     return KINDS[name_of(config)].agent.create(data, config, seed=seed)
 
@@ -176,14 +158,11 @@ def restore_agent(
 def from_plain(cls: type, values: Mapping[str, Any], *, strict: bool = True) -> Any:
     """A (nested) dataclass from the dictionaries that JSON keeps of it."""
     hints, known = get_type_hints(cls), {each.name for each in fields(cls)}
-    unknown = set(values) - known
+    unknown = ", ".join(sorted(set(values) - known))
     if unknown and strict:
-        raise ValueError(
-            f"{cls.__name__} has no {', '.join(sorted(unknown))}: was it saved by another version?"
-        )
-    return cls(
-        **{name: _from_plain(hints[name], values[name], strict) for name in values if name in known}
-    )
+        raise ValueError(f"{cls.__name__} has no {unknown}: was it saved by another version?")
+    plain = {name: value for name, value in values.items() if name in known}
+    return cls(**{name: _from_plain(hints[name], value, strict) for name, value in plain.items()})
 
 
 def _of_kind(name: str, value: Any, hint: Any) -> Any:

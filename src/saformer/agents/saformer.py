@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from saformer.accelerated.model import fastest
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import Agent, Phase
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
@@ -25,10 +24,10 @@ from saformer.core.rules import (
 )
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler, dimensions_of, statistics_of
+from saformer.data.sampling import WindowSampler, statistics_of
+from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
-from saformer.rules.fitting import fit_reserve
-from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule
+from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, fit_reserve
 
 Options = TypeVar("Options", bound=ProposalOptions)
 
@@ -67,39 +66,26 @@ class SaFormerConfig:
             raise ValueError(f"penalty must be at least 0, got {self.penalty}")
 
 
-class SaFormerAgent:
+class SaFormerAgent(Agent):
     """The paper's method.
 
-    Its phases are the inner loop of Algorithm 2; `training.fit` owns the algorithm.
+    Its phases are the inner loop of Algorithm 2; `training.loop.fit` owns the algorithm.
     """
 
     name = "saformer"
-    num_models = 1
-    averages: tuple[MovingAverage, ...] = ()
+    config: SaFormerConfig
+    model: SaFormer
 
     def __init__(self, dimensions: Dimensions, config: SaFormerConfig) -> None:
-        self.dimensions = dimensions
-        self.config = config
+        super().__init__(dimensions, config)
         self.model = SaFormer(dimensions, config.trunk)
         self.model.register_load_state_dict_pre_hook(_make_room)
 
-    @classmethod
-    def create(cls, data: RelabelledStore, config: SaFormerConfig, *, seed: int) -> SaFormerAgent:
-        """A fresh agent for this data: initialised by the seed, its units fixed by the data's
-        statistics."""
-        if data.cost_discount != config.cost_discount:
-            raise ValueError(
-                f"the data counts costs at {data.cost_discount}, the agent at "
-                f"{config.cost_discount}"
-            )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            agent = cls(dimensions_of(data), config)
-        agent.model.normalizer.set_statistics(statistics_of(data))
-        environment = data.store.environment
-        agent.model.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
-        agent.model.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
-        return agent
+    def fix_units(self, data: RelabelledStore) -> None:
+        model, environment = self.model, data.store.environment
+        model.normalizer.set_statistics(statistics_of(data))
+        model.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
+        model.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         """Windows of K steps."""
@@ -133,10 +119,6 @@ class SaFormerAgent:
         """Fitted as training ends; weights of an unfinished training have none."""
         return self.model._modules.get("reserve")  # type: ignore[return-value]
 
-    @property
-    def default_options(self) -> ProposalOptions:
-        return self.options()
-
     def options(self, *, shielded: bool = False) -> ProposalOptions:
         """By reserve once it is fitted, else by the paper's rule. Within a shield, which
         keeps the limit, the reserve only says which limit earns most."""
@@ -153,7 +135,7 @@ class SaFormerAgent:
         """Algorithm 1 with what has been learnt so far, by the rule that the options belong to."""
         return SaFormerPolicy(
             fastest(self.model),
-            self._rule(options or self.default_options),
+            self._rule(options or self.options()),
             window=self.config.window,
             cost_discount=self.config.cost_discount,
             recorder=Recorder,

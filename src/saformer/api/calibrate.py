@@ -12,8 +12,7 @@ from torch import Tensor
 
 from saformer.api.judge import EvaluateSettings, JudgeSettings, frontier_of
 from saformer.data.limits import Limit
-from saformer.evaluation.calibration import MARGINS, Calibration, fewest_episodes
-from saformer.evaluation.calibration import calibrate as calibrate_margins
+from saformer.evaluation.calibration import MARGINS, Calibration, calibrate_margins, fewest_episodes
 from saformer.evaluation.verdict import Verdict
 from saformer.runs.export import read_facts
 from saformer.runs.run import FORMAT, Run, check_format
@@ -65,7 +64,7 @@ class CalibrateSettings(JudgeSettings):
 
 def calibrate_policy(trained: Trained, settings: CalibrateSettings) -> Calibration:
     """The margin of each limit, and the policy that they are of."""
-    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+    from saformer.evaluation.evaluate import Terms, evaluate_policy
 
     run, agent, kind = trained.run, trained.agent, trained.kind
     if kind.has_one_limit or kind.ignores_costs:
@@ -77,14 +76,13 @@ def calibrate_policy(trained: Trained, settings: CalibrateSettings) -> Calibrati
     options = trained.options(settings.rule, settings.options)
 
     def trial(tried: Sequence[Limit], margin: float, first_seed: int) -> Sequence[Verdict]:
+        frontiers = [frontier_of(run.spec, totals, limit) for limit in tried]
         return evaluate_policy(
             agent.policy(replace(options, seed=first_seed)),
             totals,
             tried,
             episodes=settings.episodes,
-            frontiers=[frontier_of(run.spec, totals, limit) for limit in tried],
-            margins=[margin] * len(tried),
-            first_seed=first_seed,
+            terms=Terms(frontiers, [margin] * len(tried), first_seed),
             progress=trained.listener.evaluating,
             workers=trained.context.workers,
         ).verdicts

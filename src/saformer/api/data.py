@@ -47,7 +47,7 @@ def build_data(
     task_to_make = _task(task, mixture)
     if task_to_make.make is None:
         raise ValueError(f"{task} is a store already: there is nothing to build")
-    path = Path(out) if out else tasks.kept_at(task_to_make, steps=steps, seed=seed)
+    path = Path(out) if out else tasks.data_path(task_to_make, steps=steps, seed=seed)
     if out:
         _check_is_new(path)
     elif path.exists():

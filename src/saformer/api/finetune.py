@@ -23,14 +23,13 @@ from saformer.data.store import TrajectoryStore
 from saformer.runs.lock import alone_in
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
-from saformer.training.config import FitConfig
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
+from saformer.training.loop.config import FitConfig
 
 if TYPE_CHECKING:  # exploration needs Gymnasium; training does not
     from saformer.trained import Trained
-    from saformer.training.experience import ExploredEpisode
-    from saformer.training.finetune_events import Outcome
-    from saformer.training.judging import Judged
+    from saformer.training.finetune.events import FinetuneOutcome, WeightsVerdict
+    from saformer.training.finetune.experience import ExploredEpisode
 
 LEARNING_RATE_SHARE = 1 / 3
 """Of the original run's peak."""
@@ -41,7 +40,7 @@ class FineTuned:
     """A fine-tuned run, and how that ended."""
 
     run: Run
-    outcome: Outcome | None
+    outcome: FinetuneOutcome | None
     """None if the run had finished before"""
 
 
@@ -76,11 +75,11 @@ class Finetuning:
     def original(self) -> RelabelledStore:
         """The data that the run was trained on."""
         from saformer.envs.costed import try_out
-        from saformer.training.experience import check_criteria
+        from saformer.training.finetune.experience import check_explorable
 
         self.trained.check_environment(self.store.environment)
         data = training_data(self.trained.run, self.store, self.trained.listener)
-        check_criteria(data, self.store)
+        check_explorable(data, self.store)
         try_out(self.store.environment, data.criteria)
         return data
 
@@ -170,10 +169,10 @@ class Finetuning:
         )
         return FineTuned(run, outcome)
 
-    def _explore(self, run: Run, store: Path) -> Outcome:
-        from saformer.training.experience import Experience
-        from saformer.training.finetune import finetune as run_algorithm_3
-        from saformer.training.finetune_events import FinetuneObserver
+    def _explore(self, run: Run, store: Path) -> FinetuneOutcome:
+        from saformer.training.finetune.algorithm import run_algorithm_3
+        from saformer.training.finetune.events import FinetuneObserver
+        from saformer.training.finetune.experience import Experience
 
         trained, config, listener = self.trained, self.config, self.trained.listener
         agent = cast(SaFormerAgent, trained.agent)
@@ -196,8 +195,6 @@ class Finetuning:
             self.limits,
             config,
             self.fit_config,
-            seed=self.seed,
-            run=run,
             learnt=trained.run.load(),
             options=self.options,
             observer=observer,
@@ -234,7 +231,7 @@ def episode_line(row: ExploredEpisode, allowance: int) -> str:
     )
 
 
-def judged_line(num_episodes: int, verdicts: Judged) -> str:
+def judged_line(num_episodes: int, verdicts: WeightsVerdict) -> str:
     """An evaluation of all limits, for a person who watches."""
     marks = ["" if v["holds"] else "?" if v["met"] else "!" for v in verdicts.values()]
     parts = [

@@ -15,10 +15,9 @@ from saformer.core.policy import Policy
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
 from saformer.data.totals import Totals
-from saformer.evaluation.offline import OfflineEvaluation
-from saformer.evaluation.offline import evaluate_offline as judge_offline
+from saformer.evaluation.offline import OfflineEvaluation, judge_offline
 from saformer.runs.spec import RunSpec
-from saformer.shield import Shield, Unlimited
+from saformer.shield import LimitBlind, Shield
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
     from saformer.evaluation.calibration import Calibration
@@ -96,7 +95,7 @@ def judge_rollouts(
     calibration: Calibration | None = None,
 ) -> Judged:
     """Roll out under each limit, all in one batch; nothing is written."""
-    from saformer.evaluation.evaluate import evaluate as evaluate_policy
+    from saformer.evaluation.evaluate import Terms, evaluate_policy
 
     totals, margins, rate = trained.totals, None, None
     if calibration is not None:
@@ -110,8 +109,7 @@ def judge_rollouts(
             name=name,
             episodes=settings.episodes,
             seed=settings.seed,
-            frontiers=frontiers,
-            margins=margins,
+            terms=Terms(frontiers, margins),
             progress=trained.listener.evaluating,
             workers=trained.context.workers,
         )
@@ -133,7 +131,7 @@ def _policies(trained: Trained, settings: EvaluateSettings) -> dict[str, Policy]
         policies[PLAIN] = agent.policy(trained.options(*acting))
     if settings.reference:  # the mean action, prompted with the largest cost of the data
         mean = agent.policy(agent.mean_options())
-        blind = Unlimited(mean, data.episode_cost.max(0).tolist())
+        blind = LimitBlind(mean, data.episode_cost.max(0).tolist())
         policies[REFERENCE] = shielded(blind, data)
     return policies
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saformer.training.trainer import Metrics
+from saformer.training.loop.trainer import Metrics
 
 Progress = Callable[[int, int], None]
 

@@ -10,7 +10,7 @@ from saformer.api.listener import Listener
 from saformer.criteria import criterion
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
-from saformer.data.totals import KeptTotals, Totals
+from saformer.data.totals import Totals, TotalsAlone
 from saformer.envs.tasks import find_task, is_store, load_data
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run
@@ -40,7 +40,7 @@ def totals_of(
     totals = read_groups(run, "totals")
     count = len(totals["episode_return"])
     listener.say(f"data: what {count} trajectories earned and cost, as the export holds it")
-    return KeptTotals(
+    return TotalsAlone(
         environment=_environment_of_export(run),
         criteria=tuple(criterion(name, trusted=False) for name in run.spec.criteria),
         cost_discount=own_discount,

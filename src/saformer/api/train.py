@@ -20,17 +20,17 @@ from saformer.data.limits import parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.device import pick_device
-from saformer.engine.distributed import Ranks, joined
+from saformer.engine.distributed import Ranks, joined_ranks
 from saformer.engine.torchrun import is_first
 from saformer.envs.tasks import find_task
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.trained import Context, Trained
-from saformer.training.fit import InterruptedTrainingError, fit_together
-from saformer.training.grouping import grouped
-from saformer.training.interrupt import Interrupt
-from saformer.training.presets import PRESETS, Preset
-from saformer.training.trainer import Member, Observer
+from saformer.training.loop.fit import InterruptedTrainingError, fit
+from saformer.training.loop.interrupt import Interrupt
+from saformer.training.loop.presets import PRESETS, Preset
+from saformer.training.loop.trainer import Member, Observer
+from saformer.training.packs.grouping import grouped
 
 DEMO_TASK = "hopper-medium-replay"
 DEMO_LIMITS = ("p10", "p30", "p50", "p70", "p90")
@@ -123,8 +123,9 @@ def train_together(
         _check_distinct("limit", call.limits_of(task))
         find_task(task)  # before the data of others is made
     runs, failures = call.train(tasks, seeds)
-    for path, error in failures.items():
-        call.listener.say(f"{path} failed: {error}")
+    for run in (run for run in runs if run.path in failures):
+        run.failure = str(failures[run.path])
+        call.listener.say(f"{run.path} failed: {run.failure}")
     return runs
 
 
@@ -141,7 +142,7 @@ def demo(
 
     `smoke` takes the same steps with next to no data and training, to show that they work.
     """
-    from saformer.report.page import write_report
+    from saformer.report.rollouts import write_report
 
     listener = listener or Listener()
     preset, data_steps, episodes = PRESETS["small"](), None, 20
@@ -230,7 +231,7 @@ class _Call:
         """All runs; which failed and why."""
         runs: list[Run] = []
         members: list[Member] = []
-        with joined(pick_device(self.device)) as (ranks, device):
+        with joined_ranks(pick_device(self.device)) as (ranks, device):
             for task in tasks:
                 with ranks.first_alone():  # it may make the data
                     source = self._source(task)
@@ -255,7 +256,7 @@ class _Call:
 
     def _fit(self, members: Sequence[Member], device: torch.device, ranks: Ranks) -> Failures:
         failures: Failures = {}
-        groups, fit = grouped(members, device), self.preset.fit
+        groups, config = grouped(members, device), self.preset.fit
         # one for all, so that Ctrl-C at the end of a run is not lost on the next
         with Interrupt() as interrupt:
             for index, group in enumerate(groups):
@@ -266,11 +267,11 @@ class _Call:
                     self.listener.say(f"training {len(group)} runs as one program")
                 first = group[0].run
                 begun = first is not None and ranks.as_first(first.checkpoint_path.exists())
-                errors = fit_together(group, fit, resume=begun, interrupt=interrupt, ranks=ranks)
+                errors = fit(group, config, resume=begun, interrupt=interrupt, ranks=ranks)
                 paths = [member.run.path for member in group if member.run is not None]
                 failures |= {paths[position]: error for position, error in errors.items()}
                 for path in (path for path in paths if path not in failures):
-                    self.listener.say(f"trained for {fit.updates} updates; the run is in {path}")
+                    self.listener.say(f"trained for {config.updates} updates; the run is in {path}")
         return failures
 
     def _source(self, task: str) -> _Source:
@@ -329,7 +330,7 @@ class _Call:
         is_watched = bool(limits) and data.store.environment.identifier is not None
 
         def evaluate(agent: Agent) -> dict[str, Any]:
-            from saformer.evaluation.evaluate import evaluate as evaluate_policy
+            from saformer.evaluation.evaluate import evaluate_policy
 
             watched = limits_of(run.spec, data, usual=limits)
             seen = evaluate_policy(agent.policy(), data, watched, episodes=WATCHED_EPISODES)

@@ -20,10 +20,10 @@ from saformer.cli.progress import listening
 from saformer.data.home import home
 from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
-from saformer.experiments.conduct import Place, conduct, usual_engine
-from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.conduct import Site, conduct, usual_engine
+from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import SCALES, Setting
-from saformer.training.fit import InterruptedTrainingError
+from saformer.training.loop.fit import InterruptedTrainingError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +92,12 @@ class ExperimentCommand(Command):
             return _render_again(experiments, self.render, console)
         setting = Setting(SCALES[self.scale], self.seeds, _source(self))
         try:
-            with _engine(self) as (engine, place), listening(console) as listener:
+            with _engine(self) as (engine, site), listening(console) as listener:
                 results = conduct(
                     experiments,
                     setting,
                     engine=engine,
-                    place=place,
+                    site=site,
                     command=self.line,
                     listener=listener,
                 )
@@ -106,7 +106,7 @@ class ExperimentCommand(Command):
             raise InterruptedTrainingError("interrupted; what was trained is saved") from None
 
 
-def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
+def _write(results: Iterable[Results], folder: Path, console: Console) -> int:
     failed = False
     for result in results:
         result.write(folder)
@@ -121,18 +121,18 @@ def _write(results: Iterable[Result], folder: Path, console: Console) -> int:
 def _render_again(experiments: Sequence[Experiment], folder: Path, console: Console) -> int:
     there = [each for each in experiments if (folder / f"{each.name}.json").exists()]
     if not there:
-        Result.read(folder, experiments[0].name)  # says what is missing
+        Results.read(folder, experiments[0].name)  # says what is missing
     for each in there:
         console.print(f"{render(folder, each.name)}", soft_wrap=True)
     return 0
 
 
 @contextmanager
-def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Place]]:
+def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Site]]:
     if command.engine == "local":
         count = command.processes
         engine = usual_engine(command.device) if count is None else LocalEngine(count)
-        yield engine, Place(command.runs, command.device)
+        yield engine, Site(command.runs, command.device)
         return
     from saformer.engine.ray import RayEngine
 
@@ -143,8 +143,8 @@ def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Place]]:
         with RayEngine(
             command.address, cpus=command.job_cpus, gpus=command.job_gpus, environment=environment
         ) as ray:
-            place = Place(command.runs, command.device, packed=ray.gpus > 0, elsewhere=True)
-            yield ray, replace(place, node_runs=command.node_runs)
+            site = Site(command.runs, command.device, packed=ray.gpus > 0, elsewhere=True)
+            yield ray, replace(site, node_runs=command.node_runs)
     finally:
         signal.signal(signal.SIGTERM, former)
 

@@ -22,12 +22,12 @@ from saformer.cli.progress import listening
 from saformer.envs.tasks import is_store
 from saformer.evaluation.calibration import CalibratedLimit
 from saformer.report.offline import offline_table, write_offline_report
-from saformer.report.page import write_report
+from saformer.report.rollouts import write_report
 from saformer.report.table import Cell, numbers, terminal_table, verdict_table
 from saformer.runs.pretrained import folder_of
 from saformer.runs.run import Run
 from saformer.trained import Context, Trained, load
-from saformer.training.finetune_config import FinetuneConfig
+from saformer.training.finetune.config import FinetuneConfig
 
 ROLLOUTS_ALONE = ("rate", "shield", "both", "reference")
 CALIBRATION = ("limit", "withheld", "passed", "bound", "cost", "return", "share", "")
@@ -271,7 +271,7 @@ def show(content: Any, table: Callable[[Any], Any], *, as_json: bool) -> None:
 
 def _calibration_row(calibrated: CalibratedLimit) -> list[Cell]:
     """The margin that passed, or how near the most conservative margin came."""
-    shown = calibrated.kept or calibrated.tested[-1]
+    shown = calibrated.passed or calibrated.tested[-1]
     cells = [
         f"{calibrated.limit.name} = {numbers(calibrated.limit.values)}",
         f"{100 * shown.margin:.3g}%",
@@ -280,7 +280,7 @@ def _calibration_row(calibrated: CalibratedLimit) -> list[Cell]:
         numbers(shown.mean_cost),
         numbers([shown.mean_return]),
         f"{shown.frontier_share:.2f}",
-        "" if calibrated.kept else "not reached by the largest margin",
+        "" if calibrated.passed else "not reached by the largest margin",
     ]
     return [(text, "") for text in cells]
 

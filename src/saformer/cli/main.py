@@ -107,7 +107,9 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
 
 
 def _is_resumable(error: BaseException) -> bool:
-    from saformer.training.fit import InterruptedTrainingError  # imports torch, unlike `doctor`
+    from saformer.training.loop.fit import (
+        InterruptedTrainingError,  # imports torch, unlike `doctor`
+    )
 
     return isinstance(error, InterruptedTrainingError)
 

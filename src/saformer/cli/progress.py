@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from saformer.api.listener import Listener
 from saformer.runs.metrics import terms_of
-from saformer.training.trainer import Metrics
+from saformer.training.loop.trainer import Metrics
 
 PLAIN_LINES = 10
 """How often progress is said when there is no terminal to draw a bar on."""

@@ -19,8 +19,8 @@ from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
 from saformer.report.table import verdict_table
 from saformer.runs.run import Run
-from saformer.training.config import FitConfig
-from saformer.training.presets import PRESETS, Preset
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import PRESETS, Preset
 
 
 @dataclass(frozen=True, kw_only=True)

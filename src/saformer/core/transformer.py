@@ -115,7 +115,8 @@ class Block(nn.Module):
     def _residual(self, x: Tensor, attended: Tensor) -> Tensor:
         # Sums are float32; converting first gives the same bits, and a CPU adds one type faster.
         x = x + self.drop(attended).to(x.dtype)
-        return x + self.drop(self.perceptron(self.perceptron_norm(x))).to(x.dtype)
+        output: Tensor = x + self.drop(self.perceptron(self.perceptron_norm(x))).to(x.dtype)
+        return output
 
 
 class Trunk(nn.Module):

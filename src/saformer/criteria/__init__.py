@@ -11,14 +11,5 @@ from saformer.criteria.named import (
 )
 from saformer.criteria.step import CostCriterion, Step
 
-__all__ = [
-    "CostCriterion",
-    "Step",
-    "above",
-    "criterion",
-    "energy",
-    "joint_torque",
-    "logged",
-    "outside_box",
-    "torque",
-]
+__all__ = ["CostCriterion", "Step", "above", "criterion", "energy", "joint_torque", "logged"]
+__all__ += ["outside_box", "torque"]

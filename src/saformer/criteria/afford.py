@@ -11,13 +11,10 @@ from saformer.criteria.step import Array, CostCriterion, Doubles, Step
 
 Floats = NDArray[np.float32]
 NUM_POINTS = 33
-"""Scales that are tried at once; each round leaves 1/32 of the stretch that is still in
-question."""
-NUM_ROUNDS = 5
-"""32**-5 is less than float32 tells apart."""
+"""Scales that are tried at once; each round leaves 1/32 of the stretch that is in question."""
+NUM_ROUNDS = 5  # 32**-5 is less than float32 tells apart
 SHARES = np.linspace(0.0, 1.0, NUM_POINTS)
-CLOSE = 2.0**-20
-"""A stretch so short, as a share of its upper end, is in question no more."""
+CLOSE = 2.0**-20  # A stretch so short, as a share of its upper end, is in question no more
 
 
 class Affordable:
@@ -34,12 +31,17 @@ class Affordable:
     ) -> None:
         self.criteria = tuple(criteria)
         for criterion in self.criteria:
-            require_action_alone(criterion)
+            if not criterion.reads_action_alone:
+                read = ", ".join(sorted(criterion.reads - {"action"}))
+                raise ValueError(
+                    f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so "
+                    "what an action costs is known only once it was taken. A shield needs costs of "
+                    'the action alone, such as torque, energy or "abs(action[0])"; judge this '
+                    "policy without it"
+                )
         self._low, self._high = np.asarray(low, np.float32), np.asarray(high, np.float32)
-        self.cheapest = self._cheapest()
-        """[A] the cheapest action within bounds that was found"""
-        self.least = self.cost(self.cheapest)
-        """[C] what it costs"""
+        self.cheapest = self._cheapest()  # [A] within bounds
+        self.least = self.cost(self.cheapest)  # [C]
 
     def cost(self, action: Floats) -> Doubles:
         """[..., A] -> [..., C]."""
@@ -63,34 +65,26 @@ class Affordable:
         return executed, cost, over
 
     def _nearest(self, action: Floats, cost: Doubles, allowed: Doubles) -> Floats:
-        """The action scaled towards the cheapest one: as a whole, then each entry back as far as
-        costs allow.
-
-        Without the second part, one exhausted constraint would still entries that cost it nothing.
-        """
+        """The action scaled towards the cheapest one as a whole, then each entry back as far as
+        costs allow: else one exhausted constraint would still entries that cost it nothing."""
         nothing, guesses = np.zeros(action.shape), self._guesses(cost, allowed)
         scale = self._raised(action, nothing, slice(None), allowed, guesses=guesses, close=CLOSE**2)
         if len(self.criteria) > 1:
-            little = np.full(
-                (len(action), 1), 4 * CLOSE
-            )  # most can be raised to the end, or not even so much
+            # most entries can be raised to the end, or not even so little
+            little, close = np.full((len(action), 1), 4 * CLOSE), 4 * CLOSE
             for entry in range(action.shape[1]):
                 entries = slice(entry, entry + 1)
-                scale = self._raised(
-                    action, scale, entries, allowed, guesses=little, close=4 * CLOSE
-                )
+                scale = self._raised(action, scale, entries, allowed, guesses=little, close=close)
         return self._scaled(action, scale)
 
     def _guesses(self, cost: Doubles, allowed: Doubles) -> Doubles:
-        """Scales [L, 6] just about those that would do if costs grew with the action, or with its
-        square."""
+        """[L, 6] scales near the ones for costs that grow with the action, or with its square."""
         above, spare = np.maximum(cost - self.least, CLOSE**2), np.maximum(allowed - self.least, 0)
         room = np.minimum(spare / above, 1).min(-1)[:, None]
         about, beyond = np.array([1 - CLOSE / 4, 1, 1 + CLOSE / 4]), np.array([0, 0, CLOSE**2])
-        guesses: Doubles = np.concatenate(
-            [room * about + beyond, np.sqrt(room) * about + beyond], axis=1
-        )
-        return np.minimum(guesses, 1)
+        near = [room * about + beyond, np.sqrt(room) * about + beyond]
+        guesses: Doubles = np.minimum(np.concatenate(near, axis=1), 1)
+        return guesses
 
     def _raised(
         self,
@@ -103,16 +97,12 @@ class Affordable:
         close: float,
     ) -> Doubles:
         """The scale [L, A] with these entries raised towards 1 as far as is affordable, or by
-        `close` less.
-
-        The lower end of the stretch in question is always affordable: the scale that was given, or
-        one that was tried.
-        """
+        `close` less. The lower end of the stretch in question is always affordable."""
         lanes = np.arange(len(action))
         low, high = np.zeros(len(action)), np.ones(len(action))
-        for number in range(NUM_ROUNDS):
+        for attempt in range(NUM_ROUNDS):
             shares = low[:, None] + (high - low)[:, None] * SHARES  # [L, points]
-            if number == 0:
+            if attempt == 0:
                 shares = np.sort(np.concatenate([shares, guesses], axis=1), axis=1)
             end = shares.shape[1] - 1
             tried = np.repeat(scale[:, None], end + 1, axis=1)  # [L, points, A]
@@ -154,16 +144,3 @@ class Affordable:
                 around = np.clip([best - 1, best + 1], 0, NUM_POINTS - 1)
                 left, right = (float(bound) for bound in tried[around, entry])
         return action
-
-
-def require_action_alone(criterion: CostCriterion) -> None:
-    """ValueError if what an action costs is known only after it was taken."""
-    if not criterion.reads_action_alone:
-        read = ", ".join(sorted(criterion.reads - {"action"}))
-        raise ValueError(
-            f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so what "
-            "an action costs is "
-            "known only once it was taken. A shield needs costs of the action alone, such as "
-            "torque, energy or "
-            '"abs(action[0])"; judge this policy without it'
-        )

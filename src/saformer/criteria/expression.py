@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
+import keyword
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,24 +18,39 @@ from typing import Any
 import numpy as np
 
 from saformer.criteria import values
-from saformer.criteria.language import (
-    ARITHMETIC,
-    CALLABLE,
-    COMPARISONS,
-    FUNCTIONS,
-    JOINT_TORQUES,
-    LOGIC,
-    MAX_EXPONENT,
-    MAX_NUMBER,
-    METHODS,
-    METHODS_AS_WRITTEN,
-    REDUCTIONS,
-    SHORTHANDS,
-    is_hidden,
-)
-from saformer.criteria.source import Source
 from saformer.criteria.step import Doubles, Step
-from saformer.criteria.values import Value
+from saformer.criteria.values import FUNCTIONS, REDUCTIONS, Value
+
+MAX_CHARACTERS, MAX_NODES = 1000, 200
+MAX_NUMBER, MAX_EXPONENT = 1e12, 8
+
+Operators = dict[type[ast.AST], Callable[..., Doubles]]
+ARITHMETIC: Operators = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Mod: np.mod,
+}
+LOGIC: Operators = {
+    **dict.fromkeys((ast.And, ast.BitAnd), values.both),
+    **dict.fromkeys((ast.Or, ast.BitOr), values.either),
+    **dict.fromkeys((ast.Not, ast.Invert), values.negation),
+}
+COMPARISONS: Operators = {
+    ast.Lt: values.comparison(np.less),
+    ast.LtE: values.comparison(np.less_equal),
+    ast.Gt: values.comparison(np.greater),
+    ast.GtE: values.comparison(np.greater_equal),
+    ast.Eq: values.comparison(np.equal),
+    ast.NotEq: values.comparison(np.not_equal),
+}
+METHODS = ("sum", "mean", "max", "min")
+METHODS_AS_WRITTEN = " ".join(f".{name}()" for name in METHODS)
+CALLABLE = (*FUNCTIONS, *REDUCTIONS, "column")
+SHORTHANDS = {"torque": "abs(action).sum()", "energy": "(action**2).sum()"}
+"""Names that stand for expressions."""
+JOINT_TORQUES = "abs(action)"  # What torque[0] picks from
 
 Evaluate = Callable[[Step], Value]
 
@@ -44,8 +60,7 @@ class Expression:
     """A parsed expression: Step -> cost [...]."""
 
     text: str
-    reads: frozenset[str]
-    """the parts and columns it names"""
+    reads: frozenset[str]  # the parts and columns it names
     evaluate: Evaluate = field(compare=False, repr=False)
 
     def __call__(self, step: Step) -> Doubles:
@@ -54,116 +69,234 @@ class Expression:
             value = self.evaluate(step)
         if value.size is not None:
             raise ValueError(f"it gives {value.size} values per step; add them up with .sum()")
-        return np.array(
-            np.broadcast_to(value.array[..., 0], step.action.shape[:-1]), dtype=np.float64
-        )
+        costs = np.broadcast_to(value.array[..., 0], step.action.shape[:-1])
+        return np.array(costs, dtype=np.float64)
 
 
-def parse(text: str) -> Expression:
-    """Read an expression; ValueError says what was not understood, where, and what could stand
-    there."""
-    source = Source(text)
+def parse_expression(text: str) -> Expression:
+    """Read an expression; ValueError says what was not understood, where, and what could be."""
+    compiler = _Compiler(text)
     try:
-        evaluate = _compile(source.tree(), source)
+        evaluate = compiler.compile(compiler.tree())
     except RecursionError:
-        raise source.refusal("it is nested too deeply") from None
-    return Expression(text, frozenset(source.reads), evaluate)
+        raise compiler.refusal("it is nested too deeply") from None
+    return Expression(text, frozenset(compiler.reads), evaluate)
 
 
-def _compile(node: ast.expr, source: Source) -> Evaluate:
-    build = _BUILDERS.get(type(node))
-    if build is None:
-        kind = (
-            f"after a dot come {METHODS_AS_WRITTEN}"
-            if isinstance(node, ast.Attribute)
-            else type(node).__name__
+def column_expression(column: str) -> str:
+    """A column's name as an expression: as it is, where that reads as a name of its own."""
+    is_reserved = column in CALLABLE or column in SHORTHANDS or keyword.iskeyword(column)
+    is_name = column.isidentifier() and column.isascii() and not _is_dunder(column)
+    return column if is_name and not is_reserved else f"column({column!r})"
+
+
+class _Compiler:
+    """Turns the nodes of one text into closures, and refuses those that are not allowed."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reads: set[str] = set()  # parts and columns named so far
+
+    def tree(self) -> ast.expr:
+        """The text parsed, if it is not too large; any node may be in it."""
+        length = len(self.text)
+        if length > MAX_CHARACTERS:
+            raise self.refusal(f"it has {length} characters, at most {MAX_CHARACTERS} are allowed")
+        if not self.text.isprintable():
+            raise self.refusal("it holds line breaks or characters that cannot be seen")
+        try:
+            tree = ast.parse(self.text, mode="eval").body
+        except SyntaxError as error:
+            raise self.refusal(f"{error.msg}, at character {error.offset or length + 1}") from None
+        except (ValueError, OverflowError, MemoryError) as error:
+            raise self.refusal(f"it cannot be parsed ({error})") from None
+        num_nodes = sum(isinstance(node, ast.expr) for node in ast.walk(tree))
+        if num_nodes > MAX_NODES:
+            raise self.refusal(f"it has {num_nodes} parts, at most {MAX_NODES} are allowed")
+        return tree
+
+    def refusal(self, problem: str, node: ast.expr | None = None) -> ValueError:
+        """What is wrong, where, and what could be written instead."""
+        where = ""
+        if node is not None:
+            character = len(self.text.encode()[: node.col_offset].decode()) + 1
+            where = f" {_short(self._part(node))} at character {character}:"
+        return ValueError(
+            f"cost criterion {_short(self.text)} is not understood:{where} {problem}. Write "
+            "torque, torque[0], energy, module:function, or an expression such as "
+            '"abs(action).sum() + 0.1*(speed > 2)" over action, state, next_state, reward and the '
+            "names of columns"
         )
-        raise source.refusal(f"this is not part of the language: {kind}", node)
-    return build(node, source)
+
+    def compile(self, node: ast.expr) -> Evaluate:
+        build = _BUILDERS.get(type(node))
+        if build is None:
+            kind, methods = type(node).__name__, f"after a dot come {METHODS_AS_WRITTEN}"
+            problem = methods if isinstance(node, ast.Attribute) else kind
+            raise self.refusal(f"this is not part of the language: {problem}", node)
+        return build(self, node)
+
+    def _part(self, node: ast.expr) -> str:
+        """A node as it was written."""
+        return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+    def _apply(
+        self, function: Callable[..., Doubles], operands: list[ast.expr], whole: ast.expr
+    ) -> Evaluate:
+        evaluates, text = [self.compile(operand) for operand in operands], self._part(whole)
+        return lambda step: values.elementwise(function, [each(step) for each in evaluates], text)
+
+    def _reduce(
+        self, function: Callable[..., Doubles], argument: ast.expr, whole: ast.Call
+    ) -> Evaluate:
+        evaluate, text = self.compile(argument), self._part(whole)
+        return lambda step: values.over_entries(function, evaluate(step), text)
+
+    def _read(self, name: str) -> Evaluate:
+        self.reads.add(name)
+        return lambda step: values.of_step(step, name)
+
+    def _shorthand(self, text: str) -> Evaluate:
+        expression = parse_expression(text)
+        self.reads |= expression.reads
+        return expression.evaluate
+
+    def constant(self, node: ast.Constant) -> Evaluate:
+        if not isinstance(node.value, bool | int | float):
+            raise self.refusal("constants are numbers, True or False; text is for column()", node)
+        if not abs(node.value) <= MAX_NUMBER:
+            raise self.refusal(f"numbers go up to {MAX_NUMBER:g}", node)
+        value = Value(np.array([node.value], dtype=np.float64))
+        return lambda step: value
+
+    def name(self, node: ast.Name) -> Evaluate:
+        name = node.id
+        if name in SHORTHANDS:
+            return self._shorthand(SHORTHANDS[name])
+        if name in CALLABLE:
+            advice = f"call it, or write column({name!r}) for a column of that name"
+            raise self.refusal(f"it is a function: {advice}", node)
+        if _is_dunder(name) or not self._part(node).isascii():
+            raise self.refusal("names are plain letters, digits and inner underscores", node)
+        return self._read(name)
+
+    def binary(self, node: ast.BinOp) -> Evaluate:
+        operator, operands = type(node.op), [node.left, node.right]
+        if operator is ast.Pow:
+            exponent = _literal(node.right)
+            if exponent is None or not abs(exponent) <= MAX_EXPONENT:
+                raise self.refusal(
+                    f"exponents go from -{MAX_EXPONENT} to {MAX_EXPONENT}", node.right
+                )
+            return self._apply(lambda base: np.power(base, float(exponent)), [node.left], node)
+        if operator in LOGIC:
+            self._require_truth(operands)
+            return self._apply(LOGIC[operator], operands, node)
+        if operator not in ARITHMETIC:
+            raise self.refusal("the operators are + - * / % **, and & | for truth values", node)
+        return self._apply(ARITHMETIC[operator], operands, node)
+
+    def unary(self, node: ast.UnaryOp) -> Evaluate:
+        operator = type(node.op)
+        if operator is ast.USub:
+            return self._apply(np.negative, [node.operand], node)
+        if operator is ast.Invert:
+            self._require_truth([node.operand])
+        if operator not in LOGIC:
+            raise self.refusal("the signs are - and, before truth values, not and ~", node)
+        return self._apply(LOGIC[operator], [node.operand], node)
+
+    def _require_truth(self, nodes: list[ast.expr]) -> None:
+        """& | ~ bind tighter than comparisons: "a > 1 & b > 2" would mean what nobody meant."""
+        for node in nodes:
+            if not _is_truth(node):
+                raise self.refusal("& | ~ join brackets, as in (a > 1) & (b > 2)", node)
+
+    def logic(self, node: ast.BoolOp) -> Evaluate:
+        return self._apply(_folded(LOGIC[type(node.op)]), node.values, node)
+
+    def comparison(self, node: ast.Compare) -> Evaluate:
+        if any(type(operator) not in COMPARISONS for operator in node.ops):
+            raise self.refusal("comparisons are < <= > >= == !=", node)
+        hold = [COMPARISONS[type(operator)] for operator in node.ops]
+
+        def chained(*operands: Doubles) -> Doubles:
+            links = [holds(x, y) for holds, x, y in zip(hold, operands, operands[1:], strict=False)]
+            return functools.reduce(values.both, links)
+
+        return self._apply(chained, [node.left, *node.comparators], node)
+
+    def choice(self, node: ast.IfExp) -> Evaluate:
+        return self._apply(values.choice, [node.test, node.body, node.orelse], node)
+
+    def subscript(self, node: ast.Subscript) -> Evaluate:
+        is_joint = isinstance(node.value, ast.Name) and node.value.id == "torque"
+        evaluate = self._shorthand(JOINT_TORQUES) if is_joint else self.compile(node.value)
+        index, text = self._index(node.slice), self._part(node)
+        return lambda step: values.pick(evaluate(step), index, text)
+
+    def _index(self, node: ast.expr) -> int | slice:
+        if isinstance(node, ast.Slice):
+            bounds = (node.lower, node.upper, node.step)
+            lower, upper, step = (None if bound is None else self._index(bound) for bound in bounds)
+            if step == 0:
+                raise self.refusal("a slice cannot advance by 0", node)
+            return slice(lower, upper, step)
+        index = _literal(node)
+        if not isinstance(index, int):
+            raise self.refusal("indices are whole numbers, as in state[-1], action[0:2]", node)
+        return index
+
+    def call(self, node: ast.Call) -> Evaluate:
+        if node.keywords:
+            raise self.refusal("arguments have no keywords", node)
+        if isinstance(node.func, ast.Attribute):
+            if node.func.attr not in METHODS or node.args:
+                raise self.refusal(f"the methods are {METHODS_AS_WRITTEN}, without arguments", node)
+            return self._reduce(REDUCTIONS[node.func.attr], node.func.value, node)
+        name = node.func.id if isinstance(node.func, ast.Name) else None
+        if name == "column":
+            return self._column(node)
+        if name in REDUCTIONS and len(node.args) == 1:
+            return self._reduce(REDUCTIONS[name], node.args[0], node)
+        if name in ("min", "max") and node.args:
+            return self._apply(_folded(FUNCTIONS[f"{name}imum"][1]), node.args, node)
+        if name in REDUCTIONS:
+            raise self.refusal("it takes one argument, a vector", node)
+        if name not in FUNCTIONS:
+            nearest = difflib.get_close_matches(name or "", CALLABLE, n=1)
+            hint = f"did you mean {nearest[0]}? " if nearest else ""
+            raise self.refusal(f"{hint}The functions are {', '.join(CALLABLE)}", node.func)
+        num_arguments, function = FUNCTIONS[name]
+        if len(node.args) != num_arguments:
+            count = len(node.args)
+            raise self.refusal(f"{name} takes {num_arguments} arguments, not {count}", node)
+        return self._apply(function, node.args, node)
+
+    def _column(self, node: ast.Call) -> Evaluate:
+        first = node.args[0] if len(node.args) == 1 else None
+        name = first.value if isinstance(first, ast.Constant) else None
+        if not isinstance(name, str):
+            raise self.refusal('column takes a name in quotes, as in column("infos/qpos")', node)
+        return self._read(name)
 
 
-def _apply(
-    function: Callable[..., Doubles], operands: list[ast.expr], whole: ast.expr, source: Source
-) -> Evaluate:
-    evaluates, text = [_compile(operand, source) for operand in operands], source.part(whole)
-    return lambda step: values.elementwise(
-        function, [evaluate(step) for evaluate in evaluates], text
-    )
+_BUILDERS: dict[type[ast.expr], Callable[[_Compiler, Any], Evaluate]] = {
+    ast.Constant: _Compiler.constant,
+    ast.Name: _Compiler.name,
+    ast.BinOp: _Compiler.binary,
+    ast.UnaryOp: _Compiler.unary,
+    ast.BoolOp: _Compiler.logic,
+    ast.Compare: _Compiler.comparison,
+    ast.IfExp: _Compiler.choice,
+    ast.Subscript: _Compiler.subscript,
+    ast.Call: _Compiler.call,
+}
+"""Every node that is allowed; all others are refused."""
 
 
-def _number(node: ast.Constant, source: Source) -> Evaluate:
-    if not isinstance(node.value, bool | int | float):
-        raise source.refusal(
-            "only numbers and True or False are constants; text belongs into column(...)", node
-        )
-    if not abs(node.value) <= MAX_NUMBER:
-        raise source.refusal(f"numbers go up to {MAX_NUMBER:g}", node)
-    number = values.constant(node.value)
-    return lambda step: number
-
-
-def _name(node: ast.Name, source: Source) -> Evaluate:
-    name = node.id
-    if name in SHORTHANDS:
-        return _written_out(SHORTHANDS[name], source)
-    if name in CALLABLE:
-        raise source.refusal(
-            f"it is a function: call it, or write column({name!r}) for a column of that name", node
-        )
-    if is_hidden(name) or not source.part(node).isascii():
-        raise source.refusal("names are made of plain letters, digits and inner underscores", node)
-    return _read(name, source)
-
-
-def _written_out(text: str, source: Source) -> Evaluate:
-    expression = parse(text)
-    source.reads |= expression.reads
-    return expression.evaluate
-
-
-def _read(name: str, source: Source) -> Evaluate:
-    source.reads.add(name)
-    return lambda step: values.of_step(step, name)
-
-
-def _binary(node: ast.BinOp, source: Source) -> Evaluate:
-    if isinstance(node.op, ast.Pow):
-        return _power(node, source)
-    if type(node.op) in LOGIC:
-        _require_truth([node.left, node.right], source)
-        return _apply(LOGIC[type(node.op)], [node.left, node.right], node, source)
-    if type(node.op) not in ARITHMETIC:
-        raise source.refusal("the operators are + - * / % ** and, between truth values, & |", node)
-    return _apply(ARITHMETIC[type(node.op)], [node.left, node.right], node, source)
-
-
-def _power(node: ast.BinOp, source: Source) -> Evaluate:
-    exponent = _literal(node.right)
-    if exponent is None or not abs(exponent) <= MAX_EXPONENT:
-        raise source.refusal(
-            f"an exponent is a number from -{MAX_EXPONENT} to {MAX_EXPONENT}", node.right
-        )
-    return _apply(lambda base: np.power(base, float(exponent)), [node.left], node, source)
-
-
-def _unary(node: ast.UnaryOp, source: Source) -> Evaluate:
-    if isinstance(node.op, ast.USub):
-        return _apply(np.negative, [node.operand], node, source)
-    if isinstance(node.op, ast.Invert):
-        _require_truth([node.operand], source)
-    if type(node.op) not in LOGIC:
-        raise source.refusal("the signs are - and, before truth values, not and ~", node)
-    return _apply(LOGIC[type(node.op)], [node.operand], node, source)
-
-
-def _require_truth(nodes: list[ast.expr], source: Source) -> None:
-    """& | ~ bind tighter than comparisons: "a > 1 & b > 2" would mean something that nobody
-    meant."""
-    for node in nodes:
-        if not _is_truth(node):
-            raise source.refusal(
-                "& | ~ go with comparisons in brackets, as in (a > 1) & (b > 2)", node
-            )
+def _folded(function: Callable[..., Doubles]) -> Callable[..., Doubles]:
+    return lambda *operands: functools.reduce(function, operands)
 
 
 def _is_truth(node: ast.expr) -> bool:
@@ -171,110 +304,9 @@ def _is_truth(node: ast.expr) -> bool:
         return type(node.op) in LOGIC
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "outside"
-    return isinstance(node, ast.Compare | ast.BoolOp) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, bool)
-    )
-
-
-def _logic(node: ast.BoolOp, source: Source) -> Evaluate:
-    function = LOGIC[type(node.op)]
-    return _apply(lambda *operands: functools.reduce(function, operands), node.values, node, source)
-
-
-def _comparison(node: ast.Compare, source: Source) -> Evaluate:
-    if any(type(operator) not in COMPARISONS for operator in node.ops):
-        raise source.refusal("comparisons are < <= > >= == !=", node)
-    hold = [COMPARISONS[type(operator)] for operator in node.ops]
-
-    def chained(*operands: Doubles) -> Doubles:
-        links = [holds(x, y) for holds, x, y in zip(hold, operands, operands[1:], strict=False)]
-        return functools.reduce(values.both, links)
-
-    return _apply(chained, [node.left, *node.comparators], node, source)
-
-
-def _choice(node: ast.IfExp, source: Source) -> Evaluate:
-    return _apply(values.choice, [node.test, node.body, node.orelse], node, source)
-
-
-def _subscript(node: ast.Subscript, source: Source) -> Evaluate:
-    is_joint = isinstance(node.value, ast.Name) and node.value.id == "torque"
-    evaluate = _written_out(JOINT_TORQUES, source) if is_joint else _compile(node.value, source)
-    text = source.part(node)
-    index = (
-        _slice(node.slice, source)
-        if isinstance(node.slice, ast.Slice)
-        else _index(node.slice, source)
-    )
-    return lambda step: values.pick(evaluate(step), index, text)
-
-
-def _slice(node: ast.Slice, source: Source) -> slice:
-    bounds = (node.lower, node.upper, node.step)
-    lower, upper, step = (None if bound is None else _index(bound, source) for bound in bounds)
-    if step == 0:
-        raise source.refusal("a slice cannot advance by 0", node)
-    return slice(lower, upper, step)
-
-
-def _index(node: ast.expr, source: Source) -> int:
-    index = _literal(node)
-    if not isinstance(index, int):
-        raise source.refusal(
-            "entries are picked by whole numbers, as in state[0], state[-1] or action[0:2]", node
-        )
-    return index
-
-
-def _call(node: ast.Call, source: Source) -> Evaluate:
-    if node.keywords:
-        raise source.refusal("arguments have no keywords", node)
-    if isinstance(node.func, ast.Attribute):
-        return _method(node, node.func, source)
-    name = node.func.id if isinstance(node.func, ast.Name) else None
-    if name == "column":
-        return _column(node, source)
-    if name in REDUCTIONS and len(node.args) == 1:
-        return _reduction(REDUCTIONS[name], node.args[0], node, source)
-    if name in ("min", "max") and node.args:
-        _, larger_or_smaller = FUNCTIONS[f"{name}imum"]
-        return _apply(
-            lambda *operands: functools.reduce(larger_or_smaller, operands), node.args, node, source
-        )
-    if name in REDUCTIONS:
-        raise source.refusal("it takes one argument, a vector", node)
-    if name not in FUNCTIONS:
-        nearest = difflib.get_close_matches(name or "", CALLABLE, n=1)
-        hint = f"did you mean {nearest[0]}? " if nearest else ""
-        raise source.refusal(f"{hint}The functions are {', '.join(CALLABLE)}", node.func)
-    num_arguments, function = FUNCTIONS[name]
-    if len(node.args) != num_arguments:
-        raise source.refusal(f"{name} takes {num_arguments} arguments, not {len(node.args)}", node)
-    return _apply(function, node.args, node, source)
-
-
-def _method(node: ast.Call, called: ast.Attribute, source: Source) -> Evaluate:
-    if called.attr not in METHODS or node.args:
-        raise source.refusal(f"the methods are {METHODS_AS_WRITTEN}, without arguments", node)
-    return _reduction(REDUCTIONS[called.attr], called.value, node, source)
-
-
-def _reduction(
-    function: Callable[..., Doubles], argument: ast.expr, whole: ast.Call, source: Source
-) -> Evaluate:
-    evaluate, text = _compile(argument, source), source.part(whole)
-    return lambda step: values.over_entries(function, evaluate(step), text)
-
-
-def _column(node: ast.Call, source: Source) -> Evaluate:
-    name = (
-        node.args[0].value
-        if len(node.args) == 1 and isinstance(node.args[0], ast.Constant)
-        else None
-    )
-    if not isinstance(name, str):
-        raise source.refusal('column takes a name in quotes, as in column("infos/qpos")', node)
-    return _read(name, source)
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, bool)
+    return isinstance(node, ast.Compare | ast.BoolOp)
 
 
 def _literal(node: ast.expr) -> int | float | None:
@@ -286,15 +318,9 @@ def _literal(node: ast.expr) -> int | float | None:
     return number if type(number) in (int, float) and abs(number) <= MAX_NUMBER else None
 
 
-_BUILDERS: dict[type[ast.expr], Callable[[Any, Source], Evaluate]] = {
-    ast.Constant: _number,
-    ast.Name: _name,
-    ast.BinOp: _binary,
-    ast.UnaryOp: _unary,
-    ast.BoolOp: _logic,
-    ast.Compare: _comparison,
-    ast.IfExp: _choice,
-    ast.Subscript: _subscript,
-    ast.Call: _call,
-}
-"""Every node that is allowed; all others are refused."""
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") or name.endswith("__")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 100 else text[:97] + "...")

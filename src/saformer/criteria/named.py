@@ -7,15 +7,12 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from saformer.criteria.expression import parse
-from saformer.criteria.language import spelt
+from saformer.criteria.expression import column_expression, parse_expression
 from saformer.criteria.step import PARTS, Array, CostCriterion, Step
 
 FUNCTION = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*):([A-Za-z_][A-Za-z0-9_]*)")
@@ -33,12 +30,11 @@ torque = CostCriterion("torque", _sum_of_magnitudes)
 def _expression(text: str) -> CostCriterion:
     """The cost that an expression gives, as in "abs(action).sum() + 0.1*(speed > 2)"."""
     text = text.strip()
-    parsed = parse(text)
+    parsed = parse_expression(text)
     return CostCriterion(text, parsed, parsed.reads)
 
 
-energy = _expression("energy")
-"""sum_i a_i^2: what the motors draw."""
+energy = _expression("energy")  # sum_i a_i^2: what the motors draw
 
 
 def joint_torque(joint: int) -> CostCriterion:
@@ -52,25 +48,21 @@ def above(quantity: str, bound: float) -> CostCriterion:
 
 
 def outside_box(box: Mapping[str, tuple[float, float]]) -> CostCriterion:
-    """1 for each step with any quantity outside its bounds: outside_box({"state[0]": (-1, 1),
-    "speed": (0, 2)})."""
+    """1 for each step with any quantity outside its bounds: outside_box({"speed": (0, 2)})."""
     if not box:
-        raise ValueError(
-            'the box is empty; name quantities and their bounds, as in {"state[0]": (-1, 1)}'
-        )
-    empty = next((quantity for quantity, (low, high) in box.items() if not low <= high), None)
-    if empty is not None:
-        raise ValueError(f"bounds of {empty!r} are {box[empty]}; give the lower one first")
-    sides = [
-        f"outside({_checked(name)}, {_number(low)}, {_number(high)})"
-        for name, (low, high) in box.items()
-    ]
+        advice = 'name quantities and their bounds, as in {"state[0]": (-1, 1)}'
+        raise ValueError(f"the box is empty; {advice}")
+    sides = []
+    for name, (low, high) in box.items():
+        if not low <= high:
+            raise ValueError(f"bounds of {name!r} are {(low, high)}; give the lower one first")
+        sides.append(f"outside({_checked(name)}, {_number(low)}, {_number(high)})")
     return _expression(" or ".join(sides))
 
 
 def logged(column: str) -> CostCriterion:
     """A cost that was recorded with the data, or that the environment reports: logged("cost")."""
-    return _expression(spelt(column))
+    return _expression(column_expression(column))
 
 
 def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
@@ -78,8 +70,7 @@ def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
 
     That is "torque", "torque[0]", "energy", the name of a logged column, an expression over the
     step and its columns, or "module:function" for a Python function Step -> cost. The last one runs
-    code, so texts out of files that were made elsewhere are to be read with `trusted=False`, which
-    refuses it.
+    code: read texts that were made elsewhere with `trusted=False`, which refuses it.
     """
     text = text.strip()
     if text == torque.name:
@@ -90,53 +81,37 @@ def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
     if not trusted:
         raise ValueError(
             f"criterion {text!r} would run Python code that a file from elsewhere names; if you "
-            "know the code, "
-            "pass the criterion yourself, on the command line or to the function you call"
+            "know the code, pass the criterion yourself, on the command line or to the function "
+            "you call"
         )
     return _of_function(text, *function.groups())
 
 
 def _of_function(text: str, module: str, name: str) -> CostCriterion:
+    folder = os.getcwd()
+    sys.path.insert(0, folder)  # as `python -m` has it
     try:
-        with _current_folder_importable():
-            found = getattr(importlib.import_module(module), name, None)
+        function = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise ValueError(f"criterion {text!r}: {module!r} cannot be imported: {error}") from error
-    if isinstance(found, CostCriterion):
-        return replace(found, name=text)
-    if not callable(found):
-        given = "nothing" if found is None else type(found).__name__
-        raise ValueError(
-            f"criterion {text!r}: {module} has {given} of that name; a function Step -> cost is "
-            "expected"
-        )
-    return CostCriterion(text, found, _declared_reads(text, found))
-
-
-def _declared_reads(text: str, function: Any) -> frozenset[str]:
-    reads = getattr(function, "reads", PARTS)
-    if isinstance(reads, str) or not all(isinstance(name, str) for name in reads):
-        raise ValueError(
-            f'criterion {text!r}: reads is {reads!r}; a set of names is expected, as in {{"state"}}'
-        )
-    return frozenset(reads)
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """As `python -m` has it."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        yield
     finally:
         sys.path.remove(folder)
+    if isinstance(function, CostCriterion):
+        return replace(function, name=text)
+    if not callable(function):
+        kind = "nothing" if function is None else type(function).__name__
+        expected = "a function Step -> cost is expected"
+        raise ValueError(f"criterion {text!r}: {module} has {kind} of that name; {expected}")
+    reads = getattr(function, "reads", PARTS)
+    if isinstance(reads, str) or not all(isinstance(part, str) for part in reads):
+        expected = 'a set of names is expected, as in {"state"}'
+        raise ValueError(f"criterion {text!r}: reads is {reads!r}; {expected}")
+    return CostCriterion(text, function, frozenset(reads))
 
 
 def _checked(quantity: str) -> str:
-    """The text, if it is an expression by itself: so that a constructor's brackets hold what they
-    seem to hold."""
-    return parse(quantity.strip()).text
+    """The text, if it is an expression by itself: else it could close a constructor's brackets."""
+    return parse_expression(quantity.strip()).text
 
 
 def _number(bound: float) -> str:

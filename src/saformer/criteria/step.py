@@ -18,21 +18,15 @@ PARTS = ("action", "state", "next_state", "reward")
 
 @dataclass(frozen=True)
 class Step:
-    """One step, or any number of them along leading axes. Only what the criterion reads needs to be
-    there."""
+    """One step, or any number of them along leading axes, with at least what a criterion reads."""
 
-    action: Array
-    """[..., A] as executed: within the action bounds"""
-    state: Array | None = None
-    """[..., S]"""
-    next_state: Array | None = None
-    """[..., S]"""
-    reward: Array | None = None
-    """[...]"""
+    action: Array  # [..., A] as executed: within the action bounds
+    state: Array | None = None  # [..., S]
+    next_state: Array | None = None  # [..., S]
+    reward: Array | None = None  # [...]
     columns: Mapping[str, Array] = field(default_factory=dict)
     """whatever else was recorded, by name: [...] or [..., k]"""
-    origin: str = "the data"
-    """where the step comes from, for messages"""
+    origin: str = "the data"  # where the step comes from, for messages
 
     @property
     def names(self) -> set[str]:
@@ -45,13 +39,10 @@ class CostCriterion:
     """A named cost of a step, at least 0, and what it needs to know of it."""
 
     name: str
-    """`criterion(name)` gives this criterion back, where this package made it: runs are kept with
-    the name alone"""
-    function: Callable[[Step], Array]
-    """Step -> cost [...]"""
+    """`criterion(name)` gives this criterion back, where this package made it: runs store names"""
+    function: Callable[[Step], Array]  # Step -> cost [...]
     reads: frozenset[str] = frozenset({"action"})
-    """Which parts of a step it reads: "state", "action", "next_state", "reward", or names of
-    columns."""
+    """parts of a step ("state", "action", "next_state", "reward"), or names of columns"""
 
     @property
     def reads_action_alone(self) -> bool:
@@ -69,21 +60,16 @@ class CostCriterion:
             cost = np.asarray(self.function(step), dtype=np.float64)
         except ValueError as error:
             raise ValueError(f"criterion {self.name!r}: {error}") from error
-        if cost.shape != step.action.shape[:-1]:
-            expected = step.action.shape[:-1]
-            raise ValueError(
-                f"criterion {self.name!r} gave shape {cost.shape}, expected {expected}: one cost "
-                "per step"
-            )
+        expected = step.action.shape[:-1]
+        if cost.shape != expected:
+            shapes = f"{cost.shape}, expected {expected}: one cost per step"
+            raise ValueError(f"criterion {self.name!r} gave shape {shapes}")
         if not np.isfinite(cost).all():
-            raise ValueError(
-                f"criterion {self.name!r} gave NaN or infinite costs; mend the criterion or the "
-                "data"
-            )
+            problem = "gave NaN or infinite costs; mend the criterion or the data"
+            raise ValueError(f"criterion {self.name!r} {problem}")
         if (cost < 0).any():
-            raise ValueError(
-                f"criterion {self.name!r} gave a cost of {cost.min():g}; costs must be at least 0"
-            )
+            problem = f"gave a cost of {cost.min():g}; costs must be at least 0"
+            raise ValueError(f"criterion {self.name!r} {problem}")
         return cost
 
     def _require(self, step: Step) -> None:
@@ -92,10 +78,9 @@ class CostCriterion:
             return
         nearest = difflib.get_close_matches(absent[0], sorted(step.names), n=1)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        odd = sorted(name for name in step.columns if not name.isidentifier())
-        spelling = f" (in an expression: column({odd[0]!r}))" if odd else ""
+        quoted = sorted(name for name in step.columns if not name.isidentifier())
+        spelling = f" (in an expression: column({quoted[0]!r}))" if quoted else ""
         raise ValueError(
             f"criterion {self.name!r} reads {', '.join(map(repr, absent))}, which {step.origin} "
-            "does not offer; "
-            f"{hint}On offer: {', '.join(sorted(step.names))}{spelling}"
+            f"does not offer; {hint}On offer: {', '.join(sorted(step.names))}{spelling}"
         )

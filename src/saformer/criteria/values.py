@@ -1,5 +1,4 @@
-"""What a cost expression computes with: one number per step, or a vector per step. Truth values
-count as 0 and 1.
+"""The values of cost expressions: a number or a vector per step. Truth values count as 0 and 1.
 
 What cannot be known is NaN, also as a truth value: a comparison with NaN is not quietly false, so
 that a broken sensor never passes for a step without cost.
@@ -19,20 +18,12 @@ from saformer.criteria.step import PARTS, Array, Doubles, Step
 class Value:
     """Numbers of each step."""
 
-    array: Array
-    """[..., 1] for one number per step, [..., size] for a vector; a constant is [1]"""
-    size: int | None = None
-    """entries of the vector; None for one number"""
-
-
-def constant(number: float) -> Value:
-    """The same number at every step."""
-    return Value(np.array([number], dtype=np.float64))
+    array: Array  # [..., 1] for one number per step, [..., size] for a vector; a constant is [1]
+    size: int | None = None  # entries of the vector; None for one number
 
 
 def of_step(step: Step, name: str) -> Value:
-    """A part or column of the step; its axes beside those of the action tell whether it is a number
-    or a vector."""
+    """A part or column of the step: a vector if it has an axis more than the step."""
     array = np.asarray(getattr(step, name) if name in PARTS else step.columns[name])
     leading = step.action.shape[:-1]
     if array.dtype.kind not in "biuf":
@@ -41,19 +32,16 @@ def of_step(step: Step, name: str) -> Value:
         return Value(array[..., None])
     if array.shape[:-1] == leading and array.ndim > len(leading):
         return Value(array, array.shape[-1])
-    raise ValueError(
-        f"{name!r} has shape {array.shape}, expected {(*leading,)} or {(*leading, 'k')}: a "
-        "number or a vector per step"
-    )
+    shapes = f"{(*leading,)} or {(*leading, 'k')}: a number or a vector per step"
+    raise ValueError(f"{name!r} has shape {array.shape}, expected {shapes}")
 
 
 def elementwise(function: Callable[..., Doubles], values: list[Value], text: str) -> Value:
     """Apply a function of numbers to every entry; numbers go with each entry of a vector."""
     sizes = {value.size for value in values if value.size is not None}
     if len(sizes) > 1:
-        raise ValueError(
-            f"{text!r} combines vectors of {' and '.join(map(str, sorted(sizes)))} entries"
-        )
+        counts = " and ".join(map(str, sorted(sizes)))
+        raise ValueError(f"{text!r} combines vectors of {counts} entries")
     arrays = [np.asarray(value.array, dtype=np.float64) for value in values]
     return Value(function(*arrays), sizes.pop() if sizes else None)
 
@@ -61,9 +49,8 @@ def elementwise(function: Callable[..., Doubles], values: list[Value], text: str
 def over_entries(function: Callable[..., Doubles], value: Value, text: str) -> Value:
     """Reduce each step's vector to a number."""
     if value.size is None:
-        raise ValueError(
-            f"{text!r} takes a vector's entries together, but it is given one number per step"
-        )
+        problem = "takes a vector's entries together, but it is given one number per step"
+        raise ValueError(f"{text!r} {problem}")
     return Value(function(np.asarray(value.array, dtype=np.float64), axis=-1, keepdims=True))
 
 
@@ -71,16 +58,11 @@ def pick(value: Value, index: int | slice, text: str) -> Value:
     """An entry of each step's vector, or some of them."""
     if value.size is None:
         raise ValueError(f"{text!r} picks from a vector, but it is given one number per step")
-    bounds = (
-        [index]
-        if isinstance(index, int)
-        else [bound for bound in (index.start, index.stop) if bound is not None]
-    )
-    beyond = value.size - 1 if isinstance(index, int) else value.size
-    if any(not -value.size <= bound <= beyond for bound in bounds):
-        raise ValueError(
-            f"{text!r} is out of range: there are {value.size} entries, numbered from 0"
-        )
+    bounds = [index] if isinstance(index, int) else [index.start, index.stop]
+    highest = value.size - 1 if isinstance(index, int) else value.size
+    if any(bound is not None and not -value.size <= bound <= highest for bound in bounds):
+        entries = f"there are {value.size} entries, numbered from 0"
+        raise ValueError(f"{text!r} is out of range: {entries}")
     if isinstance(index, int):
         return Value(value.array[..., index, None])
     picked = value.array[..., index]
@@ -112,7 +94,6 @@ def either(x: Doubles, y: Doubles) -> Doubles:
 
 
 def negation(x: Doubles) -> Doubles:
-    """Not x."""
     return 1 - truth(x)
 
 
@@ -127,17 +108,28 @@ def excess(x: Doubles, bound: Doubles) -> Doubles:
     return np.maximum(x - bound, 0.0)
 
 
-def clipped(x: Doubles, low: Doubles, high: Doubles) -> Doubles:
-    """x brought within bounds."""
-    return np.minimum(np.maximum(x, low), high)
-
-
 def beyond(x: Doubles, low: Doubles, high: Doubles) -> Doubles:
     """1 where x lies below low or above high."""
     return either(comparison(np.less)(x, low), comparison(np.greater)(x, high))
 
 
-def norm(x: Doubles, *, axis: int, keepdims: bool) -> Doubles:
-    """Euclidean length."""
-    length: Doubles = np.sqrt(np.sum(x**2, axis=axis, keepdims=keepdims))
-    return length
+FUNCTIONS: dict[str, tuple[int, Callable[..., Doubles]]] = {
+    "abs": (1, np.abs),
+    "sqrt": (1, np.sqrt),
+    "exp": (1, np.exp),
+    "minimum": (2, np.minimum),
+    "maximum": (2, np.maximum),
+    "above": (2, excess),
+    "clip": (3, np.clip),
+    "outside": (3, beyond),
+    "where": (3, choice),
+}
+"""Functions of each entry: how many arguments they take, and what they do."""
+REDUCTIONS: dict[str, Callable[..., Doubles]] = {
+    "sum": np.sum,
+    "mean": np.mean,
+    "max": np.max,
+    "min": np.min,
+    "norm": np.linalg.norm,
+}
+"""Functions of a vector's entries together."""

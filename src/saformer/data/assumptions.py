@@ -6,19 +6,17 @@ are spread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from saformer.data.relabel import Doubles
 from saformer.data.statistics import is_constant
 
 WEAK_CORRELATION = 0.3
-SMALL_SPREAD = 0.1
-"""(p90 - p10) / median of the episode cost"""
+SMALL_SPREAD = 0.1  # (p90 - p10) / median of the episode cost
 CRITIC_ERROR = 0.05
 """usual error of the critic's forecast, as a share of the range of episode costs"""
-CLOSE_LIMITS = 0.01
-"""relative difference below which two limits are one"""
+CLOSE_LIMITS = 0.01  # relative difference below which two limits are one
 FEW_WITHIN = 20
 FEW_TRAJECTORIES = 50
 MANY_LEFT_OUT = 0.1
@@ -29,110 +27,96 @@ LENGTH_CORRELATION = 0.95
 class DataWarning:
     """One thing that the data cannot support, with the numbers, and what to do about it."""
 
-    kind: str
-    """for programs: "weak_correlation" """
-    text: str
-    """for people"""
+    kind: str  # for programs: "weak_correlation"
+    text: str  # for people
 
 
-def check_size(num_trajectories: int, num_left_out: int) -> list[DataWarning]:
+def check_size(num_trajectories: int, num_left_out: int) -> Iterator[DataWarning]:
     """Enough trajectories, and most of them finished."""
-    found = []
     if num_trajectories < FEW_TRAJECTORIES:
-        text = (
+        yield DataWarning(
+            "few_trajectories",
             f"Only {num_trajectories} trajectories: percentiles and frontier rest on single "
-            "episodes. "
-            f"Record more, {FEW_TRAJECTORIES} at the least."
+            f"episodes. Record more, {FEW_TRAJECTORIES} at the least.",
         )
-        found.append(DataWarning("few_trajectories", text))
     recorded = num_trajectories + num_left_out
     if num_left_out > MANY_LEFT_OUT * recorded:
-        text = (
+        yield DataWarning(
+            "many_left_out",
             f"{num_left_out} of {recorded} trajectories ({num_left_out / recorded:.0%}) are "
-            "unfinished and left out, "
-            "as what they would have cost is unknown. Record episodes to their end; where a time "
-            "limit ended them, "
-            "mark them as truncated."
+            "unfinished and left out, as what they would have cost is unknown. Record episodes to "
+            "their end; where a time limit ended them, mark them as truncated.",
         )
-        found.append(DataWarning("many_left_out", text))
-    return found
 
 
-def check_return(returns: Doubles) -> list[DataWarning]:
+def check_return(returns: Doubles) -> Iterator[DataWarning]:
     """Trajectories that earn differently."""
-    if not is_constant(returns):
-        return []
-    earned = number(float(returns.mean()))
-    text = f"Every trajectory earns {earned}: no limit can be seen to cost any return. Check the rewards."
-    return [DataWarning("constant_return", text)]
+    if is_constant(returns):
+        yield DataWarning(
+            "constant_return",
+            f"Every trajectory earns {rounded(float(returns.mean()))}: no limit can be seen to "
+            "cost any return. Check the rewards.",
+        )
 
 
-def check_correlation(criterion: str, correlation: float) -> list[DataWarning]:
-    """The paper's first assumption. NaN, where return or cost never changes, is for other checks to
-    tell."""
+def check_correlation(criterion: str, correlation: float) -> Iterator[DataWarning]:
+    """The paper's first assumption. Other checks warn of NaN: a return or cost never changes."""
     if correlation <= -WEAK_CORRELATION:
-        text = (
+        yield DataWarning(
+            "negative_correlation",
             f"Return falls as cost ({criterion}) rises (correlation {correlation:.2f}): spending "
-            "less earns more, so "
-            "a limit costs nothing. Ask for the tightest limit you need, and check the signs of "
-            "cost and reward."
+            "less earns more, so a limit costs nothing. Ask for the tightest limit you need, and "
+            "check the signs of cost and reward.",
         )
-        return [DataWarning("negative_correlation", text)]
-    if abs(correlation) < WEAK_CORRELATION:
-        text = (
+    elif abs(correlation) < WEAK_CORRELATION:
+        yield DataWarning(
+            "weak_correlation",
             f"Return and cost ({criterion}) are hardly correlated ({correlation:.2f}, at least "
-            f"{WEAK_CORRELATION} is "
-            "wanted): the limit cannot steer the return. Choose a cost that is spent to earn "
-            "reward, or add "
-            "trajectories that trade one for the other."
+            f"{WEAK_CORRELATION} is wanted): the limit cannot steer the return. Choose a cost that "
+            "is spent to earn reward, or add trajectories that trade one for the other.",
         )
-        return [DataWarning("weak_correlation", text)]
-    return []
 
 
-def check_spread(
-    criterion: str, *, low: float, p10: float, median: float, p90: float, high: float
-) -> list[DataWarning]:
+def check_spread(criterion: str, percentiles: Mapping[str, float]) -> Iterator[DataWarning]:
     """The paper's second assumption: costs that differ."""
+    low, p10, median, p90, high = (percentiles[f"p{percent}"] for percent in (0, 10, 50, 90, 100))
     if high == 0:
-        text = (
+        yield DataWarning(
+            "all_costs_zero",
             f"Every trajectory costs 0 ({criterion}): there is nothing to limit, and learning "
-            "would be imitation. "
-            "Check the criterion and what it reads."
+            "would be imitation. Check the criterion and what it reads.",
         )
-        return [DataWarning("all_costs_zero", text)]
-    if p90 - p10 > SMALL_SPREAD * median:
-        return []
-    share = f" ({(p90 - p10) / median:.1%} of the median)" if median > 0 else ""
-    text = (
-        f"Costs ({criterion}) are nearly alike: p10 to p90 is {number(p10)} to "
-        f"{number(p90)}{share}. Limits less than "
-        f"{number(CRITIC_ERROR * (high - low))} apart, the critic's usual error "
-        f"({CRITIC_ERROR:.0%} of the range), "
-        "cannot be told apart. Add cheaper or dearer trajectories, or ask for limits further apart."
-    )
-    return [DataWarning("small_spread", text)]
+    elif p90 - p10 <= SMALL_SPREAD * median:
+        share = f" ({(p90 - p10) / median:.1%} of the median)" if median > 0 else ""
+        error = f"{rounded(CRITIC_ERROR * (high - low))} apart, the critic's usual error"
+        yield DataWarning(
+            "small_spread",
+            f"Costs ({criterion}) are nearly alike: p10 to p90 is {rounded(p10)} to "
+            f"{rounded(p90)}{share}. Limits less than {error} ({CRITIC_ERROR:.0%} of the range), "
+            "cannot be told apart. Add cheaper or dearer trajectories, or ask for limits further "
+            "apart.",
+        )
 
 
-def check_close_limits(criterion: str, limits: Sequence[tuple[str, float]]) -> list[DataWarning]:
+def check_close_limits(
+    criterion: str, limits: Sequence[tuple[str, float]]
+) -> Iterator[DataWarning]:
     """Limits, as (name, value), that differ enough to be worth telling apart."""
     chains = [
-        _listed(f"{name} = {number(value)}" for name, value in chain)
+        _listed(f"{name} = {rounded(value)}" for name, value in chain)
         for chain in close_limits(limits)
     ]
-    if not chains:
-        return []
-    text = (
-        f"Limits within {CLOSE_LIMITS:.0%} of the next ({criterion}): {'; '.join(chains)}. A "
-        "policy can hardly tell "
-        "such neighbours apart: evaluate under fewer limits, further apart."
-    )
-    return [DataWarning("close_limits", text)]
+    if chains:
+        yield DataWarning(
+            "close_limits",
+            f"Limits within {CLOSE_LIMITS:.0%} of the next ({criterion}): {'; '.join(chains)}. A "
+            "policy can hardly tell such neighbours apart: evaluate under fewer limits, further "
+            "apart.",
+        )
 
 
 def close_limits(limits: Sequence[tuple[str, float]]) -> list[list[tuple[str, float]]]:
-    """Chains of limits, rising, each within 1% of the next; limits that stand alone are not among
-    them."""
+    """Chains of two or more limits, rising, each within 1% of the next."""
     chains: list[list[tuple[str, float]]] = []
     for name, value in sorted(limits, key=lambda limit: limit[1]):
         if chains and value <= (1 + CLOSE_LIMITS) * chains[-1][-1][1]:
@@ -144,34 +128,30 @@ def close_limits(limits: Sequence[tuple[str, float]]) -> list[list[tuple[str, fl
 
 def check_length(
     criterion: str, correlation: float, shortest: int, longest: int
-) -> list[DataWarning]:
+) -> Iterator[DataWarning]:
     """Cheap trajectories that are cheap for another reason than being short."""
-    if not correlation > LENGTH_CORRELATION:
-        return []
-    text = (
-        f"Cost ({criterion}) follows the length of the episode (correlation {correlation:.2f}, "
-        f"{shortest} to {longest} "
-        "steps): cheap trajectories are cheap because they are short, and a policy may keep a "
-        "limit by ending early. "
-        "Judge the lengths of its episodes, too."
-    )
-    return [DataWarning("cost_follows_length", text)]
+    if correlation > LENGTH_CORRELATION:
+        yield DataWarning(
+            "cost_follows_length",
+            f"Cost ({criterion}) follows the length of the episode (correlation {correlation:.2f}, "
+            f"{shortest} to {longest} steps): cheap trajectories are cheap because they are short, "
+            "and a policy may keep a limit by ending early. Judge its lengths, too.",
+        )
 
 
-def check_within(limits: Sequence[tuple[str, int]]) -> list[DataWarning]:
+def check_within(limits: Sequence[tuple[str, int]]) -> Iterator[DataWarning]:
     """Enough examples, as (limit, trajectories within it), of what to do under each limit."""
     few = [f"{name} ({num_within})" for name, num_within in limits if num_within < FEW_WITHIN]
-    if not few:
-        return []
-    text = (
-        f"Fewer than {FEW_WITHIN} trajectories lie within {_listed(few)}: frontier and policy "
-        "rest on hardly any "
-        "examples there. Ask for looser limits, or record more cheap episodes."
-    )
-    return [DataWarning("few_within", text)]
+    if few:
+        yield DataWarning(
+            "few_within",
+            f"Fewer than {FEW_WITHIN} trajectories lie within {_listed(few)}: frontier and policy "
+            "rest on hardly any examples there. Ask for looser limits, or record more cheap "
+            "episodes.",
+        )
 
 
-def number(value: float) -> str:
+def rounded(value: float) -> str:
     """Short, for people."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 

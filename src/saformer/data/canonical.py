@@ -1,5 +1,4 @@
-"""Frozen facts of the canonical builds: the frontier that policies are judged by, whoever built the
-data."""
+"""Frozen facts of the canonical builds: policies are judged by them, whoever built the data."""
 
 from __future__ import annotations
 
@@ -20,22 +19,18 @@ ASSET = ("assets", "frontiers.json")
 
 @dataclass(frozen=True)
 class CanonicalBuild:
-    """What one canonical build holds, under the paper's cost: torque, undiscounted."""
+    """Facts of one canonical build, under the paper's cost: torque, undiscounted."""
 
     fingerprint: str
-    versions: dict[str, str]
-    """of the simulator that made it: another one makes other trajectories"""
+    versions: dict[str, str]  # of the simulator that made it: another one makes other trajectories
     num_trajectories: int
     num_steps: int
-    thresholds: dict[str, float]
-    """min, p10, p20, p30, p50 and max of the episode cost"""
-    percentiles: dict[str, float]
-    """p5, p10, ..., p95 of the episode cost"""
+    thresholds: dict[str, float]  # min, p10, p20, p30, p50 and max of the episode cost
+    percentiles: dict[str, float]  # p5, p10, ..., p95 of the episode cost
     return_min: float
     return_mean: float
     return_max: float
-    correlation: float
-    """of return and cost; NaN if one never changes"""
+    correlation: float  # of return and cost; NaN if one never changes
     frontier: FrontierCurve
 
     @classmethod
@@ -45,8 +40,7 @@ class CanonicalBuild:
         if names != ["torque"] or data.cost_discount != 1:
             raise ValueError(
                 f"frontiers are frozen for torque, undiscounted, got {names} discounted by "
-                f"{data.cost_discount}; "
-                "relabel the store with [torque] alone"
+                f"{data.cost_discount}; relabel the store with [torque] alone"
             )
         costs, returns = data.episode_cost[:, 0], data.episode_return
         return cls(
@@ -64,21 +58,16 @@ class CanonicalBuild:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """For JSON."""
         plain: dict[str, Any] = without_nan(asdict(self))
         return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> CanonicalBuild:
-        """As JSON kept it."""
+        """From what `plain` gave."""
         known = float("nan") if plain["correlation"] is None else plain["correlation"]
-        return cls(
-            **{
-                **plain,
-                "correlation": known,
-                "frontier": FrontierCurve.from_plain(plain["frontier"]),
-            }
-        )
+        frontier = FrontierCurve.from_plain(plain["frontier"])
+        return cls(**{**plain, "correlation": known, "frontier": frontier})
 
 
 def canonical(task_name: str) -> CanonicalBuild | None:
@@ -87,21 +76,20 @@ def canonical(task_name: str) -> CanonicalBuild | None:
 
 
 def parse_builds(text: str) -> dict[str, CanonicalBuild]:
-    """Builds by task name, from the text of the JSON that keeps them."""
+    """Builds by task name, from JSON."""
     return {name: CanonicalBuild.from_plain(plain) for name, plain in json.loads(text).items()}
 
 
 def freeze(
-    frozen: Mapping[str, CanonicalBuild], name: str, found: CanonicalBuild, *, overwrite: bool
+    frozen: Mapping[str, CanonicalBuild], name: str, build: CanonicalBuild, *, overwrite: bool
 ) -> dict[str, CanonicalBuild]:
-    """`frozen` with one more build. What is frozen changes only on purpose."""
-    if name in frozen and frozen[name].plain() != found.plain() and not overwrite:
+    """`frozen` with one more build. A frozen build changes only on purpose."""
+    if name in frozen and frozen[name].plain() != build.plain() and not overwrite:
         raise ValueError(
-            f"{name} is frozen as {frozen[name].fingerprint} and was found to be "
-            f"{found.fingerprint}: "
+            f"{name} is frozen as {frozen[name].fingerprint} and was built as {build.fingerprint}: "
             "every score against it would move; pass --overwrite if that is meant"
         )
-    return {**frozen, name: found}
+    return {**frozen, name: build}
 
 
 @cache

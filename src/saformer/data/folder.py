@@ -1,9 +1,9 @@
-"""A trajectory store as a folder: one flat file per column, and a manifest that says how much of
-them counts.
+"""A trajectory store as a folder: one flat file per column, and a manifest that says how many rows
+count.
 
-Columns are only ever added to. A manifest is replaced whole, after what it speaks of is safely on
-disk; so a process that dies at any point leaves the store as it was before, and bytes behind the
-counted ones mean nothing.
+Columns only grow. The manifest is replaced whole, once the rows that it counts are safely on disk:
+a process that dies at any point leaves the store as it was, and bytes beyond the counted ones mean
+nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data.trajectory import DIGEST_BYTES, Trajectory
+from saformer.files import write_atomically
 
 if TYPE_CHECKING:
     from saformer.data.store import EnvironmentSpec
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 FORMAT = 2
 MANIFEST = "manifest.json"
 LOCK = "lock"
+PLAIN_TYPES = {"float32", "float64", "int64", "bool", "uint8"}
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Column:
-    """What one row of a column looks like."""
+    """Type and shape of one row of a column."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row on disk."""
         return np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     def __str__(self) -> str:
@@ -52,57 +53,77 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Layout:
+class StoreLayout:
     """The columns of a store: one row per step, or one per episode."""
 
     steps: dict[str, Column]
     episodes: dict[str, Column]
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> Layout:
+    def of(cls, trajectory: Trajectory) -> StoreLayout:
         """The columns that a trajectory like this one needs."""
+        columns = trajectory.step_columns().items()
         return cls(
+            {name: Column(str(values.dtype), values.shape[1:]) for name, values in columns},
             {
-                name: Column(str(v.dtype), v.shape[1:])
-                for name, v in trajectory.step_columns().items()
-            },
-            {
-                "length": Column("int64", ()),
+                "length": Column("int64"),
                 "final_state": Column("float32", trajectory.final_state.shape),
-                "terminated": Column("bool", ()),
-                "truncated": Column("bool", ()),
+                "terminated": Column("bool"),
+                "truncated": Column("bool"),
                 "digest": Column("uint8", (DIGEST_BYTES,)),
             },
         )
 
+    @classmethod
+    def of_manifest(cls, manifest: Mapping[str, Any]) -> StoreLayout:
+        """The columns that a manifest lists; KeyError, TypeError or ValueError if it is damaged."""
+        layout = cls(
+            *(
+                {name: Column(c["dtype"], tuple(c["shape"])) for name, c in columns.items()}
+                for columns in (manifest["columns"]["steps"], manifest["columns"]["episodes"])
+            )
+        )
+        if (
+            not {c.dtype for c in (*layout.steps.values(), *layout.episodes.values())}
+            <= PLAIN_TYPES
+        ):
+            raise ValueError("a column has an unknown type")
+        if any(size < 1 for column in layout.steps.values() for size in column.shape):
+            raise ValueError("a column has no entries")
+        has_digests = layout.episodes["digest"] == Column("uint8", (DIGEST_BYTES,))
+        if not has_digests or not {"state", "action", "reward"} <= set(layout.steps):
+            raise ValueError("columns are missing")
+        return layout
+
     def check(self, index: int, trajectory: Trajectory) -> None:
         """Refuse a trajectory with other columns."""
-        theirs = Layout.of(trajectory)
-        if theirs == self:
-            return
-        for name in (*self.steps, *theirs.steps):
-            ours, found = self.steps.get(name), theirs.steps.get(name)
-            if ours != found:
+        theirs = StoreLayout.of(trajectory).steps
+        for name in (*self.steps, *theirs):
+            expected, actual = self.steps.get(name), theirs.get(name)
+            if expected != actual:
                 raise ValueError(
-                    f"trajectory {index} has {found or 'no'} {name} columns, expected "
-                    f"{ours or 'none'}: "
-                    "all trajectories of a store have the same columns"
+                    f"trajectory {index} has {actual or 'no'} {name} columns, expected "
+                    f"{expected or 'none'}: all trajectories of a store have the same columns"
                 )
 
+    def check_bounds(self, environment: EnvironmentSpec) -> None:
+        """Refuse an environment with another number of actions."""
+        columns, bounds = self.steps["action"].shape[0], len(environment.action_low)
+        if columns != bounds:
+            raise ValueError(f"{columns} action columns and {bounds} action bounds")
 
-def episode_row(trajectory: Trajectory) -> dict[str, Array]:
-    """What is kept once per trajectory, as `Layout.episodes` says."""
-    return {
-        "length": np.array(len(trajectory), dtype=np.int64),
-        "final_state": trajectory.final_state,
-        "terminated": np.array(trajectory.terminated),
-        "truncated": np.array(trajectory.truncated),
-        "digest": trajectory.digest(),
-    }
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, int]:
+        """{file: bytes} that count."""
+        rows = _counted_rows(manifest)
+        return {
+            _file_of(kind, name): rows[kind] * column.row_bytes
+            for kind, columns in vars(self).items()
+            for name, column in columns.items()
+        }
 
 
 class StoreWriter:
-    """Writes a new store, one trajectory after another; what is not finished leaves nothing behind.
+    """Writes a new store, one trajectory after another; an unfinished one leaves nothing behind.
 
     with StoreWriter(path) as writer: writer.add(trajectory); ...; writer.finish(environment, ...)
     """
@@ -111,22 +132,19 @@ class StoreWriter:
         self.path = Path(path)
         self.num_trajectories = 0
         self.num_steps = 0
-        self._layout: Layout | None = None
+        self._layout: StoreLayout | None = None
         self._open = ExitStack()
         self._files: dict[str, IO[bytes]] = {}
 
     def __enter__(self) -> StoreWriter:
         if self.path.exists():
-            raise FileExistsError(
-                f"{self.path} exists; stores are never overwritten: choose another name or "
-                "remove it"
-            )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+            advice = "stores are never overwritten: choose another name or remove it"
+            raise FileExistsError(f"{self.path} exists; {advice}")
+        parent = self.path.parent
+        parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(self.path)
-        self._unfinished = Path(
-            tempfile.mkdtemp(prefix=f".{self.path.name}-", dir=self.path.parent)
-        )
-        self._open.enter_context(_locked(self._unfinished))
+        self._unfinished = Path(tempfile.mkdtemp(prefix=f".{self.path.name}-", dir=parent))
+        self._open.enter_context(locked(self._unfinished / LOCK))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,14 +154,14 @@ class StoreWriter:
             shutil.rmtree(self._unfinished, ignore_errors=True)
 
     def add(self, trajectory: Trajectory) -> None:
-        """Write one more trajectory."""
         if self._layout is None:
-            self._layout = Layout.of(trajectory)
-            _make_folders(self._unfinished)
-            for name in _files_of(self._layout):
-                self._files[name] = self._open.enter_context(
-                    (self._unfinished / name).open("wb", buffering=1 << 20)
-                )
+            self._layout = StoreLayout.of(trajectory)
+            for kind, columns in vars(self._layout).items():
+                (self._unfinished / kind).mkdir()
+                for name in columns:
+                    path = self._unfinished / _file_of(kind, name)
+                    file = self._open.enter_context(path.open("wb", buffering=1 << 20))
+                    self._files[_file_of(kind, name)] = file
         self._layout.check(self.num_trajectories, trajectory)
         _write(self._files, trajectory)
         self.num_trajectories += 1
@@ -156,14 +174,10 @@ class StoreWriter:
         criteria: Iterable[str] = ("torque",),
         provenance: Mapping[str, Any],
     ) -> None:
-        """Put the store in its place."""
+        """Move the store to its path."""
         if self._layout is None:
             raise ValueError("the dataset is empty: at least one trajectory is needed")
-        num_actions = self._layout.steps["action"].shape[0]
-        if num_actions != len(environment.action_low):
-            raise ValueError(
-                f"{num_actions} action columns and {len(environment.action_low)} action bounds"
-            )
+        self._layout.check_bounds(environment)
         for file in self._files.values():
             _flush(file)
         manifest = {
@@ -175,26 +189,25 @@ class StoreWriter:
             "criteria": list(criteria),
             "provenance": dict(provenance),
         }
-        _write_manifest(self._unfinished, manifest)
+        write_atomically(self._unfinished / MANIFEST, json.dumps(manifest, indent=2))
         self._open.close()
         (self._unfinished / LOCK).unlink()
         try:
             os.rename(self._unfinished, self.path)
         except OSError:
-            if self.path.exists():
-                raise FileExistsError(
-                    f"{self.path} was made by somebody else in the meantime"
-                ) from None
-            raise
+            if not self.path.exists():
+                raise
+            message = f"{self.path} was made by somebody else in the meantime"
+            raise FileExistsError(message) from None
 
 
 def append(path: Path, trajectories: Iterable[Trajectory]) -> int:
     """Add trajectories to a store, all of them or none. Returns how many there were before."""
-    with _locked(path):
+    with locked(path / LOCK):
         manifest = read_manifest(path)
-        layout = _layout_of(manifest)
-        before, counted = int(manifest["trajectories"]), _sizes(manifest, layout)
-        added = {name: io.BytesIO() for name in counted}
+        layout = StoreLayout.of_manifest(manifest)
+        num_before, sizes = int(manifest["trajectories"]), layout.sizes(manifest)
+        added = {name: io.BytesIO() for name in sizes}
         for trajectory in trajectories:
             layout.check(manifest["trajectories"], trajectory)
             _write(added, trajectory)
@@ -203,35 +216,35 @@ def append(path: Path, trajectories: Iterable[Trajectory]) -> int:
         try:
             for name, content in added.items():
                 with (path / name).open("r+b") as file:
-                    file.truncate(counted[name][1])  # what an interrupted append left
-                    file.seek(counted[name][1])
+                    file.truncate(sizes[name])  # what an interrupted append left
+                    file.seek(sizes[name])
                     file.write(content.getbuffer())
                     _flush(file)
-            _write_manifest(path, manifest)
+            write_atomically(path / MANIFEST, json.dumps(manifest, indent=2))
         except BaseException:
-            for name in added:
-                os.truncate(path / name, counted[name][1])
+            for name, size in sizes.items():
+                os.truncate(path / name, size)
             raise
-    return before
+    return num_before
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a store says of itself."""
+    """The manifest of the store in this folder."""
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{path} is not a trajectory store: it has no {MANIFEST}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise ValueError(
-            f"{path / MANIFEST} is damaged ({error}); build or import the data again"
-        ) from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else "nothing"
-        raise ValueError(
-            f"{path} has store format {found}, this version reads {FORMAT}: remove it and build "
-            "or import it again"
-        )
+        raise damaged_manifest(path, str(error)) from None
+    version = manifest.get("format") if isinstance(manifest, dict) else "nothing"
+    if version != FORMAT:
+        advice = f"this version reads {FORMAT}: remove it and build or import it again"
+        raise ValueError(f"{path} has store format {version}, {advice}")
     return manifest
+
+
+def damaged_manifest(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path / MANIFEST} is damaged ({why}); build or import the data again")
 
 
 def open_columns(
@@ -239,110 +252,60 @@ def open_columns(
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Memory-map every column: steps and episodes. Nothing is read."""
     try:
-        layout = _layout_of(manifest)
-        sizes = _sizes(manifest, layout)
-        kinds = ((layout.steps, "steps"), (layout.episodes, "episodes"))
+        layout, rows = StoreLayout.of_manifest(manifest), _counted_rows(manifest)
     except (KeyError, TypeError, ValueError) as error:
+        raise damaged_manifest(path, repr(error)) from None
+    steps, episodes = (
+        {name: _map(path / _file_of(kind, name), c, rows[kind]) for name, c in columns.items()}
+        for kind, columns in vars(layout).items()
+    )
+    num_steps = int(episodes["length"].sum())
+    if num_steps != rows["steps"]:
         raise ValueError(
-            f"{path / MANIFEST} is damaged ({error!r}); build or import the data again"
-        ) from None
-    opened: list[dict[str, Array]] = []
-    for columns, kind in kinds:
-        found = {}
-        for name, column in columns.items():
-            rows, size = sizes[_file_of(kind, name)]
-            found[name] = _map(path / _file_of(kind, name), column, rows, size)
-        opened.append(found)
-    found_steps = int(opened[1]["length"].sum())
-    if found_steps != int(manifest["steps"]):
-        raise ValueError(
-            f"{path} is damaged: its trajectories have {found_steps} steps, its manifest says "
-            f"{manifest['steps']}; "
-            "build or import the data again"
+            f"{path} is damaged: its trajectories have {num_steps} steps, its manifest says "
+            f"{rows['steps']}; build or import the data again"
         )
-    return opened[0], opened[1]
+    return steps, episodes
 
 
 def remove_abandoned(path: Path) -> None:
     """Remove what writers of this store left behind when they were killed."""
-    for left in path.parent.glob(f".{path.name}-*"):
-        if (left / LOCK).exists():
-            with _locked(left, wait=False) as mine:
-                if mine:
-                    shutil.rmtree(left, ignore_errors=True)
+    for folder in path.parent.glob(f".{path.name}-*"):
+        if (folder / LOCK).exists():
+            with locked(folder / LOCK, wait=False) as is_ours:
+                if is_ours:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _map(file: Path, column: Column, rows: int, size: int) -> Array:
+def _map(file: Path, column: Column, rows: int) -> Array:
     try:
-        found = file.stat().st_size
+        size = file.stat().st_size
     except OSError as error:
+        advice = "build or import the data again"
+        raise ValueError(f"{file} is missing or damaged ({error}); {advice}") from None
+    expected = rows * column.row_bytes
+    if size < expected:
         raise ValueError(
-            f"{file} is missing or damaged ({error}); build or import the data again"
-        ) from None
-    if found < size:
-        raise ValueError(
-            f"{file} holds {found} bytes, its manifest says {size}: it was cut short; restore or "
-            "rebuild it"
+            f"{file} holds {size} bytes, its manifest says {expected}: it was cut short; restore "
+            "or rebuild it"
         )
     return np.memmap(file, dtype=column.dtype, mode="r", shape=(rows, *column.shape))
 
 
-def _layout_of(manifest: Mapping[str, Any]) -> Layout:
-    def columns(kind: str) -> dict[str, Column]:
-        return {
-            name: Column(d["dtype"], tuple(d["shape"]))
-            for name, d in manifest["columns"][kind].items()
-        }
-
-    layout = Layout(columns("steps"), columns("episodes"))
-    plain = {"float32", "float64", "int64", "bool", "uint8"}
-    if not {c.dtype for c in (*layout.steps.values(), *layout.episodes.values())} <= plain:
-        raise ValueError("a column has an unknown type")
-    if any(size < 1 for c in layout.steps.values() for size in c.shape):
-        raise ValueError("a column has no entries")
-    if layout.episodes["digest"] != Column("uint8", (DIGEST_BYTES,)) or not {
-        "state",
-        "action",
-        "reward",
-    } <= set(layout.steps):
-        raise ValueError("columns are missing")
-    return layout
-
-
-def _files_of(layout: Layout) -> list[str]:
-    return [_file_of("steps", name) for name in layout.steps] + [
-        _file_of("episodes", n) for n in layout.episodes
-    ]
+def _counted_rows(manifest: Mapping[str, Any]) -> dict[str, int]:
+    steps, episodes = int(manifest["steps"]), int(manifest["trajectories"])
+    if steps < 1 or episodes < 1:
+        raise ValueError(f"{steps} steps of {episodes} trajectories")
+    return {"steps": steps, "episodes": episodes}
 
 
 def _file_of(kind: str, name: str) -> str:
     return f"{kind}/{quote(name, safe='')}.bin"
 
 
-def _sizes(manifest: Mapping[str, Any], layout: Layout) -> dict[str, tuple[int, int]]:
-    """{file: (rows, bytes)} that count."""
-    rows, episodes = int(manifest["steps"]), int(manifest["trajectories"])
-    if rows < 1 or episodes < 1:
-        raise ValueError(f"{rows} steps of {episodes} trajectories")
-    sizes = {
-        _file_of("steps", name): (rows, rows * c.row_bytes) for name, c in layout.steps.items()
-    }
-    return sizes | {
-        _file_of("episodes", n): (episodes, episodes * c.row_bytes)
-        for n, c in layout.episodes.items()
-    }
-
-
-def _make_folders(path: Path) -> None:
-    for kind in ("steps", "episodes"):
-        (path / kind).mkdir()
-
-
 def _write(files: Mapping[str, IO[bytes]], trajectory: Trajectory) -> None:
-    for kind, columns in (
-        ("steps", trajectory.step_columns()),
-        ("episodes", episode_row(trajectory)),
-    ):
+    kinds = {"steps": trajectory.step_columns(), "episodes": trajectory.episode_columns()}
+    for kind, columns in kinds.items():
         for name, values in columns.items():
             files[_file_of(kind, name)].write(np.ascontiguousarray(values).tobytes())
 
@@ -352,25 +315,15 @@ def _flush(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    unfinished = path / f".{MANIFEST}"
-    with unfinished.open("w") as file:
-        json.dump(manifest, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path / MANIFEST)
-
-
 @contextmanager
 def one_maker(path: Path) -> Iterator[None]:
-    """Hold what will stand at this path for oneself; whoever else would make it waits, and is
-    told."""
+    """Let one process at a time make what will stand at this path; others wait, and say so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.parent / f".{path.name}.lock"
-    with ExitStack() as held:
-        if not held.enter_context(_held(lock, wait=False)) and os.name == "posix":
+    with ExitStack() as stack:
+        if not stack.enter_context(locked(lock, wait=False)) and os.name == "posix":
             warnings.warn(f"{path} is being made by another process: waiting for it", stacklevel=3)
-            held.enter_context(_held(lock))
+            stack.enter_context(locked(lock))
         try:
             yield
         finally:
@@ -378,16 +331,11 @@ def one_maker(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a folder for oneself. True if it is ours."""
-    with _held(path / LOCK, wait=wait) as mine:
-        yield mine
+def locked(lock: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file; the system releases it when the process ends, however it does.
 
-
-@contextmanager
-def _held(lock: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a file for oneself; the system lets go when the process ends, however it does. True if
-    it is ours."""
+    Yields whether it is ours, which without `wait` it may not be.
+    """
     try:
         import fcntl
     except ImportError:  # not a POSIX system: one writer at a time is up to the user

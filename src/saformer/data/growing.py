@@ -14,11 +14,10 @@ from saformer.core.batch import WindowBatch
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler, WindowTable, dimensions_of
 
-NEVER = torch.iinfo(torch.int64).max
-"""Where a trajectory begins that has not been appended yet: behind every window."""
+BEHIND_ALL = torch.iinfo(torch.int64).max
+"""Start of a trajectory that has not been appended yet: behind every window."""
 PROMISED = 4
-"""Of so many new windows, one is shown under the limit that its trajectory kept instead of what it
-cost."""
+"""Of so many new windows, one shows the limit that its trajectory was under, not its own cost."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,10 @@ class GrowingSampler:
     """Windows of the data there was, and, as a stated share of every batch, of the trajectories
     appended since.
 
-    New trajectories are few: drawn like the others, they would drown. Their place is allocated at
-    once and filled where it lies, and how much of it counts is known on the device; so an update
-    that a GPU has recorded goes on as it is. Half of the new windows are of trajectories that are
-    favoured, all of them unless some are named. Until something is appended, all windows are of the
+    New trajectories are few: drawn like the others, they would drown. Their tensors are allocated
+    at once and filled in place, and how much of them counts is known on the device; so an update
+    that a GPU has recorded goes on as it is. Half of the new windows are of favoured trajectories,
+    which are all of them unless some are named. Until something is appended, all windows are of the
     old data. A trajectory may have cost less than was promised. Some of its windows are shown as
     they look under that promise: the limit and what is left of it are higher by what was not spent.
     """
@@ -56,10 +55,9 @@ class GrowingSampler:
         self._share, self._room = share, room
         self.device = self._old.device
         self.num_trajectories = 0
-        self._num_steps = 0
-        self._counted = torch.zeros(
-            (), dtype=torch.float64, device=self.device
-        )  # _num_steps, for recorded updates
+        self._num_new_steps = 0
+        # the same count, for recorded updates
+        self._counted = torch.zeros((), dtype=torch.float64, device=self.device)
         self._new = _empty(data, room, self.device)
         self._unspent = torch.zeros_like(self._new.limit)
         self._favoured = torch.zeros(room.trajectories, dtype=torch.int64, device=self.device)
@@ -67,42 +65,37 @@ class GrowingSampler:
     @property
     def num_steps(self) -> int:
         """Of old and new trajectories together."""
-        return self._old.num_steps + self._num_steps
+        return self._old.num_steps + self._num_new_steps
 
     def append(self, data: RelabelledStore, *, unspent: ArrayLike = 0.0) -> None:
-        """Draw from these trajectories too, from the next batch on; of what was promised, so much
-        [C] is not spent."""
-        store, table = data.store, self._new
+        """Draw from these trajectories too; `unspent` [C] is what was promised less their cost."""
+        store, table, room, device = data.store, self._new, self._room, self.device
         trajectories = slice(self.num_trajectories, self.num_trajectories + len(store))
-        steps = slice(self._num_steps, self._num_steps + store.num_steps)
-        if trajectories.stop > self._room.trajectories or steps.stop > self._room.steps:
+        steps = slice(self._num_new_steps, self._num_new_steps + store.num_steps)
+        if trajectories.stop > room.trajectories or steps.stop > room.steps:
             raise ValueError(
-                f"there was room for {self._room.trajectories} new trajectories and "
-                f"{self._room.steps} steps, "
+                f"there was room for {room.trajectories} new trajectories and {room.steps} steps, "
                 f"{trajectories.stop} and {steps.stop} are needed"
             )
         fresh = WindowSampler(data, window=1).table  # on the CPU, from where it is copied
-        order = torch.from_numpy(np.repeat(store.episodes["start"] - store.starts, store.lengths))
-        stored = order + torch.arange(store.num_steps)
-        table.state[steps] = fresh.state[stored].to(self.device)
-        table.action[steps] = fresh.action[stored].clamp(fresh.low, fresh.high).to(self.device)
-        table.cost_to_go[steps] = fresh.cost_to_go.to(self.device)
-        table.return_to_go[steps] = fresh.return_to_go.to(self.device)
-        table.limit[trajectories] = fresh.limit.to(self.device)
-        self._unspent[trajectories] = torch.as_tensor(
-            unspent, dtype=torch.float32, device=self.device
-        )
-        table.start[trajectories] = (fresh.start + steps.start).to(self.device)
-        table.last[trajectories] = (fresh.last + steps.start).to(self.device)
-        self.num_trajectories, self._num_steps = trajectories.stop, steps.stop
-        self._counted.fill_(self._num_steps)
+        shift = torch.from_numpy(np.repeat(fresh.shift.numpy(), store.lengths))
+        stored = shift + torch.arange(store.num_steps)
+        table.state[steps] = fresh.state[stored].to(device)
+        table.action[steps] = fresh.action[stored].clamp(fresh.low, fresh.high).to(device)
+        table.cost_to_go[steps] = fresh.cost_to_go.to(device)
+        table.return_to_go[steps] = fresh.return_to_go.to(device)
+        table.limit[trajectories] = fresh.limit.to(device)
+        table.start[trajectories] = (fresh.start + steps.start).to(device)
+        table.last[trajectories] = (fresh.last + steps.start).to(device)
+        self._unspent[trajectories] = torch.as_tensor(unspent, dtype=torch.float32, device=device)
+        self.num_trajectories, self._num_new_steps = trajectories.stop, steps.stop
+        self._counted.fill_(self._num_new_steps)
         self.favour(range(self.num_trajectories))
 
-    def favour(self, numbers: Sequence[int]) -> None:
-        """Draw half of the new windows from these trajectories, counted in the order in which they
-        were appended."""
-        places = torch.arange(len(self._favoured)) % len(numbers)
-        self._favoured.copy_(torch.tensor(list(numbers))[places])
+    def favour(self, indices: Sequence[int]) -> None:
+        """Draw half of the new windows from these trajectories, counted as they were appended."""
+        repeated = torch.arange(len(self._favoured)) % len(indices)
+        self._favoured.copy_(torch.tensor(list(indices))[repeated])
 
     def sample(self, batch_size: int, generator: torch.Generator) -> WindowBatch:
         """A batch of windows, with replacement: the old ones first."""
@@ -118,8 +111,9 @@ class GrowingSampler:
             padded = torch.cat([ours[: batch_size - num_new], theirs])
             return torch.where(is_new.reshape(-1, *(1,) * (ours.ndim - 1)), padded, ours)
 
+        names = vars(old)
         return WindowBatch(
-            **{name: mixed(getattr(old, name), getattr(new, name)) for name in vars(old)}
+            **{name: mixed(getattr(old, name), getattr(new, name)) for name in names}
         )
 
     def _new_windows(self, starts: Tensor) -> WindowBatch:
@@ -128,9 +122,8 @@ class GrowingSampler:
         trajectory = torch.searchsorted(self._new.start, starts, right=True) - 1
         is_promised = torch.arange(1, len(starts) + 1, device=self.device) % PROMISED == 0
         unspent = torch.where(is_promised[:, None], self._unspent[trajectory], 0.0)
-        return replace(
-            windows, limit=windows.limit + unspent, cost_to_go=windows.cost_to_go + unspent[:, None]
-        )
+        limit, cost_to_go = windows.limit + unspent, windows.cost_to_go + unspent[:, None]
+        return replace(windows, limit=limit, cost_to_go=cost_to_go)
 
     def _new_starts(self, count: int, generator: torch.Generator) -> Tensor:
         """The first half anywhere, the others anywhere in favoured trajectories."""
@@ -138,14 +131,11 @@ class GrowingSampler:
             2, count, dtype=torch.float64, generator=generator, device=self.device
         )
         chosen = self._favoured[(which * len(self._favoured)).long()]
-        first, length = (
-            self._new.start[chosen],
-            self._new.last[chosen] - self._new.start[chosen] + 1,
-        )
+        first = self._new.start[chosen]
+        length = self._new.last[chosen] - first + 1
         favoured, anywhere = first + (drawn * length).long(), (drawn * self._counted).long()
-        return torch.where(
-            torch.arange(count, device=self.device) < (count + 1) // 2, anywhere, favoured
-        )
+        is_anywhere = torch.arange(count, device=self.device) < (count + 1) // 2
+        return torch.where(is_anywhere, anywhere, favoured)
 
 
 def _empty(data: RelabelledStore, room: Room, device: torch.device) -> WindowTable:
@@ -154,18 +144,18 @@ def _empty(data: RelabelledStore, room: Room, device: torch.device) -> WindowTab
     def rows(width: int) -> Tensor:
         return torch.zeros(room.steps, width, device=device)
 
-    of_trajectories = torch.zeros(room.trajectories, dtype=torch.int64, device=device)
-    start = torch.full_like(of_trajectories, NEVER)
-    start[:1] = 0  # what a window drawn from nothing is said to begin in
+    zeros = torch.zeros(room.trajectories, dtype=torch.int64, device=device)
+    start = torch.full_like(zeros, BEHIND_ALL)
+    start[:1] = 0  # a window that is drawn while there is nothing begins here
     return WindowTable(
         cost_to_go=rows(sizes.constraints),
         return_to_go=rows(1),
         state=rows(sizes.state),
         action=rows(sizes.action),
-        low=-bound,  # actions are brought within bounds as they are appended
+        low=-bound,  # actions are clamped as they are appended
         high=bound,
         limit=torch.zeros(room.trajectories, sizes.constraints, device=device),
         start=start,
-        last=of_trajectories.clone(),
-        shift=of_trajectories,
+        last=zeros.clone(),
+        shift=zeros,
     )

@@ -1,6 +1,4 @@
-"""Where built and downloaded data is kept."""
-
-from __future__ import annotations
+"""Where built and downloaded data lies."""
 
 import os
 from pathlib import Path
@@ -14,6 +12,5 @@ def home() -> Path:
 
 
 def data_home() -> Path:
-    """Where datasets that were built or imported by name are kept; another store format has another
-    place."""
+    """Folder of the datasets that are built or imported by name; one for each store format."""
     return home() / f"data-{FORMAT}"

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.data.assumptions import (
-    DataWarning,
-    check_close_limits,
-    check_correlation,
-    check_length,
-    check_return,
-    check_size,
-    check_spread,
-    check_within,
-    number,
-)
+from saformer.data import assumptions
+from saformer.data.assumptions import DataWarning, rounded
 from saformer.data.limits import FrontierCurve, Limit, frontier, parse_limit, thresholds
 from saformer.data.relabel import Doubles, RelabelledStore
 from saformer.data.statistics import correlation, is_constant, rank_correlation, without_nan
+from saformer.data.totals import percentiles
 
 DEFAULT_LIMITS = ("p5", "p10", "p20", "p30", "p50", "p70", "p90")
-PERCENTILES = tuple(range(0, 101, 5))
 MIN_BINS, MAX_BINS = 10, 40
 MAX_SAMPLE = 1500
 
@@ -36,16 +27,13 @@ class Distribution:
 
     mean: float
     deviation: float
-    percentiles: dict[str, float]
-    """p0, p5, ..., p100"""
-    edges: tuple[float, ...]
-    """of the histogram's bins, one more than there are counts"""
+    percentiles: dict[str, float]  # p0, p5, ..., p100
+    edges: tuple[float, ...]  # of the histogram's bins, one more than there are counts
     counts: tuple[int, ...]
 
     @classmethod
     def of(cls, values: Doubles) -> Distribution:
         """Of one value per trajectory."""
-        found = np.percentile(values, PERCENTILES).tolist()
         low, high = float(values.min()), float(values.max())
         if is_constant(values):  # too narrow to be cut into bins
             margin = max(0.5, 0.01 * abs(high))
@@ -55,9 +43,7 @@ class Distribution:
         return cls(
             mean=float(values.mean()),
             deviation=float(values.std()),
-            percentiles={
-                f"p{percent}": value for percent, value in zip(PERCENTILES, found, strict=True)
-            },
+            percentiles=percentiles(values, range(0, 101, 5)),
             edges=tuple(edges.tolist()),
             counts=tuple(counts.tolist()),
         )
@@ -73,16 +59,12 @@ class ConstraintSupport:
     """min, p10, p20, p30, p50 and max: a row of the paper's threshold table"""
     correlation: float
     """Pearson's, of return and cost: the paper's first assumption. NaN if one never changes"""
-    rank_correlation: float
-    """Spearman's, of the same"""
-    length_correlation: float
-    """Pearson's, of length and cost"""
+    rank_correlation: float  # Spearman's, of the same
+    length_correlation: float  # Pearson's, of length and cost
     relative_spread: float
     """(p90 - p10) / median of the cost: the paper's second assumption. NaN if the median is 0"""
-    variation: float
-    """deviation / mean of the cost; NaN if the mean is 0"""
-    frontier: FrontierCurve
-    """under this constraint alone"""
+    variation: float  # deviation / mean of the cost; NaN if the mean is 0
+    frontier: FrontierCurve  # under this constraint alone
 
 
 @dataclass(frozen=True)
@@ -95,8 +77,7 @@ class LimitSupport:
     share_within: float
     frontier: float
     """mean of the five best returns within the limit; NaN if no trajectory lies within it"""
-    median_return: float
-    """of the trajectories within the limit; NaN if there is none"""
+    median_return: float  # of the trajectories within the limit; NaN if there is none
 
 
 @dataclass(frozen=True)
@@ -104,22 +85,19 @@ class Sample:
     """Some of the trajectories, evenly chosen, to be drawn."""
 
     episode_return: tuple[float, ...]
-    episode_cost: tuple[tuple[float, ...], ...]
-    """a value per constraint for each trajectory"""
+    episode_cost: tuple[tuple[float, ...], ...]  # a value per constraint for each trajectory
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a dataset can be asked for."""
+    """Which limits a dataset can support."""
 
     fingerprint: str
     num_trajectories: int
     num_steps: int
-    num_left_out: int
-    """unfinished trajectories"""
+    num_left_out: int  # unfinished trajectories
     cost_discount: float
-    length: dict[str, float]
-    """min, median and max of the episodes, in steps"""
+    length: dict[str, float]  # min, median and max of the episodes, in steps
     episode_return: Distribution
     constraints: tuple[ConstraintSupport, ...]
     limits: tuple[LimitSupport, ...]
@@ -127,23 +105,19 @@ class Inspection:
     sample: Sample
 
     def plain(self) -> dict[str, Any]:
-        """As strict JSON keeps it: None where a number is not known."""
+        """For strict JSON: None where a number is not known."""
         plain: dict[str, Any] = without_nan(asdict(self))
         return plain
 
 
 def inspect(data: RelabelledStore, limits: Sequence[Limit] | None = None) -> Inspection:
-    """Costs, returns and what lies within each limit, with a warning for each assumption that
-    fails."""
+    """Costs, returns and support of each limit, with a warning for each assumption that fails."""
     limits = [parse_limit(name, data) for name in DEFAULT_LIMITS] if limits is None else limits
     for limit in limits:
         if len(limit.values) != len(data.criteria):
-            raise ValueError(
-                f"limit {limit.name!r} has {len(limit.values)} values, the data has "
-                f"{len(data.criteria)} constraints"
-            )
-    lengths = data.store.lengths
-    constraints = tuple(_constraint(data, i) for i in range(len(data.criteria)))
+            counts = f"{len(limit.values)} values, the data has {len(data.criteria)} constraints"
+            raise ValueError(f"limit {limit.name!r} has {counts}")
+    constraints = tuple(_constraint(data, index) for index in range(len(data.criteria)))
     supports = tuple(_support(data, limit) for limit in limits)
     return Inspection(
         fingerprint=data.store.fingerprint,
@@ -151,11 +125,7 @@ def inspect(data: RelabelledStore, limits: Sequence[Limit] | None = None) -> Ins
         num_steps=data.store.num_steps,
         num_left_out=data.num_left_out,
         cost_discount=data.cost_discount,
-        length={
-            "min": int(lengths.min()),
-            "median": float(np.median(lengths)),
-            "max": int(lengths.max()),
-        },
+        length=length_summary(data.store.lengths),
         episode_return=Distribution.of(data.episode_return),
         constraints=constraints,
         limits=supports,
@@ -164,19 +134,25 @@ def inspect(data: RelabelledStore, limits: Sequence[Limit] | None = None) -> Ins
     )
 
 
+def length_summary(lengths: NDArray[np.int64]) -> dict[str, float]:
+    """Shortest, median and longest."""
+    median = float(np.median(lengths))
+    return {"min": int(lengths.min()), "median": median, "max": int(lengths.max())}
+
+
 def _constraint(data: RelabelledStore, index: int) -> ConstraintSupport:
     costs, returns = data.episode_cost[:, index], data.episode_return
-    spread = Distribution.of(costs)
-    p10, median, p90 = (spread.percentiles[name] for name in ("p10", "p50", "p90"))
+    cost = Distribution.of(costs)
+    p10, median, p90 = (cost.percentiles[name] for name in ("p10", "p50", "p90"))
     return ConstraintSupport(
         criterion=data.criteria[index].name,
-        cost=spread,
+        cost=cost,
         thresholds=thresholds(data)[index],
         correlation=correlation(returns, costs),
         rank_correlation=rank_correlation(returns, costs),
         length_correlation=correlation(data.store.lengths, costs),
         relative_spread=(p90 - p10) / median if median > 0 else float("nan"),
-        variation=spread.deviation / spread.mean if spread.mean > 0 else float("nan"),
+        variation=cost.deviation / cost.mean if cost.mean > 0 else float("nan"),
         frontier=FrontierCurve.of(data, constraint=index),
     )
 
@@ -196,48 +172,35 @@ def _support(data: RelabelledStore, limit: Limit) -> LimitSupport:
 
 def _warnings(
     data: RelabelledStore, constraints: Sequence[ConstraintSupport], limits: Sequence[LimitSupport]
-) -> list[DataWarning]:
-    found = check_size(len(data.store), data.num_left_out) + check_return(data.episode_return)
+) -> Iterator[DataWarning]:
+    lengths = length_summary(data.store.lengths)
+    shortest, longest = int(lengths["min"]), int(lengths["max"])
+    yield from assumptions.check_size(len(data.store), data.num_left_out)
+    yield from assumptions.check_return(data.episode_return)
     for index, constraint in enumerate(constraints):
-        found += _warnings_of_constraint(
-            data, constraint, [(limit.name, limit.values[index]) for limit in limits]
+        name, own_limits = (
+            constraint.criterion,
+            [(each.name, each.values[index]) for each in limits],
         )
-    shown = [
-        (f"{limit.name} = {', '.join(map(number, limit.values))}", limit.num_within)
-        for limit in limits
-    ]
-    return found + check_within(shown)
-
-
-def _warnings_of_constraint(
-    data: RelabelledStore, constraint: ConstraintSupport, limits: Sequence[tuple[str, float]]
-) -> list[DataWarning]:
-    name, percentiles = constraint.criterion, constraint.cost.percentiles
-    low, p10, median, p90, high = (percentiles[f"p{percent}"] for percent in (0, 10, 50, 90, 100))
-    found = check_spread(name, low=low, p10=p10, median=median, p90=p90, high=high)
-    if high == 0:
-        return found  # the rest would only say so again
-    lengths = data.store.lengths
-    return [
-        *check_correlation(name, constraint.correlation),
-        *found,
-        *check_close_limits(name, limits),
-        *check_length(name, constraint.length_correlation, int(lengths.min()), int(lengths.max())),
-    ]
+        if constraint.cost.percentiles["p100"] > 0:  # else the others would only say so again
+            yield from assumptions.check_correlation(name, constraint.correlation)
+        yield from assumptions.check_spread(name, constraint.cost.percentiles)
+        if constraint.cost.percentiles["p100"] > 0:
+            yield from assumptions.check_close_limits(name, own_limits)
+            follows = constraint.length_correlation
+            yield from assumptions.check_length(name, follows, shortest, longest)
+    shown = [f"{limit.name} = {', '.join(map(rounded, limit.values))}" for limit in limits]
+    counts = [limit.num_within for limit in limits]
+    yield from assumptions.check_within(list(zip(shown, counts, strict=True)))
 
 
 def _sample(data: RelabelledStore) -> Sample:
-    chosen = (
-        np.linspace(0, len(data.store) - 1, min(len(data.store), MAX_SAMPLE)).round().astype(int)
-    )
-    return Sample(
-        episode_return=tuple(_short(value) for value in data.episode_return[chosen].tolist()),
-        episode_cost=tuple(
-            tuple(map(_short, costs)) for costs in data.episode_cost[chosen].tolist()
-        ),
-    )
-
-
-def _short(value: float) -> float:
     """Six digits are enough for a drawing."""
-    return float(f"{value:.6g}")
+    count = min(len(data.store), MAX_SAMPLE)
+    chosen = np.linspace(0, len(data.store) - 1, count).round().astype(int)
+
+    def short(values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(float(f"{value:.6g}") for value in values)
+
+    costs = tuple(short(each) for each in data.episode_cost[chosen].tolist())
+    return Sample(short(data.episode_return[chosen].tolist()), costs)

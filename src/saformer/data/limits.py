@@ -6,12 +6,13 @@ import re
 import warnings
 from bisect import bisect_right, insort
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from saformer.data.relabel import Doubles
+from saformer.data.relabel import Doubles, RelabelledStore
 from saformer.data.totals import Totals
 
 FRONTIER_SIZE = 5
@@ -21,42 +22,34 @@ THRESHOLDS = {"min": 0, "p10": 10, "p20": 20, "p30": 30, "p50": 50, "max": 100}
 
 @dataclass(frozen=True)
 class Limit:
-    """A promise: what an episode may cost, for each constraint, and the name it was asked for
-    by."""
+    """A promise: how much an episode may cost, for each constraint, and the text that named it."""
 
     name: str
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if not all(np.isfinite(value) and value >= 0 for value in self.values):
-            raise ValueError(
-                f"a limit must be a finite number of at least 0, got {self.name!r} = {self.values}"
-            )
+            limit = f"{self.name!r} = {self.values}"
+            raise ValueError(f"a limit must be a finite number of at least 0, got {limit}")
 
 
 def parse_limit(text: str, data: Totals) -> Limit:
-    """A limit from "4300" (in units of the cost), "p10" (a percentile of the data), or one of these
-    per constraint.
-
-    "p20,350" sets two constraints. A limit outside the data's range is accepted with a warning.
-    """
-    parts = text.split(",")
-    num_constraints = data.episode_cost.shape[1]
+    """A limit from "4300" (in units of the cost), "p10" (a percentile of the data) or, for two
+    constraints, "p20,350". One outside the data's range is accepted with a warning."""
+    parts, num_constraints = text.split(","), data.episode_cost.shape[1]
     if len(parts) == 1:
         parts = parts * num_constraints
     if len(parts) != num_constraints:
-        raise ValueError(
-            f"{text!r} holds {len(parts)} limits, the data has {num_constraints} constraints"
-        )
-    limit = Limit(
-        text, tuple(_value(part.strip(), data.episode_cost[:, i]) for i, part in enumerate(parts))
-    )
+        counts = f"{len(parts)} limits, the data has {num_constraints} constraints"
+        raise ValueError(f"{text!r} holds {counts}")
+    pairs = zip(parts, data.episode_cost.T, strict=True)
+    limit = Limit(text, tuple(_value(part.strip(), costs) for part, costs in pairs))
     for value, costs in zip(limit.values, data.episode_cost.T, strict=True):
         if not costs.min() <= value <= costs.max():
             warnings.warn(
                 f"limit {value:g} lies outside the data, whose episodes cost {costs.min():.4g} "
-                f"to {costs.max():.4g}: "
-                "expect it to be missed, or the policy to be needlessly timid",
+                f"to {costs.max():.4g}: expect it to be missed, or the policy to be needlessly "
+                "timid",
                 stacklevel=2,
             )
     return limit
@@ -69,29 +62,23 @@ def _value(text: str, costs: Doubles) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(
-            f"{text!r} is not a limit; give a number such as 4300, or a percentile such as p10"
-        ) from None
+        advice = "give a number such as 4300, or a percentile such as p10"
+        raise ValueError(f"{text!r} is not a limit; {advice}") from None
 
 
 def thresholds(data: Totals) -> tuple[dict[str, float], ...]:
-    """One row of the paper's threshold table per constraint: {"min": ..., "p10": ..., ..., "max":
-    ...}."""
-    percentiles = np.percentile(
-        data.episode_cost, list(THRESHOLDS.values()), axis=0
-    )  # [thresholds, C]
-    return tuple(dict(zip(THRESHOLDS, of_one.tolist(), strict=True)) for of_one in percentiles.T)
+    """One row of the paper's threshold table per constraint: {"min": ..., ..., "max": ...}."""
+    rows = np.percentile(data.episode_cost, list(THRESHOLDS.values()), axis=0).T
+    return tuple(dict(zip(THRESHOLDS, row.tolist(), strict=True)) for row in rows)
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """What the data itself shows to be possible within a limit."""
+    """The return that the data itself shows to be possible within a limit."""
 
     best: float
-    """mean of the five best stored returns within the limit; NaN if no stored trajectory lies
-    within it"""
-    worst: float
-    """the lowest stored return"""
+    """mean of the five best stored returns within the limit; NaN if it holds no trajectory"""
+    worst: float  # the lowest stored return
 
     def share(self, earned: float, *, cap: float = 1.25) -> float:
         """How far from worst to best a return lies, capped above."""
@@ -100,36 +87,30 @@ class Frontier:
 
 
 def frontier(data: Totals, limit: Limit) -> Frontier:
-    """The mean of the best stored returns among trajectories within the limit, and the lowest of
-    all."""
+    """The frontier at one limit, all constraints together."""
     within = (data.episode_cost <= np.array(limit.values)).all(-1)
     best = np.sort(data.episode_return[within])[-FRONTIER_SIZE:]
-    return Frontier(
-        float(best.mean()) if len(best) else float("nan"), float(data.episode_return.min())
-    )
+    mean = float(best.mean()) if len(best) else float("nan")
+    return Frontier(mean, float(data.episode_return.min()))
 
 
 @dataclass(frozen=True)
 class FrontierCurve:
-    """The frontier of one constraint at every limit: a step function, kept only where its value
-    changes."""
+    """The frontier of one constraint at every limit: a step function, stored where it changes."""
 
     cost: tuple[float, ...]
-    """rising; from each of these limits on, up to the next, the frontier is the entry of `best` in
-    the same place"""
+    """rising; from each of these limits on, up to the next, the frontier is the entry of `best` at
+    the same index"""
     best: tuple[float, ...]
-    worst: float
-    """the lowest stored return"""
+    worst: float  # the lowest stored return
 
     def __post_init__(self) -> None:
         if len(self.cost) != len(self.best) or not self.cost:
-            raise ValueError(
-                f"a frontier needs one value per cost, got {len(self.cost)} and {len(self.best)}"
-            )
+            counts = f"{len(self.cost)} and {len(self.best)}"
+            raise ValueError(f"a frontier needs one value per cost, got {counts}")
         if any(later <= earlier for earlier, later in zip(self.cost, self.cost[1:], strict=False)):
-            raise ValueError(
-                "the costs of a frontier must rise; sort them and keep one value for each"
-            )
+            advice = "sort them and keep one value for each"
+            raise ValueError(f"the costs of a frontier must rise; {advice}")
 
     @classmethod
     def of(cls, data: Totals, *, constraint: int = 0) -> FrontierCurve:
@@ -137,37 +118,65 @@ class FrontierCurve:
         costs, returns = data.episode_cost[:, constraint], data.episode_return
         order = np.argsort(costs, kind="stable")
         best: list[float] = []
-        found: dict[
-            float, float
-        ] = {}  # of trajectories that cost the same, the last has seen them all
+        means: dict[float, float] = {}  # of trajectories that cost the same, the last one counts
         for cost, earned in zip(costs[order].tolist(), returns[order].tolist(), strict=True):
             if len(best) < FRONTIER_SIZE or earned > best[0]:
                 insort(best, earned)
                 del best[:-FRONTIER_SIZE]
-                found[cost] = float(np.mean(best))
-        kept = _changes(found)
-        return cls(tuple(kept), tuple(kept.values()), float(returns.min()))
+                means[cost] = float(np.mean(best))
+        before = [None, *means.values()]
+        changes = [(c, m) for (c, m), old in zip(means.items(), before, strict=False) if m != old]
+        rising, bests = zip(*changes, strict=True)
+        return cls(rising, bests, float(returns.min()))
 
     def at(self, limit: float) -> Frontier:
-        """What `frontier` finds in the data within this limit."""
-        place = bisect_right(self.cost, limit) - 1
-        return Frontier(self.best[place] if place >= 0 else float("nan"), self.worst)
+        """The same as `frontier` of the data at this limit."""
+        index = bisect_right(self.cost, limit) - 1
+        return Frontier(self.best[index] if index >= 0 else float("nan"), self.worst)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FrontierCurve:
-        """As JSON kept it."""
         return cls(tuple(plain["cost"]), tuple(plain["best"]), plain["worst"])
 
 
-def _changes(steps: dict[float, float]) -> dict[float, float]:
-    """The steps whose value is not that of the step before."""
-    before = [None, *list(steps.values())[:-1]]
-    return {
-        cost: value
-        for (cost, value), old in zip(steps.items(), before, strict=True)
-        if value != old
-    }
+def pareto_front(data: RelabelledStore) -> NDArray[np.int64]:
+    """Indices of the trajectories that no other undercuts in every cost and equals in return; the
+    highest return first, and the first of several that are alike."""
+    front: list[int] = []
+    for index in np.lexsort((*data.episode_cost.T, -data.episode_return)):
+        is_beaten = (data.episode_cost[front] <= data.episode_cost[index]).all(-1).any()
+        if not is_beaten:
+            front.append(int(index))
+    return np.array(front, dtype=np.int64)
+
+
+def augment(data: RelabelledStore, share: float, *, seed: int = 0) -> RelabelledStore:
+    """Add copies of the front's trajectories with more ambitious targets: `share` of the data.
+
+    A limit is drawn within the data's range, and a return from the front's within that limit to the
+    highest stored. No trajectory reaches that, so the best within the limit stands for it, its
+    to-go columns shifted to the drawn targets.
+    """
+    rng, front, num_stored = np.random.default_rng(seed), pareto_front(data), len(data.store)
+    lowest, highest = data.episode_cost.min(0), data.episode_cost.max(0)
+    limit = rng.uniform(lowest, highest, (round(share * num_stored), len(highest)))
+    within = np.all(data.episode_cost[front] <= limit[:, None], axis=-1)  # [n, front]
+    possible = np.any(within, axis=1)  # with several constraints, nothing may satisfy them all
+    limit, donors = limit[possible], front[within.argmax(1)[possible]]  # the highest return
+
+    whole = data.filter(np.concatenate([np.arange(num_stored), donors]))
+    more_cost, more_return = np.zeros_like(whole.episode_cost), np.zeros_like(whole.episode_return)
+    more_cost[num_stored:] = limit - data.episode_cost[donors]
+    headroom = data.episode_return.max() - data.episode_return[donors]
+    more_return[num_stored:] = rng.uniform(0, headroom)
+    lengths = whole.store.lengths
+    return replace(
+        whole,
+        cost_to_go=whole.cost_to_go + np.repeat(more_cost, lengths, axis=0).astype(np.float32),
+        return_to_go=whole.return_to_go + np.repeat(more_return, lengths).astype(np.float32),
+        episode_cost=whole.episode_cost + more_cost,
+        episode_return=whole.episode_return + more_return,
+    )

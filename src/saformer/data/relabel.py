@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
 from saformer.criteria.step import PARTS
-from saformer.data.store import EnvironmentSpec, TrajectoryStore
+from saformer.data.store import EnvironmentSpec, TrajectoryStore, offsets_of
 from saformer.data.trajectory import Floats
 
 Doubles = NDArray[np.float64]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,55 +30,53 @@ class RelabelledStore:
     store: TrajectoryStore
     criteria: tuple[CostCriterion, ...]
     cost_discount: float
-    cost: Floats
-    """[steps, C] of each step, undiscounted"""
+    cost: Floats  # [steps, C] of each step, undiscounted
     cost_to_go: Floats
     """[steps, C] still to come, this step included, counted from the start of the episode"""
-    return_to_go: Floats
-    """[steps] reward still to come, this step included"""
-    episode_cost: Doubles
-    """[N, C] what each trajectory cost: the limit token D it is trained with"""
-    episode_return: Doubles
-    """[N] what each trajectory earned, undiscounted"""
+    return_to_go: Floats  # [steps] reward still to come, this step included
+    episode_cost: Doubles  # [N, C] what each trajectory cost: the limit token D it is trained with
+    episode_return: Doubles  # [N] what each trajectory earned, undiscounted
     num_left_out: int
     """unfinished trajectories that were left out: what was still to come is unknown"""
+    cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    """results of functions that are `cached_on_data`"""
 
     @property
     def environment(self) -> EnvironmentSpec:
-        """What made the data."""
         return self.store.environment
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> RelabelledStore:
-        """The trajectories where `keep` [N] is True, or those with these numbers, as often as they
-        are named."""
-        store, numbers = self.store.filter(keep), np.arange(len(self.store))[keep]
-        steps = np.repeat(self.store.starts[numbers] - store.starts, store.lengths) + np.arange(
-            store.num_steps
+        """The trajectories where `keep` [N] is True, or at these indices, which may repeat."""
+        store, indices = self.store.filter(keep), np.arange(len(self.store))[keep]
+        # A step's row here is its row in the view, shifted as far as its trajectory's start was.
+        shifts = self.store.starts[indices] - store.starts
+        rows = np.repeat(shifts, store.lengths) + np.arange(store.num_steps)
+        return replace(
+            self,
+            store=store,
+            cost=self.cost[rows],
+            cost_to_go=self.cost_to_go[rows],
+            return_to_go=self.return_to_go[rows],
+            episode_cost=self.episode_cost[indices],
+            episode_return=self.episode_return[indices],
         )
-        of_steps = {
-            name: getattr(self, name)[steps] for name in ("cost", "cost_to_go", "return_to_go")
-        }
-        of_episodes = {
-            name: getattr(self, name)[numbers] for name in ("episode_cost", "episode_return")
-        }
-        return replace(self, store=store, **of_steps, **of_episodes)
 
 
-def once_for_each(find: Callable[[RelabelledStore], Found]) -> Callable[[RelabelledStore], Found]:
-    """The same answers, each found once and kept as long as its data: runs of several seeds and
-    limits share them.
+def cached_on_data(
+    function: Callable[[RelabelledStore], Result],
+) -> Callable[[RelabelledStore], Result]:
+    """Keep results in the data's own cache: runs of several seeds and limits share them, and nobody
+    may write to them."""
+    key = f"{function.__module__}.{function.__qualname__}"
 
-    Nobody may write to an answer.
-    """
-    known: WeakKeyDictionary[RelabelledStore, Found] = WeakKeyDictionary()
+    @functools.wraps(function)
+    def cached(data: RelabelledStore) -> Result:
+        if key not in data.cache:
+            data.cache[key] = function(data)
+        result: Result = data.cache[key]
+        return result
 
-    @functools.wraps(find)
-    def found(data: RelabelledStore) -> Found:
-        if data not in known:
-            known[data] = find(data)
-        return known[data]
-
-    return found
+    return cached
 
 
 def relabel(
@@ -96,49 +93,41 @@ def relabel(
         raise ValueError(f"cost_discount must lie in (0, 1], got {cost_discount}")
     num_left_out = int((~store.finished).sum())
     if num_left_out == len(store):
-        raise ValueError(
-            "no trajectory is finished (terminated or truncated), so no cost-to-go is known"
-        )
+        message = "no trajectory is finished (terminated or truncated), so no cost-to-go is known"
+        raise ValueError(message)
     if num_left_out:
         store = store.filter(store.finished)
-    num_steps, num_constraints = store.num_steps, len(criteria)
-    cost = np.empty((num_steps, num_constraints), dtype=np.float32)
-    cost_to_go, return_to_go = np.empty_like(cost), np.empty(num_steps, dtype=np.float32)
-    episode_cost = np.empty((len(store), num_constraints))
-    episode_return = np.empty(len(store))
-    begun = 0
-    for (
-        first,
-        stop,
-    ) in store.blocks():  # so that what is not kept never needs memory for more than a block
+    cost = np.empty((store.num_steps, len(criteria)), dtype=np.float32)
+    cost_to_go, return_to_go = np.empty_like(cost), np.empty(store.num_steps, dtype=np.float32)
+    episode_cost, episode_return = np.empty((len(store), len(criteria))), np.empty(len(store))
+    begin = 0
+    for first, stop in store.blocks():  # float64 sums never need memory for more than a block
         lengths = store.lengths[first:stop]
-        here = slice(begun, begun + int(lengths.sum()))
+        starts = offsets_of(lengths)
+        timestep = np.arange(lengths.sum()) - np.repeat(starts, lengths)
         costs = np.stack([_costs(store, criterion, first, stop) for criterion in criteria], axis=-1)
-        costs_to_go = to_go(costs * cost_discount ** _timesteps(lengths)[:, None], lengths)
+        costs_to_go = to_go(costs * cost_discount ** timestep[:, None], lengths)
         returns_to_go = to_go(store.gather("reward", first, stop), lengths)
-        starts = np.cumsum(lengths) - lengths
-        cost[here], cost_to_go[here], return_to_go[here] = costs, costs_to_go, returns_to_go
-        episode_cost[first:stop], episode_return[first:stop] = (
-            costs_to_go[starts],
-            returns_to_go[starts],
-        )
-        begun = here.stop
+        block = slice(begin, begin + len(timestep))
+        cost[block], cost_to_go[block], return_to_go[block] = costs, costs_to_go, returns_to_go
+        episode_cost[first:stop] = costs_to_go[starts]
+        episode_return[first:stop] = returns_to_go[starts]
+        begin = block.stop
     return RelabelledStore(
-        store=store,
-        criteria=tuple(criteria),
-        cost_discount=cost_discount,
-        cost=cost,
-        cost_to_go=cost_to_go,
-        return_to_go=return_to_go,
-        episode_cost=episode_cost,
-        episode_return=episode_return,
-        num_left_out=num_left_out,
+        store,
+        tuple(criteria),
+        cost_discount,
+        cost,
+        cost_to_go,
+        return_to_go,
+        episode_cost,
+        episode_return,
+        num_left_out,
     )
 
 
 def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
-    """Sums from each step to the end of its trajectory: [steps, ...] of trajectories laid end to
-    end."""
+    """Sums from each step [steps, ...] to the end of its trajectory."""
     # One running sum per trajectory: a single one over all would lose small values to rounding.
     sums = np.empty(values.shape, dtype=np.float64)
     stop = 0
@@ -146,13 +135,6 @@ def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
         start, stop = stop, stop + length
         sums[start:stop] = np.cumsum(values[start:stop][::-1], axis=0, dtype=np.float64)[::-1]
     return sums
-
-
-def _timesteps(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    counted: NDArray[np.int64] = np.arange(lengths.sum()) - np.repeat(
-        np.cumsum(lengths) - lengths, lengths
-    )
-    return counted
 
 
 def _costs(store: TrajectoryStore, criterion: CostCriterion, first: int, stop: int) -> Doubles:
@@ -165,13 +147,13 @@ def _costs(store: TrajectoryStore, criterion: CostCriterion, first: int, stop: i
         state=store.gather("state", first, stop) if "state" in reads else None,
         next_state=_next_states(store, first, stop) if "next_state" in reads else None,
         reward=store.gather("reward", first, stop) if "reward" in reads else None,
-        columns=_Columns(store, first, stop),
+        columns=_LazyColumns(store, first, stop),
     )
     return criterion(step)
 
 
-class _Columns(Mapping[str, NDArray[Any]]):
-    """The named columns of trajectories `first` to `stop`, gathered when they are asked for."""
+class _LazyColumns(Mapping[str, NDArray[Any]]):
+    """The named columns of trajectories `first` to `stop`, gathered on access."""
 
     def __init__(self, store: TrajectoryStore, first: int, stop: int) -> None:
         self._store, self._range = store, (first, stop)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.data.relabel import RelabelledStore, once_for_each
+from saformer.data.relabel import RelabelledStore, cached_on_data
 
 BLOCK_ROWS = 200_000
 
@@ -30,18 +30,15 @@ def dimensions_of(data: RelabelledStore) -> Dimensions:
     )
 
 
-@once_for_each
+@cached_on_data
 def statistics_of(data: RelabelledStore) -> dict[str, tuple[Tensor, Tensor]]:
     """Centre and scale of every kind of token, for the normaliser."""
     store = data.store
 
     def states() -> Iterator[Tensor]:
-        return (_shared(store.gather("state", first, stop)) for first, stop in store.blocks())
+        return (_as_tensor(store.gather("state", first, stop)) for first, stop in store.blocks())
 
-    low, high = (
-        torch.tensor(bound)
-        for bound in (store.environment.action_low, store.environment.action_high)
-    )
+    low, high = _bounds(data)
     return {
         "limit": mean_and_deviation(_blocks_of(data.episode_cost)),
         "cost_to_go": mean_and_deviation(_blocks_of(data.cost_to_go)),
@@ -72,33 +69,24 @@ def centre_and_half_range(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class WindowTable:
-    """Trajectories laid end to end, as windows are gathered from them, all where the networks live.
+    """Trajectories laid end to end, from which windows are gathered, all where the networks live.
 
-    What may be written to later is written in place: recorded updates read it where it lies.
+    Later writes are in place: recorded updates read the tensors where they lie.
     """
 
-    cost_to_go: Tensor
-    """[steps, C]"""
-    return_to_go: Tensor
-    """[steps, 1]"""
-    state: Tensor
-    """[stored steps, S]"""
-    action: Tensor
-    """[stored steps, A]"""
+    cost_to_go: Tensor  # [steps, C]
+    return_to_go: Tensor  # [steps, 1]
+    state: Tensor  # [stored steps, S]
+    action: Tensor  # [stored steps, A]
     low: Tensor
-    high: Tensor
-    """[A] what actions are brought within"""
-    limit: Tensor
-    """[N, C] what each trajectory cost"""
-    start: Tensor
-    """[N] its first step, rising"""
-    last: Tensor
-    """[N] its last step"""
-    shift: Tensor
-    """[N] how much further its states and actions are stored"""
+    high: Tensor  # [A] bounds that actions are clamped to
+    limit: Tensor  # [N, C] what each trajectory cost
+    start: Tensor  # [N] its first step, rising
+    last: Tensor  # [N] its last step
+    shift: Tensor  # [N] how much further its states and actions are stored
 
     def windows(self, starts: Tensor, offsets: Tensor) -> WindowBatch:
-        """The windows that begin at these steps [B], with these steps [K] counted from there."""
+        """The windows of the steps at `offsets` [K] from each of `starts` [B]."""
         trajectory = torch.searchsorted(self.start, starts, right=True) - 1
         steps = starts[:, None] + offsets
         last = self.last[trajectory][:, None]
@@ -115,16 +103,14 @@ class WindowTable:
         )
 
     def first_states(self, trajectory: Tensor) -> Tensor:
-        """[B, S] how these trajectories [B] began."""
+        """[B, S] of these trajectories [B]."""
         return self.state[(self.start + self.shift)[trajectory]]
 
 
 class WindowSampler:
-    """Draws windows of K steps that begin at any step with equal chance and are padded at their
-    end.
+    """Draws windows of K steps: any first step with equal chance, padded at the episode's end.
 
-    On a CPU, states and actions stay where the store has them, on disk if need be; on other devices
-    they are copied.
+    On a CPU, states and actions stay where the store has them, on disk if need be.
     """
 
     def __init__(
@@ -143,40 +129,35 @@ class WindowSampler:
 
     def starts(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Where the windows of a batch begin."""
-        drawn = torch.randint(
-            self.num_steps, (batch_size,), generator=generator, device=self.device
-        )
+        size = (batch_size,)
+        drawn = torch.randint(self.num_steps, size, generator=generator, device=self.device)
         return drawn[self._share(batch_size)]
 
     def sharing(self, share: Callable[[int], slice]) -> WindowSampler:
-        """One that draws the same batches, and gathers of each only the share that is its own."""
-        one = copy.copy(self)
-        one._share = share
-        return one
+        """A sampler that draws the same batches, and gathers of each only its own share."""
+        sampler = copy.copy(self)
+        sampler._share = share
+        return sampler
 
     def windows(self, starts: Tensor) -> WindowBatch:
-        """The windows that begin at these steps [B], counted over all trajectories laid end to
-        end."""
+        """The windows that begin at these steps [B] of all trajectories laid end to end."""
         return self.table.windows(starts, self.offsets)
 
 
 def _table_of(data: RelabelledStore, device: torch.device) -> WindowTable:
-    store, in_place = data.store, device.type == "cpu"
-    place = store.episodes["start"] if in_place else store.starts
-    state, action = (
-        _shared(store.steps[name]) if in_place else _shared(store.gather(name)).to(device)
-        for name in ("state", "action")
-    )
-    low, high = (
-        torch.tensor(bound, device=device)
-        for bound in (store.environment.action_low, store.environment.action_high)
-    )
-    if not in_place:  # once and for all
-        action = action.clamp(low, high)
+    store = data.store
+    low, high = (bound.to(device) for bound in _bounds(data))
+    if device.type == "cpu":
+        state, action = _as_tensor(store.steps["state"]), _as_tensor(store.steps["action"])
+        shift = np.asarray(store.episodes["start"]) - store.starts
+    else:  # copied, and clamped once and for all
+        state = _as_tensor(store.gather("state")).to(device)
+        action = _as_tensor(store.gather("action")).to(device).clamp(low, high)
         low, high = torch.full_like(low, -torch.inf), torch.full_like(high, torch.inf)
+        shift = np.zeros_like(store.starts)
     return WindowTable(
-        cost_to_go=_shared(data.cost_to_go).to(device),
-        return_to_go=_shared(data.return_to_go).to(device)[:, None],
+        cost_to_go=_as_tensor(data.cost_to_go).to(device),
+        return_to_go=_as_tensor(data.return_to_go).to(device)[:, None],
         state=state,
         action=action,
         low=low,
@@ -184,7 +165,7 @@ def _table_of(data: RelabelledStore, device: torch.device) -> WindowTable:
         limit=torch.from_numpy(data.episode_cost.astype(np.float32)).to(device),
         start=torch.from_numpy(store.starts).to(device),
         last=torch.from_numpy(store.starts + store.lengths - 1).to(device),
-        shift=torch.from_numpy(np.asarray(place) - store.starts).to(device),
+        shift=torch.from_numpy(shift).to(device),
     )
 
 
@@ -202,26 +183,22 @@ class PackedSampler:
         self._table: WindowSampler | None = None
         if len(samplers) > 1 and samplers[0].device.type != "cpu":
             parts = list(dict.fromkeys(samplers))
-            sizes = [0, *itertools.accumulate(part.num_steps for part in parts)]
-            device = parts[0].device
-            self._first = torch.tensor(
-                [sizes[parts.index(sampler)] for sampler in samplers], device=device
-            )[:, None]
-            self._table = joined(parts, dimensions)
+            firsts = offsets_in_pack([part.num_steps for part in parts], samplers, parts)
+            self._first = firsts.to(parts[0].device)
+            self._table = concatenate_samplers(parts, dimensions)
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> WindowBatch:
         """A batch of `batch_size` windows per model."""
         if self.draws_apart:
             return self.gathered(self.drawn(batch_size, generators))
         pairs = zip(self._samplers, generators, strict=True)
-        return _side_by_side(
-            [sampler.sample(batch_size, generator) for sampler, generator in pairs],
-            self._dimensions,
+        return self._stacked(
+            [sampler.sample(batch_size, generator) for sampler, generator in pairs]
         )
 
     @property
     def draws_apart(self) -> bool:
-        """Whether where windows begin can be drawn before they are gathered."""
+        """Whether the starts of windows can be drawn before the windows are gathered."""
         return all(isinstance(sampler, WindowSampler) for sampler in self._samplers)
 
     def drawn(self, batch_size: int, generators: Sequence[torch.Generator]) -> Tensor:
@@ -230,60 +207,67 @@ class PackedSampler:
         return torch.stack([sampler.starts(batch_size, generator) for sampler, generator in pairs])
 
     def gathered(self, starts: Tensor) -> WindowBatch:
-        """The windows that begin there."""
+        """The windows that begin at these steps [M, B]."""
         if self._table is not None:
             return self._table.windows((starts + self._first).flatten())
         pairs = zip(self._samplers, starts, strict=True)
-        return _side_by_side([sampler.windows(own) for sampler, own in pairs], self._dimensions)
+        return self._stacked([sampler.windows(own) for sampler, own in pairs])
+
+    def _stacked(self, batches: Sequence[WindowBatch]) -> WindowBatch:
+        if len(batches) == 1:  # as wide as it is
+            return batches[0]
+
+        def column(name: str) -> Tensor:
+            parts = [getattr(batch, name) for batch in batches]
+            if name in ("state", "action"):
+                parts = [_widened(part, self._dimensions.of(name)) for part in parts]
+            return torch.cat(parts)
+
+        return WindowBatch(**{name: column(name) for name in vars(batches[0])})
 
 
-def joined(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:
+def offsets_in_pack(sizes: Sequence[int], samplers: Sequence[Any], parts: Sequence[Any]) -> Tensor:
+    """[M, 1] where each sampler's rows begin if parts of these sizes lie behind each other."""
+    firsts = [0, *itertools.accumulate(sizes)]
+    return torch.tensor([firsts[parts.index(sampler)] for sampler in samplers])[:, None]
+
+
+def concatenate_samplers(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:
     """One sampler over all steps of all parts, on a GPU: behind each other, in this order."""
     tables = [part.table for part in parts]
     firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
     whole = copy.copy(parts[0])
     whole.num_steps = firsts.pop()
     unbounded = torch.full((dimensions.action,), torch.inf, device=whole.device)
+    pairs = list(zip(tables, firsts, strict=True))
+    unchanged = ("cost_to_go", "return_to_go", "limit", "shift")
     whole.table = WindowTable(
         state=torch.cat([_widened(table.state, dimensions.state) for table in tables]),
         action=torch.cat([_widened(table.action, dimensions.action) for table in tables]),
         low=-unbounded,  # on a GPU, actions are within bounds already
         high=unbounded,
-        start=torch.cat([table.start + first for table, first in zip(tables, firsts, strict=True)]),
-        last=torch.cat([table.last + first for table, first in zip(tables, firsts, strict=True)]),
-        cost_to_go=torch.cat([table.cost_to_go for table in tables]),
-        return_to_go=torch.cat([table.return_to_go for table in tables]),
-        limit=torch.cat([table.limit for table in tables]),
-        shift=torch.cat([table.shift for table in tables]),
+        start=torch.cat([table.start + first for table, first in pairs]),
+        last=torch.cat([table.last + first for table, first in pairs]),
+        **{name: torch.cat([getattr(table, name) for table in tables]) for name in unchanged},
     )
     return whole
-
-
-def _side_by_side(batches: Sequence[WindowBatch], dimensions: Dimensions) -> WindowBatch:
-    if len(batches) == 1:  # as wide as it is
-        return batches[0]
-
-    def column(name: str) -> Tensor:
-        parts = [getattr(batch, name) for batch in batches]
-        if name in ("state", "action"):
-            parts = [_widened(part, dimensions.of(name)) for part in parts]
-        return torch.cat(parts)
-
-    return WindowBatch(**{name: column(name) for name in vars(batches[0])})
 
 
 def _widened(values: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(values, (0, width - values.shape[-1]))
 
 
+def _bounds(data: RelabelledStore) -> tuple[Tensor, Tensor]:
+    environment = data.store.environment
+    return torch.tensor(environment.action_low), torch.tensor(environment.action_high)
+
+
 def _blocks_of(values: NDArray[Any]) -> Callable[[], tuple[Tensor, ...]]:
-    return lambda: _shared(values).split(BLOCK_ROWS)
+    return lambda: _as_tensor(values).split(BLOCK_ROWS)
 
 
-def _shared(values: NDArray[Any]) -> Tensor:
-    """A tensor over the same memory."""
+def _as_tensor(values: NDArray[Any]) -> Tensor:
+    """A tensor over the same memory, which is only ever read."""
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="The given NumPy array is not writ"
-        )  # it is only ever read
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
         return torch.from_numpy(np.asarray(values))

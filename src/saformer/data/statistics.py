@@ -1,4 +1,4 @@
-"""Correlations, and numbers as strict JSON keeps them."""
+"""Correlations, and numbers as strict JSON holds them."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saformer.data.relabel import Doubles
-
-ROUNDING = 1e-9
-"""Relative difference below which sums of float32 values count as the same."""
+ROUNDING = 1e-9  # Relative difference below which sums of float32 values count as the same
 
 
 def correlation(first: ArrayLike, second: ArrayLike) -> float:
     """Pearson's. NaN if one never changes."""
-    pair = np.array([first, second], dtype=np.float64)
-    if any(is_constant(values) for values in pair):
+    if is_constant(first) or is_constant(second):
         return float("nan")
-    matrix: Doubles = np.atleast_2d(np.corrcoef(pair))
+    matrix = np.atleast_2d(np.corrcoef(np.array([first, second], dtype=np.float64)))
     return float(matrix[0, 1])
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike) -> float:
-    """Spearman's: the correlation of ranks, where equal values share their mean rank. NaN if one
-    never changes."""
+    """Spearman's: equal values share their mean rank. NaN if one never changes."""
+    from scipy.stats import rankdata
+
     if is_constant(first) or is_constant(second):
         return float("nan")
-    return correlation(_ranks(first), _ranks(second))
+    return correlation(rankdata(first), rankdata(second))
 
 
 def is_constant(values: ArrayLike) -> bool:
@@ -44,11 +41,3 @@ def without_nan(plain: Any) -> Any:
     if isinstance(plain, list | tuple):
         return [without_nan(value) for value in plain]
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
-
-
-def _ranks(values: ArrayLike) -> Doubles:
-    _, inverse, counts = np.unique(
-        np.asarray(values, dtype=float), return_inverse=True, return_counts=True
-    )
-    ranks: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return ranks

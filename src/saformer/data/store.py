@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data import folder
-from saformer.data.folder import MANIFEST
 from saformer.data.trajectory import RESERVED, Trajectory
 
 Array = NDArray[Any]
@@ -20,39 +19,32 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What is known of the machine that made the data. The identifier is absent when there is no
-    simulator."""
+    """The machine that made the data. Where there is no simulator, the identifier is absent."""
 
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
-    horizon: int
-    """longest possible episode in steps"""
-    identifier: str | None = None
-    """Gymnasium id, as in "Hopper-v5" """
+    horizon: int  # longest possible episode in steps
+    identifier: str | None = None  # Gymnasium id, as in "Hopper-v5"
     arguments: dict[str, Any] = field(default_factory=dict)
     """what `gymnasium.make` is given beside the id"""
 
     def __post_init__(self) -> None:
-        if len(self.action_low) != len(self.action_high):
-            raise ValueError(
-                f"{len(self.action_low)} lower and {len(self.action_high)} upper action bounds"
-            )
-        if not np.isfinite([*self.action_low, *self.action_high]).all():
-            raise ValueError(
-                f"action bounds must be finite, got {self.action_low} to {self.action_high}: "
-                "actions are scaled by them"
-            )
-        if any(low >= high for low, high in zip(self.action_low, self.action_high, strict=True)):
-            raise ValueError(f"action bounds are empty: {self.action_low} to {self.action_high}")
+        low, high = self.action_low, self.action_high
+        if len(low) != len(high):
+            raise ValueError(f"{len(low)} lower and {len(high)} upper action bounds")
+        if not np.isfinite([*low, *high]).all():
+            bounds = f"{low} to {high}: actions are scaled by them"
+            raise ValueError(f"action bounds must be finite, got {bounds}")
+        if any(least >= greatest for least, greatest in zip(low, high, strict=True)):
+            raise ValueError(f"action bounds are empty: {low} to {high}")
         if self.horizon < 1:
             raise ValueError(f"the horizon must be at least 1 step, got {self.horizon}")
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> EnvironmentSpec:
-        """As JSON kept it."""
-        return cls(
-            **{**plain, **{name: tuple(plain[name]) for name in ("action_low", "action_high")}}
-        )
+        """From what `asdict` gave, read from JSON."""
+        bounds = {name: tuple(plain[name]) for name in ("action_low", "action_high")}
+        return cls(**{**plain, **bounds})
 
 
 @dataclass(frozen=True)
@@ -70,8 +62,7 @@ class TrajectoryStore:
     """names of the criteria that this data is judged by, unless others are asked for"""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """how the data came about: source, seeds, versions"""
-    path: Path | None = None
-    """the folder that the columns lie in, if they are on disk"""
+    path: Path | None = None  # the folder that the columns lie in, if they are on disk
 
     @classmethod
     def of(
@@ -86,18 +77,19 @@ class TrajectoryStore:
         parts = list(trajectories)
         if not parts:
             raise ValueError("the dataset is empty: at least one trajectory is needed")
-        layout = folder.Layout.of(parts[0])
+        layout = folder.StoreLayout.of(parts[0])
         for index, part in enumerate(parts):
             layout.check(index, part)
-        _check_actions(layout.steps["action"].shape[0], environment)
-        steps = {
-            name: np.concatenate([part.step_columns()[name] for part in parts])
-            for name in layout.steps
-        }
-        rows = [folder.episode_row(part) for part in parts]
-        episodes = {name: np.stack([row[name] for row in rows]) for name in layout.episodes}
-        episodes["start"] = _starts(episodes["length"])
-        return cls(steps, episodes, environment, tuple(criteria), dict(provenance or {}))
+        layout.check_bounds(environment)
+        steps = [part.step_columns() for part in parts]
+        episodes = [part.episode_columns() for part in parts]
+        return cls(
+            {name: np.concatenate([each[name] for each in steps]) for name in layout.steps},
+            _with_start({name: np.stack([e[name] for e in episodes]) for name in layout.episodes}),
+            environment,
+            tuple(criteria),
+            dict(provenance or {}),
+        )
 
     @classmethod
     def open(cls, path: str | Path) -> TrajectoryStore:
@@ -109,21 +101,11 @@ class TrajectoryStore:
             environment = EnvironmentSpec.from_plain(manifest["environment"])
             criteria, provenance = tuple(manifest["criteria"]), manifest["provenance"]
         except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path / MANIFEST} is damaged ({error!r}); build or import the data again"
-            ) from None
-        return cls(
-            steps,
-            {**episodes, "start": _starts(episodes["length"])},
-            environment,
-            criteria,
-            provenance,
-            path.resolve(),
-        )
+            raise folder.damaged_manifest(path, repr(error)) from None
+        return cls(steps, _with_start(episodes), environment, criteria, provenance, path.resolve())
 
     def save(self, path: str | Path) -> TrajectoryStore:
-        """Write this view's trajectories to a new folder, all of it or nothing, and open it from
-        there."""
+        """Write this view to a new folder, all of it or nothing, and open it from there."""
         with folder.StoreWriter(path) as writer:
             for trajectory in self:
                 writer.add(trajectory)
@@ -131,8 +113,7 @@ class TrajectoryStore:
         return TrajectoryStore.open(path)
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> TrajectoryStore:
-        """A view of the trajectories where `keep` [N] is True, or of those with these numbers.
-        Nothing is copied."""
+        """A view, not a copy, of the trajectories where `keep` [N] is True, or at these indices."""
         episodes = {name: np.asarray(values)[keep] for name, values in self.episodes.items()}
         if not len(episodes["length"]):
             raise ValueError(f"no trajectory is left of {len(self)}: at least one must be kept")
@@ -140,51 +121,38 @@ class TrajectoryStore:
 
     def split(self, share: float, *, seed: int = 0) -> tuple[TrajectoryStore, TrajectoryStore]:
         """Two views: most trajectories, and a random `share` of the finished ones (at least one)
-        that is held out.
-
-        By an unfinished one nothing could be judged.
-        """
+        that is held out. By an unfinished one nothing could be judged."""
         finished = np.flatnonzero(self.finished)
         num_held_out = max(1, round(share * len(finished))) if 0 < share < 1 else 0
         if not 0 < num_held_out < len(finished):
             raise ValueError(
                 f"cannot hold out a share of {share:g} of {len(finished)} finished trajectories "
-                "and keep some; "
-                "0 holds none out"
+                "and keep some; 0 holds none out"
             )
         held_out = np.zeros(len(self), dtype=bool)
         held_out[np.random.default_rng(seed).permutation(finished)[:num_held_out]] = True
         return self.filter(~held_out), self.filter(held_out)
 
     def extend(self, trajectories: Iterable[Trajectory]) -> TrajectoryStore:
-        """This view and new trajectories after it. A store on disk has them on disk when this
-        returns.
+        """This view and new trajectories after it, on disk if the store is.
 
-        What was there is never rewritten, and earlier views go on showing what they showed.
+        Nothing that was there is rewritten, and earlier views go on showing what they showed.
         """
         parts = list(trajectories)
         if not parts:
             return self
         if self.path is None:
             added = TrajectoryStore.of(parts, self.environment)
-            folder.Layout.of(self[0]).check(len(self), parts[0])
-            steps = {
-                name: np.concatenate([values, added.steps[name]])
-                for name, values in self.steps.items()
-            }
-            shift = len(self.steps["reward"])
+            folder.StoreLayout.of(self[0]).check(len(self), parts[0])
+            old, shift = self.steps, len(self.steps["reward"])
+            steps = {name: np.concatenate([old[name], added.steps[name]]) for name in old}
         else:
             num_before = folder.append(self.path, parts)
             whole = TrajectoryStore.open(self.path)
-            steps, added, shift = (
-                dict(whole.steps),
-                whole.filter(num_before + np.arange(len(parts))),
-                0,
-            )
+            added, shift = whole.filter(num_before + np.arange(len(parts))), 0
+            steps = dict(whole.steps)
         new = {**added.episodes, "start": added.episodes["start"] + shift}
-        episodes = {
-            name: np.concatenate([values, new[name]]) for name, values in self.episodes.items()
-        }
+        episodes = {name: np.concatenate([old, new[name]]) for name, old in self.episodes.items()}
         return replace(self, steps=steps, episodes=episodes)
 
     def __len__(self) -> int:
@@ -215,11 +183,10 @@ class TrajectoryStore:
     @property
     def starts(self) -> NDArray[np.int64]:
         """[N] where each trajectory begins when they are laid end to end."""
-        return _starts(self.lengths)
+        return offsets_of(self.lengths)
 
     @property
     def num_steps(self) -> int:
-        """Environment steps in all trajectories together."""
         return int(self.lengths.sum())
 
     @property
@@ -235,59 +202,48 @@ class TrajectoryStore:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of every value: two stores with the same fingerprint hold the same data, in the
-        same order."""
-        return hashlib.blake2b(
-            np.ascontiguousarray(self.episodes["digest"]).data, digest_size=8
-        ).hexdigest()
+        """A digest of every value: equal for stores with the same data in the same order."""
+        digests = np.ascontiguousarray(self.episodes["digest"])
+        return hashlib.blake2b(digests.data, digest_size=8).hexdigest()
 
     def as_of(self, fingerprint: str) -> TrajectoryStore | None:
-        """A view of what this store held when it had this fingerprint, if all that happened since
-        is that it grew."""
+        """A view of the store when it had this fingerprint, if it has only grown since."""
         digest = hashlib.blake2b(digest_size=8)
-        for count, of_one in enumerate(np.ascontiguousarray(self.episodes["digest"]), start=1):
-            digest.update(of_one.data)
+        for count, row in enumerate(np.ascontiguousarray(self.episodes["digest"]), start=1):
+            digest.update(row.data)
             if digest.hexdigest() == fingerprint:
                 return self.filter(np.arange(count))
         return None
 
     def gather(self, name: str, first: int = 0, stop: int | None = None) -> Array:
-        """A step column of trajectories `first` to `stop`, laid end to end; a slice where they lie
-        so already."""
-        starts, lengths = self.episodes["start"][first:stop], self.lengths[first:stop]
-        stops, values = starts + lengths, self.steps[name]
+        """A step column of trajectories `first` to `stop`, laid end to end; a slice if they are."""
+        starts, values = self.episodes["start"][first:stop], self.steps[name]
+        stops = starts + self.lengths[first:stop]
         if (starts[1:] == stops[:-1]).all():
             return values[starts[0] : stops[-1]]
         return np.concatenate([values[start:end] for start, end in zip(starts, stops, strict=True)])
 
     def blocks(self, max_steps: int = 200_000) -> Iterator[tuple[int, int]]:
-        """Ranges (first, stop) of trajectories, each of at most `max_steps` steps unless one
-        trajectory has more."""
+        """Ranges (first, stop) of trajectories, of at most `max_steps` steps or one trajectory."""
         first, ends = 0, np.cumsum(self.lengths)
         while first < len(self):
-            begun = ends[first] - self.lengths[first]
-            stop = max(first + 1, int(np.searchsorted(ends, begun + max_steps, side="right")))
+            begin = ends[first] - self.lengths[first]
+            stop = max(first + 1, int(np.searchsorted(ends, begin + max_steps, side="right")))
             yield first, stop
             first = stop
 
     def damaged(self) -> list[int]:
-        """Numbers of the trajectories whose content is not what it was when it was stored. Reads
-        everything."""
-        return [
-            i
-            for i, part in enumerate(self)
-            if not np.array_equal(part.digest(), self.episodes["digest"][i])
-        ]
+        """Indices of the trajectories whose content is not what was stored. Reads everything."""
+        pairs = zip(self, self.episodes["digest"], strict=True)
+        intact = [np.array_equal(part.digest(), digest) for part, digest in pairs]
+        return [index for index, is_intact in enumerate(intact) if not is_intact]
 
 
-def _starts(lengths: Array) -> NDArray[np.int64]:
-    starts: NDArray[np.int64] = np.cumsum(lengths) - lengths
-    return starts
+def offsets_of(lengths: Array) -> NDArray[np.int64]:
+    """[N] where each of these lengths [N] begins when they are laid end to end."""
+    offsets: NDArray[np.int64] = np.cumsum(lengths) - lengths
+    return offsets
 
 
-def _check_actions(found: int, environment: EnvironmentSpec) -> None:
-    if found != len(environment.action_low):
-        raise ValueError(
-            f"trajectories have {found} action columns, expected {len(environment.action_low)} "
-            "(bounds)"
-        )
+def _with_start(episodes: dict[str, Array]) -> dict[str, Array]:
+    return {**episodes, "start": offsets_of(episodes["length"])}

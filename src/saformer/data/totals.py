@@ -1,5 +1,4 @@
-"""What is asked of data once training is over: what its trajectories earned and cost, and what made
-them."""
+"""What trajectories earned and cost: enough data for limits, frontiers and rollouts."""
 
 from __future__ import annotations
 
@@ -17,16 +16,13 @@ PERCENTILES = tuple(range(5, 100, 5))
 
 
 class Totals(Protocol):
-    """Enough for limits, frontiers and rollouts. A relabelled store is one; it holds every step
-    besides."""
+    """A relabelled store is one; it holds every step besides."""
 
     @property
-    def environment(self) -> EnvironmentSpec:
-        """What made the data."""
+    def environment(self) -> EnvironmentSpec: ...
 
     @property
-    def criteria(self) -> tuple[CostCriterion, ...]:
-        """What the costs are of, one per constraint."""
+    def criteria(self) -> tuple[CostCriterion, ...]: ...
 
     @property
     def cost_discount(self) -> float:
@@ -34,16 +30,16 @@ class Totals(Protocol):
 
     @property
     def episode_cost(self) -> NDArray[np.float64]:
-        """[N, C] what each trajectory cost."""
+        """[N, C]"""
 
     @property
     def episode_return(self) -> NDArray[np.float64]:
-        """[N] what each trajectory earned, undiscounted."""
+        """[N] undiscounted"""
 
 
 @dataclass(frozen=True)
-class KeptTotals:
-    """Totals that are kept without the trajectories themselves."""
+class TotalsAlone:
+    """Totals without the trajectories themselves, as a run's folder or an export has them."""
 
     environment: EnvironmentSpec
     criteria: tuple[CostCriterion, ...]
@@ -52,15 +48,15 @@ class KeptTotals:
     episode_return: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        expected = (len(self.episode_return), len(self.criteria))
-        if self.episode_cost.shape != expected or not len(self.episode_return):
-            raise ValueError(
-                f"costs of shape {self.episode_cost.shape} do not fit {expected[0]} returns and "
-                f"{expected[1]} criteria"
-            )
+        num_returns, num_criteria = len(self.episode_return), len(self.criteria)
+        if self.episode_cost.shape != (num_returns, num_criteria) or not num_returns:
+            counts = f"{num_returns} returns and {num_criteria} criteria"
+            raise ValueError(f"costs of shape {self.episode_cost.shape} do not fit {counts}")
 
 
-def percentiles(costs: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
-    """{"p5": ..., "p10": ..., ..., "p95": ...} of one constraint's episode costs."""
-    values = np.percentile(costs, PERCENTILES).tolist()
-    return {f"p{percent}": value for percent, value in zip(PERCENTILES, values, strict=True)}
+def percentiles(
+    values: Sequence[float] | NDArray[np.float64], percents: Sequence[int] = PERCENTILES
+) -> dict[str, float]:
+    """{"p5": ..., "p10": ..., ..., "p95": ...} of a value per trajectory."""
+    results = np.percentile(values, percents).tolist()
+    return {f"p{percent}": value for percent, value in zip(percents, results, strict=True)}

@@ -13,46 +13,36 @@ from torch import Tensor
 
 from saformer.core.batch import Dimensions
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler, joined
+from saformer.data.sampling import WindowSampler, concatenate_samplers, offsets_in_pack
 
 
 @dataclass(frozen=True)
 class TransitionBatch:
-    """B single steps and where each led. Both ends of an episode are kept apart: only one of them
-    ends its values."""
+    """B single steps and where each led. Of an episode's two ends, only one ends its values."""
 
-    state: Tensor
-    """[B, S]"""
-    action: Tensor
-    """[B, A]"""
-    reward: Tensor
-    """[B, 1]"""
-    cost: Tensor
-    """[B, C] of this step, undiscounted."""
-    next_state: Tensor
-    """[B, S]"""
-    terminated: Tensor
-    """[B] bool"""
-    truncated: Tensor
-    """[B] bool"""
-    timestep: Tensor
-    """[B] int64, counted from the start of the episode."""
+    state: Tensor  # [B, S]
+    action: Tensor  # [B, A]
+    reward: Tensor  # [B, 1]
+    cost: Tensor  # [B, C] of this step, undiscounted
+    next_state: Tensor  # [B, S]
+    terminated: Tensor  # [B] bool
+    truncated: Tensor  # [B] bool
+    timestep: Tensor  # [B] int64, counted from the start of the episode
     initial_state: Tensor
-    """[B, S] how other episodes began, each with equal chance: what a limit per episode is held
-    against."""
+    """[B, S] how other episodes began, each with equal chance: a limit per episode holds there"""
 
 
 class TransitionSampler:
-    """Draws single steps, each with equal chance, and beginnings of episodes, each with equal
-    chance.
+    """Draws single steps, each with equal chance, and first states of episodes, likewise.
 
-    A transition is a window of two steps. As for windows, on a CPU states and actions stay where
-    the store has them.
+    A transition is a window of two steps.
     """
 
     def __init__(self, data: RelabelledStore, *, device: torch.device | str = "cpu") -> None:
         store = data.store
         self._pairs = WindowSampler(data, window=2, device=device)
+        self.num_steps, self.num_trajectories = store.num_steps, len(store)
+        self.device = self._pairs.device
         self._reward = torch.from_numpy(np.array(store.gather("reward"))).to(device)[:, None]
         self._cost = torch.from_numpy(data.cost).to(device)
         # one row per trajectory
@@ -67,41 +57,23 @@ class TransitionSampler:
         return self.transitions(*self.drawn(batch_size, generator))
 
     def drawn(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The steps [B] of a batch, and the trajectories [B] whose beginnings go with them."""
-        steps = self._pairs.starts(batch_size, generator)
-        return steps, torch.randint(
-            self.num_trajectories, (batch_size,), generator=generator, device=steps.device
-        )
-
-    @property
-    def num_steps(self) -> int:
-        """Of all trajectories."""
-        return self._pairs.num_steps
-
-    @property
-    def num_trajectories(self) -> int:
-        """How many episodes there are."""
-        return len(self._start)
-
-    @property
-    def device(self) -> torch.device:
-        """Where batches are gathered."""
-        return self._pairs.device
+        """The steps [B] of a batch, and the trajectories [B] whose first states go with them."""
+        steps, size = self._pairs.starts(batch_size, generator), (batch_size,)
+        count, device = self.num_trajectories, steps.device
+        return steps, torch.randint(count, size, generator=generator, device=device)
 
     def transitions(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
-        """These steps [B], counted over all trajectories laid end to end, and the first states of
-        these trajectories [B], by their numbers."""
+        """These steps [B] of all trajectories laid end to end; first states of trajectories [B]."""
         pairs = self._pairs.windows(steps)
         trajectory = torch.searchsorted(self._start, steps, right=True) - 1
         is_last = ~pairs.valid[:, 1]
+        final_state = self._final_state[trajectory]
         return TransitionBatch(
             state=pairs.state[:, 0],
             action=pairs.action[:, 0],
             reward=self._reward[steps],
             cost=self._cost[steps],
-            next_state=torch.where(
-                is_last[:, None], self._final_state[trajectory], pairs.state[:, 1]
-            ),
+            next_state=torch.where(is_last[:, None], final_state, pairs.state[:, 1]),
             terminated=is_last & self._terminated[trajectory],
             truncated=is_last & self._truncated[trajectory],
             timestep=pairs.timestep[:, 0],
@@ -110,22 +82,16 @@ class TransitionSampler:
 
 
 class PackedTransitions:
-    """The steps of M models in one batch, each model's behind its neighbour's; all of one size.
-
-    Every model draws from its own data with its own generator, as it would alone. On a GPU all data
-    lie in one table, so that a batch is gathered at once; models may share a sampler, and then
-    share its rows.
-    """
+    """The steps of M models in one batch, as a PackedSampler packs windows; all of one size."""
 
     def __init__(self, samplers: Sequence[TransitionSampler], dimensions: Dimensions) -> None:
         self._samplers = tuple(samplers)
         parts = list(dict.fromkeys(samplers))
-        steps = [0, *itertools.accumulate(part.num_steps for part in parts)]
-        trajectories = [0, *itertools.accumulate(part.num_trajectories for part in parts)]
-        places, device = [parts.index(sampler) for sampler in samplers], parts[0].device
-        firsts = [[counts[place] for place in places] for counts in (steps, trajectories)]
-        self._first_step, self._first_trajectory = torch.tensor(firsts, device=device)[..., None]
-        self._table = _joined(parts, dimensions) if device.type != "cpu" else None
+        steps = [part.num_steps for part in parts]
+        trajectories, device = [part.num_trajectories for part in parts], parts[0].device
+        self._first_step = offsets_in_pack(steps, samplers, parts).to(device)
+        self._first_trajectory = offsets_in_pack(trajectories, samplers, parts).to(device)
+        self._table = _concatenated(parts, dimensions) if device.type != "cpu" else None
 
     def sample(self, batch_size: int, generators: Sequence[torch.Generator]) -> TransitionBatch:
         """A batch of `batch_size` steps per model."""
@@ -134,38 +100,32 @@ class PackedTransitions:
     def drawn(
         self, batch_size: int, generators: Sequence[torch.Generator]
     ) -> tuple[Tensor, Tensor]:
-        """[M, B] the steps of a batch, and the trajectories whose beginnings go with them, counted
-        by each model."""
+        """[M, B] each: as every model draws them alone, counted over its own data."""
         pairs = zip(self._samplers, generators, strict=True)
-        steps, begun = zip(
-            *(sampler.drawn(batch_size, generator) for sampler, generator in pairs), strict=True
-        )
+        drawn = [sampler.drawn(batch_size, generator) for sampler, generator in pairs]
+        steps, begun = zip(*drawn, strict=True)
         return torch.stack(steps), torch.stack(begun)
 
     def gathered(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
-        """These steps and beginnings."""
-        if self._table is None:
-            parts = [
-                sampler.transitions(*own)
-                for sampler, *own in zip(self._samplers, steps, begun, strict=True)
-            ]
-            names = vars(parts[0])
-            return TransitionBatch(
-                **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-            )
-        return self._table.transitions(
-            (steps + self._first_step).flatten(), (begun + self._first_trajectory).flatten()
-        )
+        """These steps and first states, [M, B] each."""
+        if self._table is not None:
+            firsts = (steps + self._first_step).flatten()
+            return self._table.transitions(firsts, (begun + self._first_trajectory).flatten())
+        each = zip(self._samplers, steps, begun, strict=True)
+        parts = [vars(sampler.transitions(*indices)) for sampler, *indices in each]
+        columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return TransitionBatch(**columns)
 
 
-def _joined(parts: Sequence[TransitionSampler], dimensions: Dimensions) -> TransitionSampler:
+def _concatenated(parts: Sequence[TransitionSampler], dimensions: Dimensions) -> TransitionSampler:
     """One sampler over all steps of all parts, on a GPU."""
     whole = copy.copy(parts[0])
-    whole._pairs = joined([part._pairs for part in parts], dimensions)
+    whole._pairs = concatenate_samplers([part._pairs for part in parts], dimensions)
     for name in ("_reward", "_cost", "_final_state", "_terminated", "_truncated"):
         setattr(whole, name, torch.cat([getattr(part, name) for part in parts]))
-    firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
-    whole._start = torch.cat(
-        [part._start + first for part, first in zip(parts, firsts, strict=False)]
-    )
+    firsts = itertools.accumulate((part.num_steps for part in parts), initial=0)
+    starts = [part._start + first for part, first in zip(parts, firsts, strict=False)]
+    whole._start = torch.cat(starts)
+    whole.num_steps = sum(part.num_steps for part in parts)
+    whole.num_trajectories = sum(part.num_trajectories for part in parts)
     return whole

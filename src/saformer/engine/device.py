@@ -14,7 +14,5 @@ def pick_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}; try auto, cpu, cuda or cuda:1") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"device {name!r} was asked for, but torch finds no CUDA GPU; use cpu or auto"
-        )
+        raise ValueError(f"there is no device {name!r}: torch finds no CUDA GPU; use cpu or auto")
     return device

@@ -1,5 +1,4 @@
-"""One training on several processes, each with its own processor: `torchrun` starts them, this
-joins them."""
+"""One training on several processes, each with its own processor, which `torchrun` starts."""
 
 from __future__ import annotations
 
@@ -22,18 +21,14 @@ SEEDS_APART = 1_000_003
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train one model together: which of them this is, and what they do in
-    common.
-
-    Every rank must make the same calls in the same order. Alone, they all do nothing.
-    """
+    """The processes that train one model together. Every rank must make the same calls in the same
+    order; alone, they all do nothing."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def are_several(self) -> bool:
-        """Whether there is anybody else."""
         return self.size > 1
 
     @property
@@ -46,7 +41,6 @@ class Ranks:
         return seed + SEEDS_APART * self.rank
 
     def share(self, count: int) -> slice:
-        """This rank's part of so many samples."""
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -61,18 +55,14 @@ class Ranks:
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         if self.are_several:
             processes.all_reduce(flat)
-        parts = flat.split([tensor.numel() for tensor in tensors])
-        return [
-            part.view_as(tensor).to(tensor.dtype)
-            for part, tensor in zip(parts, tensors, strict=True)
-        ]
+        sums = zip(flat.split([tensor.numel() for tensor in tensors]), tensors, strict=True)
+        return [part.view_as(tensor).to(tensor.dtype) for part, tensor in sums]
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds for any rank."""
         return bool(self.sum(torch.tensor(int(flag)))) if self.are_several else flag
 
     def as_first(self, flag: bool) -> bool:
-        """What the first rank says."""
+        """The first rank's flag."""
         return self.any(flag and self.is_first)
 
     @torch.no_grad()
@@ -84,12 +74,11 @@ class Ranks:
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's, in order; all of one size."""
-        found = (
-            [torch.empty_like(tensor) for _ in range(self.size)] if self.are_several else [tensor]
-        )
-        if self.are_several:
-            processes.all_gather(found, tensor)
-        return found
+        if not self.are_several:
+            return [tensor]
+        tensors = [torch.empty_like(tensor) for _ in range(self.size)]
+        processes.all_gather(tensors, tensor)
+        return tensors
 
     def wait(self) -> None:
         """Until every rank has come here."""
@@ -97,7 +86,7 @@ class Ranks:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """The first rank goes through this before the others do, which then find what it made."""
+        """The first rank goes through this before the others, which then see what it made."""
         if not self.is_first:
             self.wait()
         yield
@@ -106,40 +95,24 @@ class Ranks:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
-    """The ranks that torchrun started, and this one's device; without torchrun, this process alone.
-
-    On GPUs each rank has the one of its number on its machine, unless a device with a number was
-    asked for.
-    """
+def joined_ranks(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
+    """The ranks that torchrun started, and this one's device (on GPUs, unless it has an index, the
+    one of the local rank); without torchrun, this process alone."""
     if torchrun.size() == 1:
         yield Ranks(), device
         return
-    device = _own(device)
+    backend = "gloo"
+    if device.type == "cuda":
+        local = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+        device = torch.device("cuda", local) if device.index is None else device
+        torch.cuda.set_device(device)
+        if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count():
+            backend = "cpu:gloo,cuda:nccl"  # NCCL refuses to share a GPU between ranks
     begun_here = not processes.is_initialized()
     if begun_here:
-        processes.init_process_group(_backend(device), timeout=PATIENCE)
+        processes.init_process_group(backend, timeout=PATIENCE)
     try:
         yield Ranks(processes.get_rank(), processes.get_world_size()), device
     finally:
         if begun_here:
             processes.destroy_process_group()
-
-
-def _own(device: torch.device) -> torch.device:
-    if device.type != "cuda":
-        return device
-    if device.index is None:
-        device = torch.device(
-            "cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-        )
-    torch.cuda.set_device(device)
-    return device
-
-
-def _backend(device: torch.device) -> str:
-    """NCCL for GPUs, where each rank has its own: it refuses to share one."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if device.type == "cuda" and here <= torch.cuda.device_count():
-        return "cpu:gloo,cuda:nccl"
-    return "gloo"

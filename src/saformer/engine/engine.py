@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 GRACE_SECONDS = 30
-"""What a job has to save its work in when whoever asked for it is gone."""
+"""What a job has to save its work in when its caller is gone."""
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Job, Result]):
+class JobOutcome(Generic[Job, Result]):
     """What became of one job: a result, or why there is none."""
 
     job: Job
@@ -29,20 +30,17 @@ class Outcome(Generic[Job, Result]):
 
 
 class Engine(Protocol):
-    """Runs jobs. The function is one that other processes can import, jobs and results are plain
-    values.
-
-    An engine's name and how many jobs it runs at once are for people to read; a job may compute
-    with `threads` threads (None: as many as it likes).
-    """
+    """Runs jobs. Other processes can import the function; jobs and results are plain values."""
 
     name: str
     jobs_at_once: int
+    """for people to read"""
     threads: int | None
+    """of a job; None for as many as it likes"""
 
     def map(
         self, function: Callable[[Job], Result], jobs: Sequence[Job]
-    ) -> Iterator[Outcome[Job, Result]]:
+    ) -> Iterator[JobOutcome[Job, Result]]:
         """Every job's outcome, as they come; a job that fails is one outcome among the others."""
 
 
@@ -67,47 +65,35 @@ class LocalEngine:
 
     def map(
         self, function: Callable[[Job], Result], jobs: Sequence[Job]
-    ) -> Iterator[Outcome[Job, Result]]:
-        """Every job's outcome, as they come."""
+    ) -> Iterator[JobOutcome[Job, Result]]:
         if self.processes == 0:
-            yield from (outcome_of(job, lambda job=job: function(job)) for job in jobs)  # type: ignore[misc]
+            for job in jobs:
+                yield outcome_of(job, partial(function, job))
             return
         lost: list[Job] = []
-        for found in _side_by_side(function, jobs, self.processes):
-            if isinstance(found, _Lost):
-                lost.append(found.job)
+        for job, outcome in _side_by_side(function, jobs, self.processes):
+            if outcome is None:
+                lost.append(job)
             else:
-                yield found
+                yield outcome
         for job in lost:
-            for found in _side_by_side(function, [job], 1):
-                yield (
-                    Outcome(job, error="its process died, twice")
-                    if isinstance(found, _Lost)
-                    else found
-                )
-
-
-@dataclass(frozen=True)
-class _Lost(Generic[Job]):
-    """A job whose process, or whose neighbour's, died."""
-
-    job: Job
+            for _, outcome in _side_by_side(function, [job], 1):
+                yield outcome or JobOutcome(job, error="its process died, twice")
 
 
 def _side_by_side(
     function: Callable[[Job], Result], jobs: Sequence[Job], processes: int
-) -> Iterator[Outcome[Job, Result] | _Lost[Job]]:
+) -> Iterator[tuple[Job, JobOutcome[Job, Result] | None]]:
+    """Jobs and their outcomes; None for one whose process, or whose neighbour's, died."""
     context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-    with ProcessPoolExecutor(
-        min(processes, max(1, len(jobs))), mp_context=context, initializer=_settle_in
-    ) as pool:
-        places: dict[Future[Result], Job] = {pool.submit(function, job): job for job in jobs}
+    count = min(processes, max(1, len(jobs)))
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_settle_in) as pool:
+        futures: dict[Future[Result], Job] = {pool.submit(function, job): job for job in jobs}
         try:
-            for future in as_completed(places):
-                if isinstance(future.exception(), BrokenProcessPool):
-                    yield _Lost(places[future])
-                else:
-                    yield outcome_of(places[future], future.result)
+            for future in as_completed(futures):
+                job = futures[future]
+                is_lost = isinstance(future.exception(), BrokenProcessPool)
+                yield job, None if is_lost else outcome_of(job, future.result)
         except BaseException:  # Ctrl-C, or the caller wants no more
             for child in set(multiprocessing.active_children()) - others:
                 child.terminate()
@@ -115,24 +101,23 @@ def _side_by_side(
             raise
 
 
-def outcome_of(job: Job, find: Callable[[], Result]) -> Outcome[Job, Result]:
-    """What came of it: a result, or the error that it raised, in words."""
+def outcome_of(job: Job, run: Callable[[], Result]) -> JobOutcome[Job, Result]:
+    """Its result, or the error that it raised, in words."""
     try:
-        return Outcome(job, find())
+        return JobOutcome(job, run())
     except Exception as error:
-        return Outcome(job, error=f"{type(error).__name__}: {error}")
+        return JobOutcome(job, error=f"{type(error).__name__}: {error}")
 
 
 def _settle_in() -> None:
     """In a fresh process: Ctrl-C is for the parent, who ends it; without a parent it ends too."""
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE_SECONDS)
+            os._exit(1)
+
     os.setpgrp()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_SECONDS)
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-from saformer.engine.engine import GRACE_SECONDS, Job, Outcome, Result, outcome_of
+from saformer.engine.engine import GRACE_SECONDS, Job, JobOutcome, Result, outcome_of
 
 try:
     import ray
     from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 except ModuleNotFoundError as error:
-    raise ValueError(
-        "--engine ray needs Ray, on every node: pip install 'saformer[ray]'"
-    ) from error
+    needed = "--engine ray needs Ray, on every node: pip install 'saformer[ray]'"
+    raise ValueError(needed) from error
 
 
 class RayEngine:
-    """A Ray cluster: each job asks for some CPUs and GPUs, and runs wherever they are free.
+    """A Ray cluster: each job needs some CPUs and GPUs, and runs wherever they are free.
 
-    A job whose worker or node is lost, or is told to end, is tried again elsewhere, at most
-    `retries` times. Ctrl-C cancels: jobs that have not begun never do, and those that have may take
+    A job whose worker or node is lost, or is cancelled, is tried again elsewhere, at most `retries`
+    times. Ctrl-C cancels: jobs that have not begun never do, and those that have may take
     GRACE_SECONDS to save what they have.
     """
 
@@ -37,67 +36,58 @@ class RayEngine:
         retries: int = 3,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Connect. The address: auto (the cluster of this machine), HOST:PORT, ray://HOST:PORT, or
-        local (begin one).
-
-        `gpus` of a job: None is one if the cluster has any. `environment`: variables that jobs
-        shall find set.
-        """
-        for what, given, least in (
-            ("CPUs", cpus, 1),
-            ("GPUs", gpus or 0, 0),
-            ("retries", retries, 0),
-        ):
-            if given < least:
+        """Connect to auto (the cluster of this machine), HOST:PORT, ray://HOST:PORT, or local
+        (begin one). `gpus` of a job: None is one if the cluster has any. `environment`: variables
+        of the jobs."""
+        least = {"CPUs": (cpus, 1), "GPUs": (gpus or 0, 0), "retries": (retries, 0)}
+        for what, (count, bound) in least.items():
+            if count < bound:
                 raise ValueError(
-                    f"the number of {what} of a job must be at least {least}, got {given}"
+                    f"the number of {what} of a job must be at least {bound}, got {count}"
                 )
         _connect(address, dict(environment or {}))
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.threads: int | None = cpus
         self.retries = retries
-        self.gpus = (
-            gpus if gpus is not None else float(any(node.get("GPU", 0) >= 1 for node in nodes))
-        )
+        has_gpus = any(node.get("GPU", 0) >= 1 for node in nodes)
+        self.gpus = float(has_gpus) if gpus is None else gpus
         self.jobs_at_once = sum(_room(node, cpus, self.gpus) for node in nodes)
         if not self.jobs_at_once:
             ray.shutdown()
             raise ValueError(
                 f"no node of the Ray cluster has {cpus} CPUs and {self.gpus:g} GPUs, which a job "
-                "asks for: "
-                "ask for less, or add a node"
+                "needs: ask for less, or add a node"
             )
 
     def __enter__(self) -> RayEngine:
         return self
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         ray.shutdown()
 
     def map(
         self, function: Callable[[Job], Result], jobs: Sequence[Job]
-    ) -> Iterator[Outcome[Job, Result]]:
-        """Every job's outcome, as they come."""
-        # Ray's own retries do not cover a worker that was told to end, so that all are made here.
+    ) -> Iterator[JobOutcome[Job, Result]]:
+        # Ray's own retries do not cover a worker that was cancelled, so that all are made here.
         attempt = ray.remote(num_cpus=self.threads, num_gpus=self.gpus, max_retries=0)(_attempt)
         waiting = {attempt.remote(function, job): (job, self.retries) for job in jobs}
         try:
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
                 job, retries = waiting.pop(ready)
-                found = _outcome(job, ready)
-                if isinstance(found, Outcome):
-                    yield found
+                outcome = _outcome(job, ready)
+                if isinstance(outcome, JobOutcome):
+                    yield outcome
                 elif retries:
                     waiting[attempt.remote(function, job)] = (job, retries - 1)
                 else:
-                    yield Outcome(
-                        job, error=f"its worker was lost {self.retries + 1} times, at last: {found}"
-                    )
-        except BaseException:  # Ctrl-C, or the caller wants no more
-            _cancel(list(waiting))
+                    error = f"its worker was lost {self.retries + 1} times, at last: {outcome}"
+                    yield JobOutcome(job, error=error)
+        except BaseException:  # Ctrl-C, or the caller wants no more: jobs hear Ctrl-C, and save
+            for ready in waiting:
+                ray.cancel(ready)
+            if waiting:
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=GRACE_SECONDS)
             raise
 
 
@@ -111,9 +101,8 @@ def _connect(address: str, environment: dict[str, str]) -> None:
         )
     except (ConnectionError, OSError) as error:
         raise ValueError(
-            f"there is no Ray cluster at {address!r} ({str(error).splitlines()[0]}): begin one "
-            "with "
-            "`ray start --head`, or say where it is with --address HOST:6379 or ray://HOST:10001"
+            f"there is no Ray cluster at {address!r} ({str(error).splitlines()[0]}): begin one by "
+            "`ray start --head`, or say where it is: --address HOST:6379 or ray://HOST:10001"
         ) from None
 
 
@@ -124,27 +113,23 @@ def _room(node: Mapping[str, float], cpus: int, gpus: float) -> int:
 
 
 def _attempt(function: Callable[[Any], Any], job: Any) -> tuple[Any, str | None]:
-    """On a worker: without the job, which whoever asked has already."""
-    found = outcome_of(job, lambda: function(job))
-    return found.result, found.error
+    """On a worker; its result and error, without the job, which the caller has already."""
+    # Ray cancels by SIGINT, which whatever a shell starts in the background ignores, with its
+    # children: workers of such a cluster would never hear of Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    outcome = outcome_of(job, lambda: function(job))
+    return outcome.result, outcome.error
 
 
-def _outcome(job: Job, ready: Any) -> Outcome[Job, Any] | str:
-    """What came of a job, or how it was lost."""
+def _outcome(job: Job, ready: Any) -> JobOutcome[Job, Any] | str:
+    """A job's outcome, or how it was lost."""
     try:
         result, error = ray.get(ready)
-        return Outcome(job, result, error)
+        return JobOutcome(job, result, error)
     except TaskCancelledError:
-        return "it was told to end"
+        return "it was cancelled"
     except RayTaskError as error:  # the function could not be called at all
-        return Outcome(job, error=f"{type(error.cause).__name__}: {error.cause}")
+        return JobOutcome(job, error=f"{type(error.cause).__name__}: {error.cause}")
     except RayError as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'for an unknown reason'}"
-
-
-def _cancel(waiting: list[Any]) -> None:
-    """Tell what is left to end (a job hears Ctrl-C), and let it save."""
-    for one in waiting:
-        ray.cancel(one)
-    if waiting:
-        ray.wait(waiting, num_returns=len(waiting), timeout=GRACE_SECONDS)
+        reason = str(error).partition("\n")[0] or "for an unknown reason"
+        return f"{type(error).__name__}: {reason}"

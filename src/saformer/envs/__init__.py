@@ -1,1 +1,0 @@
-"""Simulators: tasks by name, costs made visible, and episodes driven in lanes."""

@@ -23,8 +23,7 @@ PRICES = 1 + 0.8 * np.sin(2 * np.pi * np.arange(HORIZON) / 7)
 
 
 class Allowance(gymnasium.Env):
-    """State (time left / 20, price); reward price * |a|, summed over dimensions; the end is
-    `terminated`."""
+    """State (time left / 20, price); reward price * |a|, summed over dimensions; it terminates."""
 
     def __init__(self, dimensions: int = 1) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -34,13 +33,11 @@ class Allowance(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Begin at the first price."""
         super().reset(seed=seed)
         self._time = 0
         return _state(0), {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        """Spend strength at the present price."""
         reward = PRICES[self._time] * np.abs(np.clip(action, -1, 1)).sum()
         self._time += 1
         return _state(self._time), float(reward), self._time == HORIZON, False, {}

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.bundle import Behaviour, Bundle, open_bundle
+from saformer.envs.costed import is_flat_box
 
 CHUNK_STEPS = 10_000
 
@@ -30,11 +32,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A piece of a build. It has its own seed, so that the result does not depend on who makes it,
-    or when."""
+    """A piece of a build, with its own seed: whoever makes it, the result is the same."""
 
     environment: str
-    snapshot: int
     behaviour: Behaviour
     steps: int
     seed: tuple[int, ...]
@@ -61,11 +61,8 @@ def build(
     bundle = open_bundle(robot)
     chunks = _plan(bundle, mixture, steps, seed)
     with make_environment(bundle.environment) as environment:
-        _check_fit(bundle, environment)
-        spec = _spec(bundle.environment, environment)
-    trajectories = [
-        trajectory for part in _collect(chunks, workers, progress) for trajectory in part
-    ]
+        spec = _spec(bundle, environment)
+    trajectories = list(chain.from_iterable(_collect(chunks, workers, progress)))
     provenance: dict[str, Any] = {
         "source": f"bundled behaviours of {Path(robot).name}, {mixture}",
         "bundle": bundle.fingerprint,
@@ -77,34 +74,27 @@ def build(
 
 
 def make_environment(identifier: str) -> gymnasium.Env:
-    """The environment of this Gymnasium id, if behaviours can act in it and its episodes have an
-    end.
+    """The environment of this Gymnasium id, if behaviours can act in it and its episodes end.
 
-    An id may name the module that registers it, as in "my_robots:Arm-v0"; other processes import it
-    then.
+    An id may name the module that registers it, as in "my_robots:Arm-v0", for other processes.
     """
     try:
         environment = gymnasium.make(identifier, disable_env_checker=True)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
-    for role, space in (
-        ("observations", environment.observation_space),
-        ("actions", environment.action_space),
-    ):
-        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+    actions = environment.action_space
+    for role, space in (("observations", environment.observation_space), ("actions", actions)):
+        if not is_flat_box(space):
             raise ValueError(
                 f"{identifier}: {role} must be vectors of numbers (a Box of one dimension), got "
                 f"{space}"
             )
-    if not environment.action_space.is_bounded():  # type: ignore[attr-defined]
-        raise ValueError(
-            f"{identifier}: actions must have finite bounds, got {environment.action_space}"
-        )
+    if not actions.is_bounded():  # type: ignore[attr-defined]
+        raise ValueError(f"{identifier}: actions must have finite bounds, got {actions}")
     if environment.spec is None or environment.spec.max_episode_steps is None:
         raise ValueError(
             f"{identifier} has no max_episode_steps: its episodes may never end, so they cannot "
-            "be run to their end; "
-            "register it with max_episode_steps=..."
+            "be run to their end; register it with max_episode_steps=..."
         )
     return environment
 
@@ -112,8 +102,7 @@ def make_environment(identifier: str) -> gymnasium.Env:
 def run_episode(
     environment: gymnasium.Env, behaviour: Behaviour, state: NDArray[Any], rng: np.random.Generator
 ) -> Trajectory:
-    """Act with sampled actions from a state that `environment.reset` gave to the end of the
-    episode."""
+    """Act with sampled actions from the state of a reset to the end of the episode."""
     states, actions, rewards = [], [], []
     terminated = truncated = False
     while not (terminated or truncated):
@@ -127,47 +116,37 @@ def run_episode(
     )
 
 
-def _spec(identifier: str, environment: gymnasium.Env) -> EnvironmentSpec:
-    bounds = environment.action_space
-    return EnvironmentSpec(
-        action_low=tuple(bounds.low.tolist()),  # type: ignore[attr-defined]
-        action_high=tuple(bounds.high.tolist()),  # type: ignore[attr-defined]
-        horizon=environment.spec.max_episode_steps,  # type: ignore[union-attr, arg-type]
-        identifier=identifier,
-    )
-
-
-def _check_fit(bundle: Bundle, environment: gymnasium.Env) -> None:
-    """The snapshots were made for this environment, as far as can be seen."""
+def _spec(bundle: Bundle, environment: gymnasium.Env) -> EnvironmentSpec:
+    """Of the environment, if the snapshots were made for it, as far as can be seen."""
     (num_observations,) = environment.observation_space.shape  # type: ignore[misc]
     if bundle.num_observations != num_observations:
         raise ValueError(
             f"{bundle.source} reads {bundle.num_observations} observations, {bundle.environment} "
-            "gives "
-            f"{num_observations}: it was made for another environment or version"
+            f"gives {num_observations}: it was made for another environment or version"
         )
+    bounds: dict[str, Any] = {}
     for name in ("low", "high"):
-        made_for, has = (
-            getattr(bundle, f"action_{name}"),
-            getattr(environment.action_space, name).astype(np.float32),
-        )
-        if not np.array_equal(made_for, has):
+        ours, theirs = getattr(bundle, f"action_{name}"), getattr(environment.action_space, name)
+        if not np.array_equal(ours, theirs.astype(np.float32)):
             raise ValueError(
-                f"{bundle.source} has action_{name} {made_for.tolist()}, {bundle.environment} "
-                f"has {has.tolist()}; "
-                "a bundle must say its environment's own bounds (-1 and 1 where it says none)"
+                f"{bundle.source} has action_{name} {ours.tolist()}, {bundle.environment} has "
+                f"{theirs.tolist()}; a bundle must say its environment's own bounds (-1 and 1 "
+                "where it says none)"
             )
+        bounds[f"action_{name}"] = tuple(theirs.tolist())
+    horizon: int = environment.spec.max_episode_steps  # type: ignore[union-attr, assignment]
+    return EnvironmentSpec(**bounds, horizon=horizon, identifier=bundle.environment)
 
 
 def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
     members = bundle.snapshots(mixture)
     chunks = []
-    for place, snapshot in enumerate(members):
+    for index, snapshot in enumerate(members):
         behaviour = bundle.behaviour(snapshot)
-        owed = steps * (place + 1) // len(members) - steps * place // len(members)
+        owed = steps * (index + 1) // len(members) - steps * index // len(members)
         sizes = [min(CHUNK_STEPS, owed - begun) for begun in range(0, owed, CHUNK_STEPS)]
         chunks += [
-            _Chunk(bundle.environment, snapshot, behaviour, size, (seed, place, part))
+            _Chunk(bundle.environment, behaviour, size, (seed, index, part))
             for part, size in enumerate(sizes)
         ]
     return chunks
@@ -176,57 +155,48 @@ def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
 def _collect(
     chunks: list[_Chunk], workers: int | None, progress: Progress | None
 ) -> list[list[Trajectory]]:
-    """Run the chunks on several cores; the answer keeps their order."""
+    """Run the chunks on several cores; the results have their order."""
     workers = min(workers or os.cpu_count() or 1, len(chunks))
     done, total = 0, sum(chunk.steps for chunk in chunks)
     parts: list[list[Trajectory]] = [[] for _ in chunks]
-    if workers == 1:
-        for place, chunk in enumerate(chunks):
-            parts[place] = _run(chunk)
-            done += chunk.steps
-            if progress:
-                progress(done, total)
-        return parts
-    if getattr(
-        multiprocessing.current_process(), "_inheriting", False
-    ):  # a worker, running its parent's script again
-        raise SystemExit(1)  # without a word: the parent says why
-    with (
-        _explaining_lost_workers(),
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
-    ):
-        try:
-            with _ignoring_interrupts():
-                places = {pool.submit(_run, chunk): place for place, chunk in enumerate(chunks)}
-            for future in as_completed(places):
-                parts[places[future]] = future.result()
-                done += chunks[places[future]].steps
-                if progress:
-                    progress(done, total)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    for index, part in _run_here(chunks) if workers == 1 else _run_in_processes(chunks, workers):
+        parts[index] = part
+        done += chunks[index].steps
+        if progress:
+            progress(done, total)
     return parts
 
 
-@contextmanager
-def _explaining_lost_workers() -> Iterator[None]:
-    """What to do, instead of what the pool noticed."""
+def _run_here(chunks: list[_Chunk]) -> Iterator[tuple[int, list[Trajectory]]]:
+    for index, chunk in enumerate(chunks):
+        yield index, _run(chunk)
+
+
+def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int, list[Trajectory]]]:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)  # a worker that runs its parent's script again; the parent says why
     try:
-        yield
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+            try:
+                with _ignoring_interrupts():
+                    indices = {pool.submit(_run, chunk): i for i, chunk in enumerate(chunks)}
+                for future in as_completed(indices):
+                    yield indices[future], future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
     except BrokenProcessPool:
         raise RuntimeError(
-            'a process that makes data ended early: a script must call this under `if __name__ == "__main__":`, as '
-            "every worker runs the script's other lines again (or make the data first: saformer "
-            "data build TASK); "
-            "if it does, the process was killed, for want of memory perhaps: try fewer workers"
+            "a process that makes data ended early: a script must call this under `if __name__ == "
+            '"__main__":`, as every worker runs the script\'s other lines again (or make the data '
+            "first: saformer data build TASK); if it does, the process was killed, for want of "
+            "memory perhaps: try fewer workers"
         ) from None
 
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that are started meanwhile never hear of Ctrl-C: it is for their parent, who stops
-    them."""
+    """Processes that start meanwhile never hear of Ctrl-C: their parent does, and stops them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -249,11 +219,9 @@ def _run(chunk: _Chunk) -> list[Trajectory]:
 
 
 def _versions(*packages: str) -> dict[str, str]:
-    """Those that are installed."""
-    found = {}
+    """Of those that are installed."""
+    versions = {}
     for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions

@@ -2,15 +2,16 @@
 
 A bundle holds S snapshots of one soft actor-critic run, in float16 to be small:
 
-    w0 [S, obs, h0]  b0 [S, h0]  w1 [S, h0, h1]  b1 [S, h1]  w2 [S, h1, 2*act]  b2 [S, 2*act]
-    (mean | log-deviation) steps [S]      environment steps at which each snapshot was taken replay
-    indices of the snapshots that make up "medium-replay" medium         index of the "medium"
-    snapshot         expert   index of the "expert" snapshot environment    Gymnasium id, a string;
-    the packaged bundles do without action_low, action_high [act]   the environment's bounds; -1 and
-    1 where absent
+    w0 [S, obs, h0]  b0 [S, h0]  w1 [S, h0, h1]  b1 [S, h1]
+    w2 [S, h1, 2*act]  b2 [S, 2*act]   (mean | log-deviation)
+    steps [S]                          environment steps at which each snapshot was taken
+    replay                             indices of the snapshots that make up "medium-replay"
+    medium, expert                     index of the "medium" and of the "expert" snapshot
+    environment                        Gymnasium id; the packaged bundles do without
+    action_low, action_high [act]      the environment's bounds; -1 and 1 where absent
 
     action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled from [-1, 1] to the
-    bounds observations are fed raw
+    bounds; observations are fed raw
 
 `scripts/train_behaviours.py` makes such a file for any Gymnasium task with bounded actions.
 """
@@ -18,7 +19,6 @@ A bundle holds S snapshots of one soft actor-critic run, in float16 to be small:
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -30,41 +30,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.files import replacing
+
 ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 LOG_DEVIATION_RANGE = (-10.0, 2.0)
 LAYERS = 3
 SUFFIX = ".npz"
 ROLES = ("replay", "medium", "expert")
-REQUIRED = (
-    *(f"{kind}{layer}" for layer in range(LAYERS) for kind in "wb"),
-    "steps",
-    *ROLES,
-    "environment",
-)
+WEIGHTS = tuple(f"{kind}{layer}" for layer in range(LAYERS) for kind in "wb")
+REQUIRED = (*WEIGHTS, "steps", *ROLES, "environment")
 OPTIONAL = ("action_low", "action_high")
 HINT = "scripts/train_behaviours.py makes such files"
 
 Arrays = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Behaviour:
     """One snapshot of a soft actor-critic: two hidden layers and a tanh-squashed Gaussian."""
 
-    weights: tuple[NDArray[np.float32], ...]
-    biases: tuple[NDArray[np.float32], ...]
-    action_low: NDArray[np.float32]
-    action_high: NDArray[np.float32]
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+    action_low: Floats
+    action_high: Floats
 
-    def act(self, state: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float32]:
+    def act(self, state: NDArray[np.floating], rng: np.random.Generator) -> Floats:
         """Sample an action for one state."""
         mean, log_deviation = self.gaussian(state)
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return self.squash(mean + np.exp(log_deviation) * noise)
 
-    def gaussian(
-        self, state: NDArray[np.floating]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def gaussian(self, state: NDArray[np.floating]) -> tuple[Floats, Floats]:
         """[A] mean and [A] log-deviation for one state, before squashing."""
         hidden = state.astype(np.float32)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
@@ -72,18 +69,12 @@ class Behaviour:
         mean, log_deviation = np.split(hidden @ self.weights[-1] + self.biases[-1], 2)
         return mean, np.clip(log_deviation, *LOG_DEVIATION_RANGE)
 
-    def squash(self, drawn: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Bring what was drawn from the Gaussian within the bounds. For -1 and 1 this is tanh, to
-        the bit."""
-        centre, reach = (
-            (self.action_high + self.action_low) / 2,
-            (self.action_high - self.action_low) / 2,
-        )
-        # float32 may round a sum past the bound
-        action: NDArray[np.float32] = np.clip(
-            centre + reach * np.tanh(drawn), self.action_low, self.action_high
-        )
-        return action
+    def squash(self, sample: NDArray[np.floating]) -> Floats:
+        """Bring a sample of the Gaussian within the bounds; for -1 and 1 by tanh, to the bit."""
+        centre = (self.action_high + self.action_low) / 2
+        reach = (self.action_high - self.action_low) / 2
+        action: Floats = centre + reach * np.tanh(sample)
+        return np.clip(action, self.action_low, self.action_high)  # float32 may round past them
 
 
 @dataclass(frozen=True)
@@ -103,17 +94,15 @@ class Bundle:
     replay: tuple[int, ...]
     medium: int
     expert: int
-    action_low: NDArray[np.float32]
-    action_high: NDArray[np.float32]
+    action_low: Floats
+    action_high: Floats
 
     @property
     def num_observations(self) -> int:
-        """How long a state is."""
         return int(self.weights[0].shape[1])
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all snapshots."""
         digest = hashlib.sha256()
         for values in self.weights + self.biases:
             digest.update(np.ascontiguousarray(values).data)
@@ -142,14 +131,12 @@ def open_bundle(robot: str | Path) -> Bundle:
     if str(robot).endswith(SUFFIX):
         return bundle_of(_read(Path(robot)), str(robot))
     if robot not in ENVIRONMENTS:
-        known = ", ".join(ENVIRONMENTS)
         raise ValueError(
-            f"unknown robot {str(robot)!r}; there are {known}, or give the path of a {SUFFIX} "
-            "bundle"
+            f"unknown robot {str(robot)!r}; there are {', '.join(ENVIRONMENTS)}, or give the path "
+            f"of a {SUFFIX} bundle"
         )
-    packaged = _read(
-        Path(str(resources.files("saformer") / "assets" / "behaviours" / f"{robot}{SUFFIX}"))
-    )
+    folder = resources.files("saformer") / "assets" / "behaviours"
+    packaged = _read(Path(str(folder / f"{robot}{SUFFIX}")))
     return bundle_of({"environment": np.array(ENVIRONMENTS[str(robot)]), **packaged}, str(robot))
 
 
@@ -159,16 +146,9 @@ def save_bundle(arrays: Arrays, path: str | Path) -> Bundle:
     check_destination(path)
     bundle = bundle_of(arrays, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept: dict[str, Any] = {name: arrays[name] for name in REQUIRED + OPTIONAL if name in arrays}
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, **kept)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    content: dict[str, Any] = {n: arrays[n] for n in REQUIRED + OPTIONAL if n in arrays}
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        np.savez_compressed(file, **content)
     return bundle
 
 
@@ -190,18 +170,21 @@ def bundle_of(arrays: Arrays, source: str) -> Bundle:
             f"{source} is not a complete bundle: it has no {', '.join(missing)}; {HINT}"
         )
     _check_layers(arrays, source)
-    snapshots, num_actions = len(arrays["w0"]), arrays["w2"].shape[2] // 2
-    _check_steps(arrays["steps"], snapshots, source)
-    low, high = _bounds(arrays, num_actions, source)
+    count, steps, identifier = len(arrays["w0"]), arrays["steps"], arrays["environment"]
+    are_integers = steps.dtype.kind in "iu" and steps.shape == (count,)
+    _require(are_integers, source, "steps", steps, f"{count} integers")
+    is_text = identifier.dtype.kind == "U" and identifier.ndim == 0 and bool(str(identifier))
+    _require(is_text, source, "environment", identifier, "a Gymnasium id as a string")
+    low, high = _bounds(arrays, arrays["w2"].shape[2] // 2, source)
     return Bundle(
         source=source,
-        environment=_environment(arrays["environment"], source),
+        environment=str(identifier),
         weights=tuple(arrays[f"w{layer}"] for layer in range(LAYERS)),
         biases=tuple(arrays[f"b{layer}"] for layer in range(LAYERS)),
-        steps=arrays["steps"],
-        replay=_indices("replay", arrays["replay"], 1, snapshots, source),
-        medium=_indices("medium", arrays["medium"], 0, snapshots, source)[0],
-        expert=_indices("expert", arrays["expert"], 0, snapshots, source)[0],
+        steps=steps,
+        replay=_indices("replay", arrays["replay"], 1, count, source),
+        medium=_indices("medium", arrays["medium"], 0, count, source)[0],
+        expert=_indices("expert", arrays["expert"], 0, count, source)[0],
         action_low=low,
         action_high=high,
     )
@@ -220,88 +203,62 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(f"{path} is not a bundle or is damaged ({error}); {HINT}") from None
 
 
+def _require(ok: bool, source: str, name: str, values: NDArray[Any], expected: str) -> None:
+    if not ok:
+        raise ValueError(f"{source}: {name} is {values.dtype} {values.shape}, expected {expected}")
+
+
 def _check_layers(arrays: Arrays, source: str) -> None:
     """Three layers that fit onto each other, in every snapshot."""
-    for layer in range(LAYERS):
-        for name, dimensions in ((f"w{layer}", 3), (f"b{layer}", 2)):
-            values = arrays[name]
-            if values.ndim != dimensions or values.dtype.kind != "f" or values.size == 0:
-                axes = "[snapshots, inputs, outputs]" if dimensions == 3 else "[snapshots, outputs]"
-                raise ValueError(
-                    f"{source}: {name} is {values.dtype} {values.shape}, expected floats {axes}"
-                )
-            if not np.isfinite(values).all():
-                raise ValueError(f"{source}: {name} holds NaN or infinite values; train again")
-    snapshots, inputs = arrays["w0"].shape[:2]
+    for name in WEIGHTS:
+        values = arrays[name]
+        axes = "[snapshots, inputs, outputs]" if name[0] == "w" else "[snapshots, outputs]"
+        are_floats = values.ndim == axes.count(",") + 1 and values.dtype.kind == "f"
+        _require(are_floats and values.size > 0, source, name, values, f"floats {axes}")
+        if not np.isfinite(values).all():
+            raise ValueError(f"{source}: {name} holds NaN or infinite values; train again")
+    count, inputs = arrays["w0"].shape[:2]
     for layer in range(LAYERS):
         outputs = arrays[f"w{layer}"].shape[2]
-        for name, expected in (
-            (f"w{layer}", (snapshots, inputs, outputs)),
-            (f"b{layer}", (snapshots, outputs)),
-        ):
-            if arrays[name].shape != expected:
+        expected = {f"w{layer}": (count, inputs, outputs), f"b{layer}": (count, outputs)}
+        for name, shape in expected.items():
+            if arrays[name].shape != shape:
                 raise ValueError(
-                    f"{source}: {name} has shape {arrays[name].shape}, expected {expected}"
+                    f"{source}: {name} has shape {arrays[name].shape}, expected {shape}"
                 )
         inputs = outputs
     if inputs % 2:
-        raise ValueError(
-            f"{source}: w2 has {inputs} outputs, expected a mean and a log-deviation for each "
-            "action"
-        )
-
-
-def _check_steps(steps: NDArray[Any], snapshots: int, source: str) -> None:
-    if steps.dtype.kind not in "iu" or steps.shape != (snapshots,):
-        raise ValueError(
-            f"{source}: steps is {steps.dtype} {steps.shape}, expected {snapshots} integers"
-        )
+        raise ValueError(f"{source}: w2 has {inputs} outputs, expected a mean and a log-deviation")
 
 
 def _indices(
-    name: str, values: NDArray[Any], dimensions: int, snapshots: int, source: str
+    name: str, values: NDArray[Any], dimensions: int, count: int, source: str
 ) -> tuple[int, ...]:
-    if values.dtype.kind not in "iu" or values.ndim != dimensions or values.size == 0:
-        expected = "a list of indices" if dimensions else "one index"
-        raise ValueError(
-            f"{source}: {name} is {values.dtype} {values.shape}, expected {expected} of snapshots"
-        )
-    found = tuple(int(index) for index in values.reshape(-1))
-    odd = next((index for index in found if not 0 <= index < snapshots), None)
-    if odd is not None:
-        raise ValueError(
-            f"{source}: {name} names snapshot {odd}, but there are {snapshots} (0 to "
-            f"{snapshots - 1})"
-        )
-    return found
+    are_integers = values.dtype.kind in "iu" and values.ndim == dimensions and values.size > 0
+    expected = "a list of indices" if dimensions else "one index"
+    _require(are_integers, source, name, values, f"{expected} of snapshots")
+    indices = tuple(int(index) for index in values.reshape(-1))
+    for index in indices:
+        if not 0 <= index < count:
+            raise ValueError(
+                f"{source}: {name} names snapshot {index}, but there are {count} (0 to {count - 1})"
+            )
+    return indices
 
 
-def _environment(values: NDArray[Any], source: str) -> str:
-    if values.dtype.kind != "U" or values.ndim != 0 or not str(values):
-        raise ValueError(
-            f"{source}: environment is {values.dtype} {values.shape}, expected a Gymnasium id as "
-            "a string"
-        )
-    return str(values)
-
-
-def _bounds(
-    arrays: Arrays, num_actions: int, source: str
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _bounds(arrays: Arrays, num_actions: int, source: str) -> tuple[Floats, Floats]:
     if ("action_low" in arrays) != ("action_high" in arrays):
         raise ValueError(
             f"{source} has one of action_low and action_high, expected both or neither"
         )
-    found = []
+    bounds = []
     for name, default in (("action_low", -1.0), ("action_high", 1.0)):
         values = np.asarray(arrays.get(name, np.full(num_actions, default, np.float32)))
-        if values.dtype.kind not in "fiu" or values.shape != (num_actions,):
-            raise ValueError(
-                f"{source}: {name} is {values.dtype} {values.shape}, expected {num_actions} numbers"
-            )
-        found.append(values.astype(np.float32))
-    low, high = found
-    if not (np.isfinite(found).all() and (low < high).all()):
+        are_numbers = values.dtype.kind in "fiu" and values.shape == (num_actions,)
+        _require(are_numbers, source, name, values, f"{num_actions} numbers")
+        bounds.append(values.astype(np.float32))
+    low, high = bounds
+    if not (np.isfinite(bounds).all() and (low < high).all()):
         raise ValueError(
             f"{source}: actions must lie between finite bounds, got {low.tolist()} to "
             f"{high.tolist()}"

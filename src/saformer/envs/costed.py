@@ -12,33 +12,35 @@ from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
 from saformer.data.store import EnvironmentSpec
-from saformer.envs import allowance  # noqa: F401 (Gymnasium is to know it, whoever opens a store of its data)
+from saformer.envs import allowance  # noqa: F401 (registers it, whoever opens a store of its data)
 
 
 class Costed(gymnasium.Wrapper):
     """Adds `info["cost"]`, an array [C] with a cost per criterion, to every step. Actions are
     brought within bounds.
 
-    Criteria see a step as a trajectory would keep it (float32), and the numbers in the
-    environment's info as columns. A cost that the environment reports itself can be read as the
-    column "cost"; in info, ours takes its place.
+    Criteria see a step as a trajectory stores it (float32), and the numbers in the environment's
+    info as columns. A cost that the environment reports itself can be read as the column "cost"; in
+    info, ours replaces it.
     """
 
     def __init__(self, environment: gymnasium.Env, criteria: Sequence[CostCriterion]) -> None:
         super().__init__(environment)
-        self._name = (
-            environment.spec.id if environment.spec else type(environment.unwrapped).__name__
-        )
-        _require_flat_box(
-            environment.observation_space,
-            f"observations of {self._name!r}",
-            "gymnasium.wrappers.FlattenObservation makes one",
-        )
-        _require_flat_box(
-            environment.action_space,
-            f"actions of {self._name!r}",
-            "choose an environment with continuous actions",
-        )
+        spec = environment.spec
+        self._name = spec.id if spec else type(environment.unwrapped).__name__
+        for space, what, remedy in (
+            (
+                environment.observation_space,
+                "observations",
+                "gymnasium.wrappers.FlattenObservation makes one",
+            ),
+            (environment.action_space, "actions", "choose an environment with continuous actions"),
+        ):
+            if not is_flat_box(space):
+                raise ValueError(
+                    f"{what} of {self._name!r} are {space}, but a flat Box (a vector) is needed; "
+                    f"{remedy}"
+                )
         self._criteria = tuple(criteria)
         self._state: NDArray[Any] | None = None
 
@@ -48,10 +50,8 @@ class Costed(gymnasium.Wrapper):
         return len(self._criteria)
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; nothing has been spent."""
-        state, info = self.env.reset(**keywords)
-        self._state = state
-        return state, info
+        self._state, info = self.env.reset(**keywords)
+        return self._state, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Execute the action and cost it as it was executed."""
@@ -75,10 +75,8 @@ def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
     if spec.identifier is None:
         raise ValueError("this data has no environment: it can be learnt from, but not rolled out")
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message=".*is out of date", category=DeprecationWarning
-            )  # as recorded
+        with warnings.catch_warnings():  # the version is the one that was recorded
+            warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
             environment = gymnasium.make(
                 spec.identifier, disable_env_checker=True, **spec.arguments
             )
@@ -88,24 +86,19 @@ def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
 
 
 def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:
-    """Make the environment and take a step: whatever would keep policies from being rolled out is
-    said here."""
+    """Make the environment and take a step, to fail before a policy is rolled out."""
     environment = make(spec, criteria)
     environment.reset(seed=0)
     environment.step((np.array(spec.action_low) + np.array(spec.action_high)) / 2)
     environment.close()
 
 
+def is_flat_box(space: gymnasium.Space) -> bool:
+    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1
+
+
 def _numbers(info: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """What of info criteria can read: numbers and arrays of them."""
-    plain = {
-        name: np.asarray(v)
-        for name, v in info.items()
-        if isinstance(v, bool | int | float | np.generic | np.ndarray)
-    }
-    return {name: array for name, array in plain.items() if array.dtype.kind in "biuf"}
-
-
-def _require_flat_box(space: gymnasium.Space, what: str, remedy: str) -> None:
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        raise ValueError(f"{what} are {space}, but a flat Box (a vector) is needed; {remedy}")
+    """What criteria can read of info: numbers and arrays of them."""
+    numeric = bool | int | float | np.generic | np.ndarray
+    arrays = {name: np.asarray(v) for name, v in info.items() if isinstance(v, numeric)}
+    return {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}

@@ -1,5 +1,4 @@
-"""Environments side by side: what they are given and what they give back lies in one block of
-memory.
+"""Environments side by side: their actions and results lie in one block of memory.
 
 Stepped in this process, or by worker processes that see the same block (`saformer.envs.pool`).
 Nothing here needs torch, so that workers start in a moment.
@@ -24,7 +23,7 @@ from saformer.envs.costed import Costed, make
 
 
 @dataclass(frozen=True)
-class Shape:
+class LaneShape:
     """How many lanes there are, and how wide their values."""
 
     lanes: int
@@ -33,29 +32,26 @@ class Shape:
     constraints: int
 
     @property
-    def columns(self) -> dict[str, tuple[tuple[int, ...], type]]:
-        """Shape and type of each column; the widest numbers first, so that every column is
-        aligned."""
-        return {
-            "reward": ((self.lanes,), np.float64),
-            "cost": ((self.lanes, self.constraints), np.float64),
-            "state": ((self.lanes, self.state), np.float32),
-            "action": ((self.lanes, self.action), np.float32),
-            "active": ((self.lanes,), np.bool_),
-            "terminated": ((self.lanes,), np.bool_),
-            "truncated": ((self.lanes,), np.bool_),
+    def dtype(self) -> np.dtype[Any]:
+        """Of one lane's row."""
+        fields: dict[str, Any] = {
+            "state": (np.float32, (self.state,)),
+            "action": (np.float32, (self.action,)),
+            "reward": np.float64,
+            "cost": (np.float64, (self.constraints,)),
+            "terminated": np.bool_,
+            "truncated": np.bool_,
+            "active": np.bool_,
         }
+        return np.dtype(list(fields.items()), align=True)
 
     @property
     def num_bytes(self) -> int:
-        """Of the block that holds them all."""
-        return sum(
-            int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in self.columns.values()
-        )
+        return self.lanes * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
-class Columns:
+class LaneColumns:
     """A row per lane, over a block of memory."""
 
     state: NDArray[np.float32]
@@ -72,30 +68,24 @@ class Columns:
     """[L] which lanes are to be stepped"""
 
     @classmethod
-    def over(cls, block: Any, shape: Shape) -> Columns:
-        """Read and write this block, in which the columns lie one behind the other."""
-        found, offset = {}, 0
-        for name, (size, kind) in shape.columns.items():
-            found[name] = np.ndarray(size, kind, buffer=block, offset=offset)
-            offset += found[name].nbytes
-        return cls(**found)
+    def over(cls, block: Any, shape: LaneShape) -> LaneColumns:
+        """Read and write this block."""
+        rows = np.ndarray((shape.lanes,), shape.dtype, buffer=block)
+        return cls(**{name: rows[name] for name in shape.dtype.names or ()})
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes environments, each the one that a store's data came from with its costs. It may travel
-    as text."""
+    """Makes environments, as a store's data came from, with costs. It may travel as text."""
 
     environment: EnvironmentSpec
     criteria: tuple[CostCriterion, ...]
 
     def __call__(self) -> Costed:
-        """A new environment."""
         return make(self.environment, self.criteria)
 
     def text(self) -> str:
-        """All that another process needs to make the same; ValueError where that cannot be said in
-        text."""
+        """All that another process needs to make the same; ValueError where text cannot say it."""
         spec = self.environment
         module, _, name = str(spec.identifier).rpartition(":")
         if module:  # which registers it
@@ -105,31 +95,30 @@ class Maker:
             raise ValueError(
                 f"{spec.identifier} is defined in the script that is run, not in a module"
             )
-        foreign = [c.name for c in self.criteria if not _is_known(c)]
-        if foreign:
-            raise ValueError(f"criterion {foreign[0]!r} is not one that its name describes")
+        for cost in self.criteria:
+            if not _is_described_by_name(cost):
+                raise ValueError(f"criterion {cost.name!r} is not one that its name describes")
         environment = {name: getattr(spec, name) for name in ("identifier", "horizon", "arguments")}
         plain = {
             "environment": environment,
             "registered": registered,
-            "criteria": [c.name for c in self.criteria],
+            "criteria": [cost.name for cost in self.criteria],
+            "bounds": [spec.action_low, spec.action_high],
         }
-        text = json.dumps({**plain, "bounds": [spec.action_low, spec.action_high]})
+        text = json.dumps(plain)
         if json.loads(text)["environment"] != environment:
             raise ValueError(f"arguments of {spec.identifier} change when they are written as JSON")
         return text
 
     @classmethod
     def read(cls, text: str) -> Maker:
-        """What `text` said; the environment becomes known to Gymnasium as it was there."""
+        """The maker of this text; the environment becomes known to Gymnasium as it was there."""
         plain = json.loads(text)
         registered = EnvSpec.from_json(json.dumps(plain["registered"]))
-        importlib.import_module(
-            str(registered.entry_point).partition(":")[0]
-        )  # first, as it may register itself
-        if (
-            ":" not in plain["environment"]["identifier"]
-        ):  # else Gymnasium imports the module that registers it
+        # the module first, as it may register itself
+        importlib.import_module(str(registered.entry_point).partition(":")[0])
+        # with a colon, Gymnasium imports the module that registers it
+        if ":" not in plain["environment"]["identifier"]:
             gymnasium.registry[registered.id] = registered
         low, high = plain["bounds"]
         return cls(
@@ -138,10 +127,10 @@ class Maker:
         )
 
 
-def _is_known(given: CostCriterion) -> bool:
+def _is_described_by_name(cost: CostCriterion) -> bool:
     """Whether its name alone gives it back, in another process too."""
     try:
-        return criterion(given.name) == given and not given.name.startswith("__main__")
+        return criterion(cost.name) == cost and not cost.name.startswith("__main__")
     except ValueError:
         return False
 
@@ -153,7 +142,7 @@ class Share:
         self, environments: Sequence[Costed], lanes: Sequence[int], seeds: Sequence[int]
     ) -> None:
         self._parts = list(zip(lanes, seeds, environments, strict=True))
-        self._columns: Columns | None = None
+        self._columns: LaneColumns | None = None
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -161,27 +150,25 @@ class Share:
         first = self._parts[0][2]
         return first.observation_space.shape[0], first.action_space.shape[0], first.num_costs  # type: ignore[index]
 
-    def begin(self, columns: Columns) -> None:
-        """Reset every environment with its seed; the first states are written."""
+    def begin(self, columns: LaneColumns) -> None:
+        """Reset every environment with its seed, and write the first states."""
         self._columns = columns
         for lane, seed, environment in self._parts:
             columns.state[lane] = environment.reset(seed=seed)[0]
 
     def step(self) -> None:
-        """Execute the actions of active lanes, and write what came of them."""
+        """Execute the actions of active lanes, and write the results."""
         columns = self._columns
         assert columns is not None, "begin comes first"
         for lane, _, environment in self._parts:
             if columns.active[lane]:
                 state, reward, terminated, truncated, info = environment.step(columns.action[lane])
-                columns.state[lane], columns.reward[lane], columns.cost[lane] = (
-                    state,
-                    reward,
-                    info["cost"],
-                )
-                columns.terminated[lane], columns.truncated[lane] = terminated, truncated
+                columns.state[lane] = state
+                columns.reward[lane] = reward
+                columns.cost[lane] = info["cost"]
+                columns.terminated[lane] = terminated
+                columns.truncated[lane] = truncated
 
     def close(self) -> None:
-        """Close every environment."""
         for _, _, environment in self._parts:
             environment.close()

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from saformer.envs.lanes import Columns, Shape
+from saformer.envs.lanes import LaneColumns, LaneShape
 from saformer.envs.worker import DONE, STEP
 
 POSSIBLE = os.name == "posix"
@@ -39,14 +39,14 @@ class WorkerError(RuntimeError):
 
 
 class Pool:
-    """Some worker processes. They are kept between rollouts, whatever the environment."""
+    """Some worker processes. They serve one rollout after the other, whatever the environment."""
 
-    columns: Columns
+    columns: LaneColumns
 
     def __init__(self, num_workers: int) -> None:
         self._memory = _unnamed_memory()
         self._workers: list[tuple[subprocess.Popen[bytes], Connection]] = []
-        self._asked: list[int] = []
+        self._stepping: list[int] = []
         try:
             for _ in range(num_workers):
                 self._workers.append(_start(self._memory))
@@ -62,35 +62,34 @@ class Pool:
         """Whether no worker has died."""
         return all(process.poll() is None for process, _ in self._workers)
 
-    def make(self, maker: str, seeds: Sequence[int]) -> Shape:
-        """Have environments made, one for each seed; lanes are dealt out in turn."""
-        lanes = [list(range(worker, len(seeds), len(self))) for worker in range(len(self))]
+    def make(self, maker: str, seeds: Sequence[int]) -> LaneShape:
+        """Have environments made, one for each seed; workers get lanes in turn."""
         common = {"maker": maker, "folder": os.getcwd(), "path": sys.path}
-        for worker, mine in enumerate(lanes):
-            part = {**common, "lanes": mine, "seeds": [seeds[lane] for lane in mine]}
+        for worker in range(len(self)):
+            lanes = list(range(worker, len(seeds), len(self)))
+            part = {**common, "lanes": lanes, "seeds": [seeds[lane] for lane in lanes]}
             self._send(worker, json.dumps({"make": part}).encode())
-        return Shape(len(seeds), *json.loads(self._receive(self._everybody)[0])["widths"])
+        answers = self._receive(range(len(self)))
+        return LaneShape(len(seeds), *json.loads(answers[0])["widths"])
 
-    def begin(self, shape: Shape) -> None:
+    def begin(self, shape: LaneShape) -> None:
         """Have the environments reset."""
         os.ftruncate(self._memory, max(shape.num_bytes, os.fstat(self._memory).st_size))
-        self.columns = Columns.over(mmap.mmap(self._memory, shape.num_bytes), shape)
-        self._ask_everybody({"begin": asdict(shape)})
+        self.columns = LaneColumns.over(mmap.mmap(self._memory, shape.num_bytes), shape)
+        self._request_of_all({"begin": asdict(shape)})
 
     def start_step(self) -> None:
-        """Have active lanes stepped; returns at once. Workers whose lanes have all ended are left
-        alone."""
-        self._asked = np.unique(np.flatnonzero(self.columns.active) % len(self)).tolist()
-        for worker in self._asked:
+        """Have active lanes stepped; returns at once, and leaves workers without any alone."""
+        self._stepping = np.unique(np.flatnonzero(self.columns.active) % len(self)).tolist()
+        for worker in self._stepping:
             self._send(worker, STEP)
 
     def finish_step(self) -> None:
-        """Wait until they are."""
-        self._receive(self._asked)
+        self._receive(self._stepping)
 
     def end(self) -> None:
         """Have the environments closed; the workers wait for others."""
-        self._ask_everybody({"end": {}})
+        self._request_of_all({"end": {}})
 
     def close(self) -> None:
         """End the workers in peace."""
@@ -115,14 +114,10 @@ class Pool:
             os.close(self._memory)
             self._memory = -1
 
-    @property
-    def _everybody(self) -> range:
-        return range(len(self))
-
-    def _ask_everybody(self, request: dict[str, Any]) -> None:
-        for worker in self._everybody:
+    def _request_of_all(self, request: dict[str, Any]) -> None:
+        for worker in range(len(self)):
             self._send(worker, json.dumps(request).encode())
-        self._receive(self._everybody)
+        self._receive(range(len(self)))
 
     def _send(self, worker: int, message: bytes) -> None:
         try:
@@ -138,8 +133,8 @@ class Pool:
                 answer = self._workers[worker][1].recv_bytes()
             except (EOFError, ConnectionError):
                 raise self._death(worker) from None
-            if answer != DONE and "failed" in (found := json.loads(answer)):
-                raise _failure(**found["failed"])
+            if answer != DONE and "failed" in (content := json.loads(answer)):
+                raise _failure(**content["failed"])
             answers.append(answer)
         return answers
 
@@ -148,24 +143,20 @@ class Pool:
             code = self._workers[worker][0].wait(PATIENCE)
         except subprocess.TimeoutExpired:
             code = 0
-        how = (
-            f"was killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"ended with exit code {code}"
-        )
+        killed = f"was killed by {signal.Signals(-code).name}" if code < 0 else ""
         return WorkerError(
-            f"a process that steps environments (worker {worker} of {len(self)}) {how}. If "
-            "memory ran out, take fewer "
-            "workers; workers=0 takes none"
+            f"a process that steps environments (worker {worker} of {len(self)}) "
+            f"{killed or f'ended with exit code {code}'}. If memory ran out, take fewer workers; "
+            "workers=0 takes none"
         )
 
 
 def _failure(kind: str, message: str, traceback: str) -> Exception:
     """As it was raised over there."""
-    shown = (
-        f"an environment raised {kind}: {message} (workers=0 steps environments in this process)"
-    )
-    error = ValueError(message) if kind == "ValueError" else WorkerError(shown)
+    remedy = "(workers=0 steps environments in this process)"
+    error: Exception = WorkerError(f"an environment raised {kind}: {message} {remedy}")
+    if kind == "ValueError":
+        error = ValueError(message)
     error.add_note(f"in a process that steps environments:\n{traceback}")
     return error
 
@@ -180,7 +171,7 @@ def _unnamed_memory() -> int:
 
 def _start(memory: int) -> tuple[subprocess.Popen[bytes], Connection]:
     ours, theirs = Pipe()
-    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "saformer.envs.worker", str(theirs.fileno()), str(memory)],
@@ -194,31 +185,29 @@ def _start(memory: int) -> tuple[subprocess.Popen[bytes], Connection]:
     return process, ours
 
 
-_idle: list[Pool] = []
-_taking = threading.Lock()
+_idle_pools: list[Pool] = []
+_idle_pools_lock = threading.Lock()
 
 
 @contextmanager
 def borrowed(num_workers: int) -> Iterator[Pool]:
-    """A pool of this size: one that was used before, if there is one. After a failure it is not
-    used again."""
-    pool = _taken(num_workers) or Pool(num_workers)
+    """A pool of this size: an idle one, if there is one. After a failure it is not used again."""
+    pool = _idle_pool(num_workers) or Pool(num_workers)
     try:
         yield pool
     except BaseException:
         pool.kill()
         raise
-    _idle.append(pool)
+    _idle_pools.append(pool)
 
 
-def _taken(num_workers: int) -> Pool | None:
-    """An idle pool of this size; if there is none, the others are ended, so that they do not add
-    up."""
-    with _taking:
-        fitting = [pool for pool in _idle if len(pool) == num_workers and pool.is_alive]
-        if fitting:
-            _idle.remove(fitting[0])
-            return fitting[0]
+def _idle_pool(num_workers: int) -> Pool | None:
+    """If none has this size, the others are ended, so that they do not add up."""
+    with _idle_pools_lock:
+        for pool in _idle_pools:
+            if len(pool) == num_workers and pool.is_alive:
+                _idle_pools.remove(pool)
+                return pool
         close_idle()
         return None
 
@@ -226,9 +215,9 @@ def _taken(num_workers: int) -> Pool | None:
 @atexit.register
 def close_idle() -> None:
     """End the workers that wait for another rollout."""
-    while _idle:
-        _idle.pop().close()
+    while _idle_pools:
+        _idle_pools.pop().close()
 
 
-if POSSIBLE:
-    os.register_at_fork(after_in_child=_idle.clear)  # they belong to the process that started them
+if POSSIBLE:  # pools belong to the process that started them
+    os.register_at_fork(after_in_child=_idle_pools.clear)

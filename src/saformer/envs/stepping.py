@@ -7,13 +7,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal
 
 import gymnasium
 
 from saformer.envs.costed import Costed
-from saformer.envs.lanes import Columns, Maker, Shape, Share
-from saformer.envs.pool import POSSIBLE, borrowed
+from saformer.envs.lanes import LaneColumns, LaneShape, Maker, Share
+from saformer.envs.pool import POSSIBLE, Pool, borrowed
 
 Workers = int | Literal["auto"]
 FEWEST_STEPS = 40_000
@@ -23,33 +23,25 @@ FEWEST_LANES = 2
 """Of a worker: with one each, waking it up costs about as much as it saves."""
 
 
-class Stepper(Protocol):
-    """Steps the active lanes: their actions lie in `columns`, and so does what came of them."""
-
-    columns: Columns
-
-    def start_step(self) -> None:
-        """Have active lanes stepped; may return before they are."""
-
-    def finish_step(self) -> None:
-        """Wait until they are."""
-
-
 class Here:
     """Steps environments in this process."""
 
     def __init__(self, environments: Sequence[Costed], seeds: Sequence[int]) -> None:
         self._share = Share(environments, range(len(seeds)), seeds)
-        shape = Shape(len(seeds), *self._share.widths)
-        self.columns = Columns.over(bytearray(shape.num_bytes), shape)
+        shape = LaneShape(len(seeds), *self._share.widths)
+        self.columns = LaneColumns.over(bytearray(shape.num_bytes), shape)
         self._share.begin(self.columns)
 
     def start_step(self) -> None:
-        """Step active lanes."""
         self._share.step()
 
     def finish_step(self) -> None:
         """They are stepped already."""
+
+
+Stepper = Here | Pool
+"""Steps the active lanes: `columns` holds their actions and the results. `start_step` may return
+before they are stepped, `finish_step` does not."""
 
 
 def pick_workers(workers: Workers, *, num_lanes: int, num_steps: int) -> int:
@@ -60,7 +52,8 @@ def pick_workers(workers: Workers, *, num_lanes: int, num_steps: int) -> int:
         return min(cores, num_lanes // FEWEST_LANES) if enough else 0
     if not isinstance(workers, int) or workers < 0:
         raise ValueError(
-            f'workers must be "auto" or a number of processes, 0 for none beside this, got {workers!r}'
+            'workers must be "auto" or a number of processes, 0 for none beside this, '
+            f"got {workers!r}"
         )
     if workers and not POSSIBLE:
         raise ValueError(
@@ -75,7 +68,7 @@ def environments(
     make: Callable[[], Costed], seeds: Sequence[int], num_workers: int
 ) -> Iterator[Stepper]:
     """Environments that have been reset with these seeds, one a lane, and who steps them."""
-    text = _told(make) if num_workers else None
+    text = _text_of(make) if num_workers else None
     if text is None:
         here = [make() for _ in seeds]
         try:
@@ -90,8 +83,8 @@ def environments(
         pool.end()
 
 
-def _told(make: Callable[[], Costed]) -> str | None:
-    """What workers are told to make, or None and a line where it cannot be told."""
+def _text_of(make: Callable[[], Costed]) -> str | None:
+    """From which workers make the environments; None and a warning where there is no such text."""
     try:
         if not isinstance(make, Maker):
             raise ValueError("they were given as a function")

@@ -7,8 +7,9 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from saformer.data.folder import MANIFEST, one_maker
 from saformer.data.home import data_home
@@ -17,19 +18,12 @@ from saformer.data.sources.source import import_source
 from saformer.data.store import TrajectoryStore
 
 Progress = Callable[[int, int], None]
+Make = Callable[..., TrajectoryStore]
+"""(path, *, steps, seed, workers, progress): makes a task's data there, and opens it."""
 REPLAY_STEPS, MIXTURE_STEPS = 300_000, 1_000_000
 ALLOWANCE_EPISODES = 2000
 ROBOTS = ("hopper", "walker2d", "halfcheetah")
 MIXTURES = ("medium", "medium-replay", "medium-expert")
-
-
-class Make(Protocol):
-    """Makes a task's data and keeps it at `path`."""
-
-    def __call__(
-        self, path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None
-    ) -> TrajectoryStore:
-        """The data, opened from there."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +43,7 @@ def task_names() -> list[str]:
 
 
 def find_task(name: str) -> Task:
-    """The task of this name, the hosted dataset of this name, or the trajectory store at this
-    path."""
+    """The task or hosted dataset of this name, or the trajectory store at this path."""
     if name == "allowance":
         from saformer.envs.allowance import HORIZON
 
@@ -59,7 +52,7 @@ def find_task(name: str) -> Task:
         robot, mixture = name.split("-", 1)
         return Task(name, canonical_steps(mixture), make_from_behaviours(robot, mixture))
     if is_hosted(name):
-        return Task(name, None, _importer(name))
+        return Task(name, None, partial(_import_hosted, name))
     if is_store(name):
         return Task(name, store=TrajectoryStore.open(name))
     raise ValueError(_unknown(name))
@@ -76,31 +69,24 @@ def canonical_steps(mixture: str) -> int:
 
 
 def load_data(
-    task: Task,
-    *,
-    steps: int | None = None,
-    seed: int = 0,
-    workers: int | None = None,
-    progress: Progress | None = None,
+    task: Task, *, steps: int | None = None, seed: int = 0, **how: Any
 ) -> TrajectoryStore:
-    """The task's data: made on first use and kept under `data_home()` from then on.
+    """The task's data: made on first use, as by `make_data`, and read from `data_home()` since.
 
     Of processes that want it at the same time one makes it, and the others wait.
     """
     if task.store is not None:
         return task.store
-    kept = kept_at(task, steps=steps, seed=seed)
-    if not kept.exists():
-        with one_maker(kept):
-            if not kept.exists():
-                return make_data(
-                    task, kept, steps=steps, seed=seed, workers=workers, progress=progress
-                )
-    return TrajectoryStore.open(kept)
+    path = data_path(task, steps=steps, seed=seed)
+    if not path.exists():
+        with one_maker(path):
+            if not path.exists():
+                return make_data(task, path, steps=steps, seed=seed, **how)
+    return TrajectoryStore.open(path)
 
 
-def kept_at(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
-    """Where the data of a task is kept once it was made."""
+def data_path(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
+    """Where the data of a task lies once it was made."""
     if task.steps is None:
         return data_home() / task.name.replace(":", "-").replace("/", "-")
     return data_home() / f"{task.name}-{steps or task.steps}-seed{seed}"
@@ -117,56 +103,52 @@ def make_data(
 ) -> TrajectoryStore:
     """Make the task's data at this path; `workers` processes, by default one per core."""
     assert task.make is not None, "a task has data or a way to make it"
-    return task.make(
-        path, steps=steps or task.steps or 0, seed=seed, workers=workers, progress=progress
-    )
+    steps = steps or task.steps or 0
+    return task.make(path, steps=steps, seed=seed, workers=workers, progress=progress)
 
 
 def make_from_behaviours(robot: str, mixture: str) -> Make:
     """Roll out behaviour policies: those of a bundled robot, or of a bundle's file."""
 
-    def make(
-        path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None
-    ) -> TrajectoryStore:
+    def make(path: Path, **how: Any) -> TrajectoryStore:
         from saformer.envs import behaviours
 
-        built = behaviours.build(
-            robot, mixture, steps=steps, seed=seed, workers=workers, progress=progress
-        )
-        return built.save(path)
+        return behaviours.build(robot, mixture, **how).save(path)
 
     return make
 
 
-def _make_allowance(
-    path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None
-) -> TrajectoryStore:
+def _make_allowance(path: Path, *, steps: int, seed: int, **_: Any) -> TrajectoryStore:
     from saformer.envs import allowance
 
     return allowance.dataset(episodes=max(1, steps // allowance.HORIZON), seed=seed).save(path)
 
 
-def _importer(name: str) -> Make:
-    def make(
-        path: Path, *, steps: int, seed: int, workers: int | None, progress: Progress | None
-    ) -> TrajectoryStore:
-        found = import_source(open_source(name, progress=progress), path, progress=progress)
-        for note in found.notes:
-            warnings.warn(f"{name}: {note}", stacklevel=2)
-        return found.store
-
-    return make
+def _import_hosted(
+    name: str, path: Path, *, progress: Progress | None, **_: Any
+) -> TrajectoryStore:
+    imported = import_source(open_source(name, progress=progress), path, progress=progress)
+    for note in imported.notes:
+        warnings.warn(f"{name}: {note}", stacklevel=2)
+    return imported.store
 
 
 def _unknown(name: str) -> str:
     if Path(name).is_file():
-        return f"{name} is a file, not a trajectory store: import it first with `saformer data import {name}`"
+        return (
+            f"{name} is a file, not a trajectory store: import it first with `saformer data "
+            f"import {name}`"
+        )
     if Path(name).is_absolute() or os.sep in name:
-        return f"there is no trajectory store at {name}; if a run's data was moved, say where it is now with --data"
+        return (
+            f"there is no trajectory store at {name}; if a run's data was moved, say where it is "
+            "now with --data"
+        )
     nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.3)
-    hint = (
-        f"did you mean {' or '.join(nearest)}?"
-        if nearest
-        else f"known are {', '.join(task_names())}."
+    hint = f"did you mean {' or '.join(nearest)}?"
+    if not nearest:
+        hint = f"known are {', '.join(task_names())}."
+    return (
+        f"unknown task {name!r}; {hint} A path to a trajectory store works too, and d4rl:NAME or "
+        "minari:NAME."
     )
-    return f"unknown task {name!r}; {hint} A path to a trajectory store works too, and d4rl:NAME or minari:NAME."

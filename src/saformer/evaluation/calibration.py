@@ -1,11 +1,10 @@
-"""Learn, then test: how much of a limit to keep back so that no more than a stated share of
-episodes passes it.
+"""Learn, then test: which margin of a limit keeps the share of episodes that pass it below a rate.
 
 Margins are tried in a fixed sequence, from the most conservative to the most daring, each on fresh
 episodes. The first that cannot be shown to keep the rate ends the sequence; the last that could is
-kept. Because the sequence is fixed and ends there, a margin that does not keep the rate is kept
-with a probability of at most 1 - confidence, however many were tried. Each limit is calibrated by
-itself.
+the result. Because the sequence is fixed and ends there, a margin that does not keep the rate
+results with a probability of at most 1 - confidence, however many were tried. Each limit is
+calibrated by itself.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ SEEDS_OF_A_MARGIN, SEEDS_OF_A_SEQUENCE = 1_000_000, 100_000_000
 
 
 @dataclass(frozen=True)
-class Tested:
+class MarginTest:
     """One margin on fresh episodes."""
 
     margin: float
-    """share of the limit that the policy was not told of"""
+    """share of the limit that is withheld from the policy"""
     first_seed: int
     num_episodes: int
     num_violations: int
     bound: float
-    """what the violation rate lies below, with the calibration's confidence"""
+    """upper bound of the violation rate, with the calibration's confidence"""
     mean_return: float
     frontier_share: float
     mean_cost: tuple[float, ...]
@@ -50,19 +49,18 @@ class Tested:
 
 @dataclass(frozen=True)
 class CalibratedLimit:
-    """A limit, what was tried under it, and what came of it."""
+    """A limit, the tests under it, and the margin that results."""
 
     limit: Limit
-    tested: tuple[Tested, ...]
-    """in the order of the sequence; all but the last passed, and the last too if `margin` is its
-    own"""
+    tested: tuple[MarginTest, ...]
+    """in the order of the sequence; all but the last passed, and the last too if `margin` is its"""
     margin: float | None
     """the smallest that passed; None if not even the first did"""
 
     @property
-    def kept(self) -> Tested | None:
-        """What was found with that margin."""
-        return next((one for one in self.tested if one.margin == self.margin), None)
+    def passed(self) -> MarginTest | None:
+        """The test of that margin."""
+        return next((test for test in self.tested if test.margin == self.margin), None)
 
 
 @dataclass(frozen=True)
@@ -80,63 +78,41 @@ class Calibration:
     limits: tuple[CalibratedLimit, ...]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Calibration:
-        """As it was kept."""
-        limits = tuple(
-            CalibratedLimit(
-                Limit(one["limit"]["name"], tuple(one["limit"]["values"])),
-                tuple(
-                    Tested(**{**test, "mean_cost": tuple(test["mean_cost"])})
-                    for test in one["tested"]
-                ),
-                one["margin"],
-            )
-            for one in plain["limits"]
-        )
-        return cls(**{**plain, "limits": limits})
+        limits = []
+        for row in plain["limits"]:
+            limit = Limit(row["limit"]["name"], tuple(row["limit"]["values"]))
+            tests = [{**test, "mean_cost": tuple(test["mean_cost"])} for test in row["tested"]]
+            tested = tuple(MarginTest(**test) for test in tests)
+            limits.append(CalibratedLimit(limit, tested, row["margin"]))
+        return cls(**{**plain, "limits": tuple(limits)})
 
     def margin_for(self, limit: Limit) -> float:
-        """What was calibrated for this limit; between two, the larger margin of both. Beyond them
-        nothing is known."""
-        known = [
-            (np.array(one.limit.values), one.margin)
-            for one in self.limits
-            if one.margin is not None
-        ]
-        asked = np.array(limit.values)
-        exact = [
-            margin for values, margin in known if np.allclose(values, asked, rtol=1e-9, atol=0)
-        ]
-        below = [(values, margin) for values, margin in known if (values <= asked).all()]
-        above = [(values, margin) for values, margin in known if (values >= asked).all()]
-        if exact:
-            return exact[0]
+        """This limit's own margin, or the larger of its two neighbours'; beyond them, an error."""
+        values = np.array(limit.values)
+        known = [(np.array(c.limit.values), c.margin) for c in self.limits if c.margin is not None]
+        for other, margin in known:
+            if np.allclose(other, values, rtol=1e-9, atol=0):
+                return margin
+        below = [(other, margin) for other, margin in known if (other <= values).all()]
+        above = [(other, margin) for other, margin in known if (other >= values).all()]
         if not below or not above:
-            named = ", ".join(_named(one) for one in self.limits)
             raise ValueError(
-                f"{limit.name} = {_numbers(limit.values)} is not calibrated for a violation rate "
-                f"of {self.rate:g}, nor "
-                f"does it lie between two limits that are ({named}): calibrate it (saformer "
-                "calibrate RUN --limits "
-                f"{limit.name} --rate {self.rate:g})"
+                f"{_named(limit)} is not calibrated for a violation rate of {self.rate:g}, nor "
+                "does it lie between two limits that are "
+                f"({', '.join(map(_outcome, self.limits))}): calibrate it (saformer calibrate RUN "
+                f"--limits {limit.name} --rate {self.rate:g})"
             )
-        nearest = (
-            max(below, key=lambda one: float(one[0].sum()))[1],
-            min(above, key=lambda one: float(one[0].sum()))[1],
-        )
-        return max(nearest)
+        nearest_below = max(below, key=lambda pair: float(pair[0].sum()))
+        nearest_above = min(above, key=lambda pair: float(pair[0].sum()))
+        return max(nearest_below[1], nearest_above[1])
 
 
-Trial = Callable[[Sequence[Limit], float, int], Sequence[Verdict]]
-"""(limits, margin, first seed) -> how fresh episodes did under each limit."""
-
-
-def calibrate(
-    trial: Trial,
+def calibrate_margins(
+    trial: Callable[[Sequence[Limit], float, int], Sequence[Verdict]],
     limits: Sequence[Limit],
     *,
     rate: float,
@@ -144,24 +120,30 @@ def calibrate(
     seed: int = 0,
     margins: Sequence[float] = MARGINS,
 ) -> tuple[CalibratedLimit, ...]:
-    """Try margins in their order under every limit that has not failed yet."""
-    tested: list[list[Tested]] = [[] for _ in limits]
-    going_on = list(range(len(limits)))
-    for number, margin in enumerate(margins):
-        if not going_on:
+    """Try margins in their order under every limit that has not failed yet.
+
+    `trial` takes limits, a margin and a first seed, and rolls fresh episodes out.
+    """
+    tested: list[list[MarginTest]] = [[] for _ in limits]
+    open_limits = list(range(len(limits)))
+    for index, margin in enumerate(margins):
+        if not open_limits:
             break
-        first = first_seed(seed, number)
-        verdicts = trial([limits[place] for place in going_on], margin, first)
-        for place, found in zip(going_on, verdicts, strict=True):
-            tested[place].append(_test(found, margin, first, confidence))
-        going_on = [place for place in going_on if tested[place][-1].bound <= rate]
-    results = zip(limits, tested, strict=True)
-    return tuple(CalibratedLimit(limit, tuple(one), _smallest(one, rate)) for limit, one in results)
+        first = margin_seed(seed, index)
+        verdicts = trial([limits[i] for i in open_limits], margin, first)
+        for i, verdict in zip(open_limits, verdicts, strict=True):
+            tested[i].append(_test(verdict, margin, first, confidence))
+        open_limits = [i for i in open_limits if tested[i][-1].bound <= rate]
+    results = []
+    for limit, tests in zip(limits, tested, strict=True):
+        passed = [test.margin for test in tests if test.bound <= rate]
+        results.append(CalibratedLimit(limit, tuple(tests), passed[-1] if passed else None))
+    return tuple(results)
 
 
-def first_seed(seed: int, number: int) -> int:
-    """Where the episodes of a sequence's margin begin; sequences of other seeds have others."""
-    return FIRST_SEED + SEEDS_OF_A_SEQUENCE * seed + SEEDS_OF_A_MARGIN * number
+def margin_seed(seed: int, index: int) -> int:
+    """The first seed of a margin's episodes; sequences of other seeds have others."""
+    return FIRST_SEED + SEEDS_OF_A_SEQUENCE * seed + SEEDS_OF_A_MARGIN * index
 
 
 def fewest_episodes(rate: float, confidence: float) -> int:
@@ -169,28 +151,24 @@ def fewest_episodes(rate: float, confidence: float) -> int:
     return int(np.ceil(np.log(1 - confidence) / np.log(1 - rate) - 1e-12))
 
 
-def _test(found: Verdict, margin: float, first: int, confidence: float) -> Tested:
-    return Tested(
+def _test(verdict: Verdict, margin: float, first_seed: int, confidence: float) -> MarginTest:
+    violations, episodes = verdict.num_violations, verdict.num_episodes
+    return MarginTest(
         margin=margin,
-        first_seed=first,
-        num_episodes=found.num_episodes,
-        num_violations=found.num_violations,
-        bound=violation_bound(found.num_violations, found.num_episodes, confidence=confidence),
-        mean_return=found.mean_return,
-        frontier_share=found.frontier_share,
-        mean_cost=found.mean_cost,
+        first_seed=first_seed,
+        num_episodes=episodes,
+        num_violations=violations,
+        bound=violation_bound(violations, episodes, confidence=confidence),
+        mean_return=verdict.mean_return,
+        frontier_share=verdict.frontier_share,
+        mean_cost=verdict.mean_cost,
     )
 
 
-def _smallest(tested: Sequence[Tested], rate: float) -> float | None:
-    passed = [one.margin for one in tested if one.bound <= rate]
-    return passed[-1] if passed else None
+def _outcome(calibrated: CalibratedLimit) -> str:
+    name = _named(calibrated.limit)
+    return name if calibrated.margin is not None else f"{name}, where no margin passed"
 
 
-def _named(one: CalibratedLimit) -> str:
-    name = f"{one.limit.name} = {_numbers(one.limit.values)}"
-    return name if one.margin is not None else f"{name}, where no margin passed"
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.4g}" for value in values)
+def _named(limit: Limit) -> str:
+    return f"{limit.name} = {', '.join(f'{value:.4g}' for value in limit.values)}"

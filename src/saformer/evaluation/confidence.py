@@ -1,72 +1,50 @@
-"""How sure a few episodes make one that a limit holds."""
+"""Confidence bounds: how far a few episodes show that a limit holds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 
 CONFIDENCE = 0.95
-BOUND_PRECISION = 1e-10
 
 
 def upper_bound(values: Sequence[float], *, confidence: float = CONFIDENCE) -> float:
-    """What the true mean lies below with this confidence, by Student's t; infinite for fewer than
-    two values."""
+    """Student's upper bound of the true mean; infinite for fewer than two values."""
+    from scipy import stats
+
     if len(values) < 2:
         return math.inf
-    margin = (
-        student_quantile(confidence, len(values) - 1)
-        * float(np.std(values, ddof=1))
-        / math.sqrt(len(values))
-    )
-    return float(np.mean(values)) + margin
-
-
-def student_quantile(share: float, freedom: int) -> float:
-    """Of Student's t: the normal quantile and two terms of its expansion, within 1% from 4 degrees
-    of freedom on."""
-    z = NormalDist().inv_cdf(share)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / freedom + second / freedom**2
+    quantile = float(stats.t.ppf(confidence, len(values) - 1))
+    return float(np.mean(values)) + quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
 
 
 def holds(costs: Sequence[Sequence[float]], limit: Sequence[float]) -> bool:
     """Whether the mean cost of episodes [episodes][C] is surely within the limit [C], in every
     constraint."""
-    by_constraint = zip(*costs, strict=True)
-    return all(upper_bound(one) <= bound for one, bound in zip(by_constraint, limit, strict=True))
+    by_constraint = zip(zip(*costs, strict=True), limit, strict=True)
+    return all(upper_bound(values) <= bound for values, bound in by_constraint)
 
 
 def violation_bound(violations: int, episodes: int, *, confidence: float = CONFIDENCE) -> float:
-    """What the true violation rate lies below with this confidence: the one-sided bound of Clopper
-    and Pearson.
+    """Clopper and Pearson's one-sided upper bound of the true violation rate.
 
-    It is the rate under which so few violations have a probability of 1 - confidence; found by
-    bisection.
+    Under that rate, so few violations have a probability of 1 - confidence.
     """
+    from scipy import stats
+
     if not 0 <= violations <= episodes or episodes < 1:
-        raise ValueError(
-            f"violations are a part of at least one episode, got {violations} of {episodes}"
-        )
+        counts = f"{violations} of {episodes}"
+        raise ValueError(f"violations are a part of at least one episode, got {counts}")
     if violations == episodes:
         return 1.0
-    low, high = violations / episodes, 1.0
-    while high - low > BOUND_PRECISION:
-        middle = (low + high) / 2
-        is_likely = probability_of_at_most(violations, episodes, middle) > 1 - confidence
-        low, high = (middle, high) if is_likely else (low, middle)
-    return high
+    return float(stats.beta.ppf(confidence, violations + 1, episodes - violations))
 
 
-def probability_of_at_most(successes: int, trials: int, share: float) -> float:
-    """That a binomial count does not pass `successes`, for a share strictly between 0 and 1."""
-    every, factorial = range(successes + 1), math.lgamma(trials + 1)
-    ways = [
-        factorial - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in every
-    ]  # logarithms, as all here
-    logs = [ways[k] + k * math.log(share) + (trials - k) * math.log1p(-share) for k in every]
-    return math.fsum(map(math.exp, logs))
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95% interval of the true share, given `successes` out of `trials`."""
+    from scipy import stats
+
+    interval = stats.binomtest(successes, trials).proportion_ci(CONFIDENCE, method="wilson")
+    return max(0.0, float(interval.low)), min(1.0, float(interval.high))

@@ -1,4 +1,4 @@
-"""Roll a policy out under several limits and say how it did."""
+"""Roll a policy out under several limits and judge it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from saformer.data.limits import Frontier, Limit, frontier
 from saformer.data.statistics import rank_correlation, without_nan
 from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
-from saformer.envs.rollout import Episode, rollout
+from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.envs.stepping import Workers
-from saformer.evaluation.trace import DecisionTrace, cost_paths
-from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge
+from saformer.evaluation.trace import DecisionTrace, spending_paths
+from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge_limit
 
 FIRST_SEED = 1_000_000
 """Evaluation episodes start from seeds that no dataset uses."""
@@ -38,7 +38,7 @@ class Evaluation:
     beside: tuple[Evaluation, ...] = ()
     """others under the same limits, to be compared with it"""
     margins: tuple[float, ...] = ()
-    """share of each limit that the policy was not told of; empty where it was told all"""
+    """share of each limit that was withheld from the policy; empty where none was"""
     rate: float | None = None
     """the violation rate that these margins were calibrated for"""
 
@@ -55,10 +55,9 @@ class Evaluation:
     @property
     def rank_correlations(self) -> tuple[float, ...]:
         """The same for every constraint."""
-        pairs = (
-            [(row.limit[i], row.cost[i]) for row in self.rows] for i in range(len(self.criteria))
-        )
-        return tuple(rank_correlation(*zip(*each, strict=True)) for each in pairs)
+        limits = np.array([row.limit for row in self.rows]).T  # [C, episodes]
+        costs = np.array([row.cost for row in self.rows]).T
+        return tuple(rank_correlation(*pair) for pair in zip(limits, costs, strict=True))
 
     @property
     def frontier_share(self) -> float:
@@ -66,28 +65,41 @@ class Evaluation:
         return float(np.mean([verdict.frontier_share for verdict in self.verdicts]))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it: what is not known is None."""
-        plain = {
-            "verdicts": [verdict.plain() for verdict in self.verdicts],
-            "limits_met": self.limits_met,
-            "rank_correlation": self.rank_correlation,
-            "rank_correlations": self.rank_correlations,
-            "criteria": self.criteria,
-            "frontier_share": self.frontier_share,
-            "safe_share": float(np.mean([verdict.safe_share for verdict in self.verdicts])),
-            "tolerance": TOLERANCE,
-            "decisions_per_second": self.decisions_per_second,
-            "episodes": [row.plain() for row in self.rows],
-            "name": self.name,
-            "beside": [other.plain() for other in self.beside],
-            "margins": self.margins,
-            "rate": self.rate,
-        }
-        known: dict[str, Any] = without_nan(plain)
-        return known
+        """For JSON: what is not known is None."""
+        plain: dict[str, Any] = without_nan(
+            {
+                "verdicts": [verdict.plain() for verdict in self.verdicts],
+                "limits_met": self.limits_met,
+                "rank_correlation": self.rank_correlation,
+                "rank_correlations": self.rank_correlations,
+                "criteria": self.criteria,
+                "frontier_share": self.frontier_share,
+                "safe_share": float(np.mean([verdict.safe_share for verdict in self.verdicts])),
+                "tolerance": TOLERANCE,
+                "decisions_per_second": self.decisions_per_second,
+                "episodes": [row.plain() for row in self.rows],
+                "name": self.name,
+                "beside": [other.plain() for other in self.beside],
+                "margins": self.margins,
+                "rate": self.rate,
+            }
+        )
+        return plain
 
 
-def evaluate(
+@dataclass(frozen=True)
+class Terms:
+    """On what terms limits are judged; sequences have an entry for each limit."""
+
+    frontiers: Sequence[Frontier] | None = None
+    """what is possible within them; by default what the data shows"""
+    margins: Sequence[float] | None = None
+    """shares of them that are withheld from the policy, which is judged by the whole"""
+    first_seed: int = FIRST_SEED
+    """of the episodes"""
+
+
+def evaluate_policy(
     policy: Policy,
     data: Totals,
     limits: Sequence[Limit],
@@ -95,66 +107,56 @@ def evaluate(
     name: str = "the policy",
     episodes: int = 20,
     seed: int = 0,
-    frontiers: Sequence[Frontier] | None = None,
-    margins: Sequence[float] | None = None,
-    first_seed: int = FIRST_SEED,
+    terms: Terms | None = None,
     progress: Callable[[int, int], None] | None = None,
     workers: Workers = "auto",
 ) -> Evaluation:
     """Every limit and episode in one batched rollout. All limits face the same initial states.
 
-    The environment and its costs come from `data`, and so does what counts as possible within each
-    limit, unless `frontiers` says it. Of each limit the policy is told all but its share of
-    `margins`, and judged by the whole. `workers` processes step the environments (0: this one); the
-    findings are the same.
+    The environment and its costs come from `data`. `workers` processes step the environments (0:
+    this one); the results are the same.
     """
     if episodes < 1 or not limits:
-        raise ValueError(
-            f"at least one episode and one limit are needed, got {episodes} and {len(limits)}"
-        )
-    environment = data.environment
+        counts = f"{episodes} and {len(limits)}"
+        raise ValueError(f"at least one episode and one limit are needed, got {counts}")
+    terms = terms or Terms()
     lane_limits = [limit for limit in limits for _ in range(episodes)]
-    kept_back = margins or [0.0] * len(limits)
-    told = [
-        (1 - margin) * np.array(limit.values)
-        for limit, margin in zip(limits, kept_back, strict=True)
-    ]
-    seeds = [first_seed + 1000 * seed + i for _ in limits for i in range(episodes)]
+    margins = terms.margins or [0.0] * len(limits)
+    pairs = zip(limits, margins, strict=True)
+    shown = [(1 - margin) * np.array(limit.values) for limit, margin in pairs]
     trace = DecisionTrace(range(0, len(lane_limits), episodes))
     began = time.perf_counter()
     played = rollout(
         policy,
-        Maker(environment, tuple(data.criteria)),
-        [values for values in told for _ in range(episodes)],
-        seeds,
-        horizon=environment.horizon,
-        watch=trace,
-        progress=progress,
+        Maker(data.environment, tuple(data.criteria)),
+        [values for values in shown for _ in range(episodes)],
+        [terms.first_seed + 1000 * seed + i for _ in limits for i in range(episodes)],
+        horizon=data.environment.horizon,
+        hooks=Hooks(watch=trace, progress=progress),
         workers=workers,
     )
     seconds = time.perf_counter() - began
-    rows = tuple(
-        _row(e, limit, data.cost_discount) for e, limit in zip(played, lane_limits, strict=True)
-    )
-    frontiers = frontiers or [frontier(data, limit) for limit in limits]
+    lanes = zip(played, lane_limits, strict=True)
+    rows = tuple(_row(episode, limit, data.cost_discount) for episode, limit in lanes)
+    frontiers = terms.frontiers or [frontier(data, limit) for limit in limits]
     verdicts = tuple(
-        judge(rows[i * episodes : (i + 1) * episodes], limit, possible)
+        judge_limit(rows[i * episodes : (i + 1) * episodes], limit, possible)
         for i, (limit, possible) in enumerate(zip(limits, frontiers, strict=True))
     )
-    decisions = [
-        {"limit_name": lane_limits[lane].name, **kept} for lane, kept in sorted(trace.kept.items())
-    ]
     return Evaluation(
         rows,
         verdicts,
         decisions_per_second=sum(row.num_steps for row in rows) / seconds,
         trace={
-            "paths": cost_paths(played, lane_limits, cost_discount=data.cost_discount),
-            "decisions": decisions,
+            "paths": spending_paths(played, lane_limits, cost_discount=data.cost_discount),
+            "decisions": [
+                {"limit_name": lane_limits[lane].name, **decision}
+                for lane, decision in sorted(trace.decisions.items())
+            ],
         },
         criteria=tuple(criterion.name for criterion in data.criteria),
         name=name,
-        margins=tuple(margins or ()),
+        margins=tuple(terms.margins or ()),
     )
 
 

@@ -12,12 +12,12 @@ from saformer.core.model import SaFormer
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import without_nan
-from saformer.evaluation.evidence import (
+from saformer.evaluation.offline_findings import (
     FEW,
     NEAREST,
     ActionFit,
     Errors,
-    LimitEvidence,
+    LimitFindings,
     action_fit,
     critic_errors,
     errors,
@@ -26,7 +26,7 @@ from saformer.evaluation.evidence import (
     support,
     verification_record,
 )
-from saformer.evaluation.held_out import (
+from saformer.evaluation.offline_reader import (
     HeldOutReader,
     JudgedSteps,
     Windows,
@@ -38,12 +38,10 @@ from saformer.evaluation.held_out import (
 
 NO_ROLLOUT = (
     "no rollout: judged on held-out logs alone; nothing here says what the policy would do once "
-    "its own actions "
-    "decide what it sees"
+    "its own actions decide what it sees"
 )
 MAX_WINDOWS = 10_000
-MAX_POINTS = 2_000
-NUM_STRETCHES = 20
+MAX_POINTS, NUM_STRETCHES = 2_000, 20
 LARGE_BIAS = 0.1
 """A critic that is off by more than this share of a limit cannot guard it."""
 MANY_MISSED = 0.5
@@ -72,9 +70,9 @@ class OfflineEvaluation:
     critic: tuple[Errors, ...]
     """of the cost-to-go, per constraint"""
     return_to_go: Errors
-    """of what the actor expects, told the limit and the cost-to-go of hindsight"""
+    """of what the actor expects, prompted with limit and cost-to-go in hindsight"""
     action: ActionFit
-    limits: tuple[LimitEvidence, ...]
+    limits: tuple[LimitFindings, ...]
     calibration: dict[str, Any]
     """forecast and logged cost-to-go of some steps, to draw"""
     by_progress: tuple[dict[str, Any], ...]
@@ -82,23 +80,17 @@ class OfflineEvaluation:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What these figures do not support, for a person to read."""
+        """Claims that these figures do not support, in sentences."""
         return tuple(_warnings(self))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it; what is not a number is null."""
-        whole: dict[str, Any] = {
-            "label": NO_ROLLOUT,
-            **asdict(self),
-            "action": self.action.plain(),
-            "limits": [evidence.plain() for evidence in self.limits],
-            "warnings": self.warnings,
-        }
+        """For JSON: what is not a number is null."""
+        whole = {"label": NO_ROLLOUT, **asdict(self), "warnings": self.warnings}
         plain: dict[str, Any] = without_nan(whole)
         return plain
 
 
-def evaluate_offline(
+def judge_offline(
     model: SaFormer,
     training: RelabelledStore,
     held_out: RelabelledStore,
@@ -109,7 +101,7 @@ def evaluate_offline(
     max_windows: int = MAX_WINDOWS,
     progress: Progress | None = None,
 ) -> OfflineEvaluation:
-    """Hold a model against trajectories that it was not trained on, on the device that it is on.
+    """Hold a model against trajectories that it was not trained on.
 
     Every step is judged once, with the K - 1 steps of past that the policy would have. More than
     `max_windows` windows are subsampled evenly; near each limit, at most a tenth of that is read.
@@ -122,18 +114,18 @@ def evaluate_offline(
     scale = model.normalizer.scale("limit").double().cpu().numpy()
     near_limit = [nearest(episode_cost, limit, scale) for limit in limits]
     near_windows = [_of(windows, trajectories, max_windows) for trajectories in near_limit]
-    heard = _counter(len(chosen) + 2 * sum(len(part) for part in near_windows), progress)
+    count = _counter(len(chosen) + 2 * sum(len(part) for part in near_windows), progress)
     with without_dropout(model):
         baseline = blind_baseline(model, training)
-        reader = HeldOutReader(
-            model, held_out, baseline=baseline, window=window, batch_size=batch_size
-        )
-        judged = reader.read(chosen, heard=heard)
-        asked = [
-            reader.read(part, limit=limit.values, heard=heard)
-            for limit, part in zip(limits, near_windows, strict=True)
-        ]
-        hindsight = [reader.read(part, heard=heard) for part in near_windows]
+        sizes = {"window": window, "batch_size": batch_size}
+        reader = HeldOutReader(model, held_out, baseline=baseline, **sizes)
+        judged = reader.read(chosen, progress=count)
+        findings = []
+        for limit, trajectories, part in zip(limits, near_limit, near_windows, strict=True):
+            prompted = reader.read(part, limit=limit.values, progress=count)
+            near_it = near(episode_cost[trajectories], prompted, reader.read(part, progress=count))
+            record = verification_record(judged, limit)
+            findings.append(LimitFindings(limit, support(training, limit), near_it, record))
     return OfflineEvaluation(
         criteria=tuple(criterion.name for criterion in held_out.criteria),
         cost_discount=held_out.cost_discount,
@@ -147,15 +139,7 @@ def evaluate_offline(
         critic=critic_errors(judged),
         return_to_go=errors(judged.expected_return, judged.return_to_go),
         action=action_fit(judged),
-        limits=tuple(
-            LimitEvidence(
-                limit,
-                support(training, limit),
-                near(episode_cost[near_limit[i]], asked[i], hindsight[i]),
-                verification_record(judged, limit),
-            )
-            for i, limit in enumerate(limits)
-        ),
+        limits=tuple(findings),
         calibration=_calibration(judged),
         by_progress=tuple(_by_progress(judged)),
     )
@@ -174,8 +158,8 @@ def _check(
     if names[0] != names[1] or training.cost_discount != held_out.cost_discount:
         raise ValueError(
             f"training data costs {names[0]} at discount {training.cost_discount}, held-out data "
-            f"{names[1]} at "
-            f"{held_out.cost_discount}; relabel both with the same criteria and discount"
+            f"{names[1]} at {held_out.cost_discount}; relabel both with the same criteria and "
+            "discount"
         )
     if len(names[0]) != num_constraints:
         raise ValueError(
@@ -186,34 +170,31 @@ def _check(
             "no trajectory was held out; keep some out of training, or there is nothing to judge by"
         )
     if not limits or max_windows < 1:
-        raise ValueError(
-            f"at least one limit and one window are needed, got {len(limits)} and {max_windows}"
-        )
+        counts = f"{len(limits)} and {max_windows}"
+        raise ValueError(f"at least one limit and one window are needed, got {counts}")
     for limit in limits:
-        if len(limit.values) != num_constraints:
+        if (size := len(limit.values)) != num_constraints:
             raise ValueError(
-                f"limit {limit.name!r} has {len(limit.values)} values for {num_constraints} "
-                "constraints"
+                f"limit {limit.name!r} has {size} values for {num_constraints} constraints"
             )
 
 
 def _of(windows: Windows, trajectories: np.ndarray, max_windows: int) -> Windows:
-    """The windows of these trajectories, or an even subsample of at most a tenth of
-    `max_windows`."""
+    """The windows of these trajectories, at most a tenth of `max_windows` of them."""
     theirs = windows.only(np.isin(windows.trajectory, trajectories))
     return theirs.only(evenly(len(theirs), max(1, round(NEAREST * max_windows))))
 
 
 def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:
-    read = 0
+    num_read = 0
 
-    def heard(num_windows: int) -> None:
-        nonlocal read
-        read += num_windows
+    def count(num_windows: int) -> None:
+        nonlocal num_read
+        num_read += num_windows
         if progress is not None:
-            progress(read, total)
+            progress(num_read, total)
 
-    return heard
+    return count
 
 
 def _calibration(steps: JudgedSteps) -> dict[str, Any]:
@@ -225,52 +206,52 @@ def _by_progress(steps: JudgedSteps) -> Iterator[dict[str, Any]]:
     """The critic's errors in each of twenty stretches of the trajectories' course."""
     stretch = (NUM_STRETCHES * steps.progress).astype(int)
     error = steps.forecast - steps.cost_to_go
-    for place in np.unique(stretch):
-        found = error[stretch == place]
+    for index in np.unique(stretch):
+        errors_within = error[stretch == index]
         yield {
-            "progress": float(place + 0.5) / NUM_STRETCHES,
-            "num_steps": len(found),
-            "mean_absolute": _brief(np.abs(found).mean(0)),
-            "bias": _brief(found.mean(0)),
+            "progress": float(index + 0.5) / NUM_STRETCHES,
+            "num_steps": len(errors_within),
+            "mean_absolute": _brief(np.abs(errors_within).mean(0)),
+            "bias": _brief(errors_within.mean(0)),
         }
 
 
 def _brief(values: np.ndarray) -> Any:
     """Nested lists of six significant digits: enough to draw."""
-    return (
-        [_brief(row) for row in values]
-        if values.ndim > 1
-        else [float(f"{value:.6g}") for value in values]
-    )
+    if values.ndim > 1:
+        return [_brief(row) for row in values]
+    return [float(f"{value:.6g}") for value in values]
 
 
-def _warnings(found: OfflineEvaluation) -> Iterator[str]:
-    if found.num_held_out < FEW:
-        yield f"only {found.num_held_out} held-out trajectories: no figure here carries weight"
-    if not found.action.gain > 0:
-        yield "the actor predicts logged actions no better than one Gaussian that is blind to state and limit"
-    for name, critic in zip(found.criteria, found.critic, strict=True):
+def _warnings(evaluation: OfflineEvaluation) -> Iterator[str]:
+    if evaluation.num_held_out < FEW:
+        count = evaluation.num_held_out
+        yield f"only {count} held-out trajectories: no figure here carries weight"
+    if not evaluation.action.gain > 0:
+        baseline = "one Gaussian that is blind to state and limit"
+        yield f"the actor predicts logged actions no better than {baseline}"
+    for name, critic in zip(evaluation.criteria, evaluation.critic, strict=True):
         if not critic.explained > 0:
             yield f"the critic forecasts {name} no better than a constant would"
-    for evidence in found.limits:
-        yield from (
-            f"limit {evidence.limit.name}: {text}"
-            for text in _limit_warnings(evidence, found.criteria)
-        )
+    for findings in evaluation.limits:
+        for text in _limit_warnings(findings, evaluation.criteria):
+            yield f"limit {findings.limit.name}: {text}"
 
 
-def _limit_warnings(evidence: LimitEvidence, criteria: tuple[str, ...]) -> Iterator[str]:
-    record, num_within = evidence.verification, evidence.support.num_within
+def _limit_warnings(findings: LimitFindings, criteria: tuple[str, ...]) -> Iterator[str]:
+    record, num_within = findings.verification, findings.support.num_within
+    within, over = record.num_trajectories_within, record.num_trajectories_over
     if num_within < FEW:
-        yield f"few training trajectories lie within it ({num_within}): little can have been learnt of keeping it"
-    if record.num_trajectories_within < FEW:
-        yield f"few held-out trajectories stay within it ({record.num_trajectories_within}): false alarms are uncertain"
-    if record.num_trajectories_over < FEW:
-        yield f"few held-out trajectories go over it ({record.num_trajectories_over}): missed overruns are uncertain"
-    for name, value, critic in zip(
-        criteria, evidence.limit.values, evidence.near.critic, strict=True
-    ):
+        doubt = "little can have been learnt of keeping it"
+        yield f"few training trajectories lie within it ({num_within}): {doubt}"
+    if within < FEW:
+        yield f"few held-out trajectories stay within it ({within}): false alarms are uncertain"
+    if over < FEW:
+        yield f"few held-out trajectories go over it ({over}): missed overruns are uncertain"
+    critics = zip(criteria, findings.limit.values, findings.near.critic, strict=True)
+    for name, value, critic in critics:
         if abs(critic.bias) > LARGE_BIAS * value:
-            yield f"near it, forecasts of {name} are off by {critic.bias:+.3g}, more than a tenth of the limit"
+            error = f"off by {critic.bias:+.3g}, more than a tenth of the limit"
+            yield f"near it, forecasts of {name} are {error}"
     if record.missed_before > MANY_MISSED:
         yield f"the critic accepted {record.missed_before:.0%} of the steps that led to an overrun"

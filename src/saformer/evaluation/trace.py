@@ -1,5 +1,4 @@
-"""What a policy did and why, for people to look at: cost paths, and the candidates of one
-decision."""
+"""What a policy did and why, to be drawn: cost paths, and the candidates of one decision."""
 
 from __future__ import annotations
 
@@ -17,31 +16,26 @@ MAX_POINTS = 200
 
 
 class DecisionTrace:
-    """Keeps one telling decision of each watched lane: the latest in which some candidates were
-    rejected."""
+    """Holds one decision of each watched lane: the latest that rejects and accepts most evenly."""
 
     def __init__(self, lanes: Sequence[int]) -> None:
         self._lanes = set(lanes)
         self._step = 0
-        self.kept: dict[int, dict[str, Any]] = {}
+        self.decisions: dict[int, dict[str, Any]] = {}
 
     def __call__(self, lanes: Tensor, decision: Decision) -> None:
-        """See a decision go by."""
+        """See the decision of a step."""
         if decision.verification is not None:
             assert decision.candidates is not None
             assert decision.num_safe is not None
             num_candidates = decision.candidates.return_to_go.shape[1]
-            for row, (lane, num_safe) in enumerate(
-                zip(lanes.tolist(), decision.num_safe.tolist(), strict=True)
-            ):
-                if lane in self._lanes and self._is_telling(
-                    lane, min(num_safe, num_candidates - num_safe)
-                ):
-                    self.kept[lane] = _describe(decision, row, self._step)
+            counts = zip(lanes.tolist(), decision.num_safe.tolist(), strict=True)
+            for row, (lane, num_safe) in enumerate(counts):
+                balance = min(num_safe, num_candidates - num_safe)
+                latest = self.decisions.get(lane)
+                if lane in self._lanes and (latest is None or balance >= latest["balance"]):
+                    self.decisions[lane] = _describe(decision, row, self._step)
         self._step += 1
-
-    def _is_telling(self, lane: int, balance: int) -> bool:
-        return lane not in self.kept or balance >= self.kept[lane]["balance"]
 
 
 def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
@@ -62,23 +56,21 @@ def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
     }
 
 
-def cost_paths(
+def spending_paths(
     episodes: Sequence[Episode],
     limits: Sequence[Limit],
     *,
     cost_discount: float,
     per_limit: int = 5,
 ) -> list[dict[str, Any]]:
-    """Cumulated cost of a few episodes under each limit; `limits` names the limit of each
-    episode."""
+    """Cumulated cost of a few episodes under each limit; `limits` has the limit of each episode."""
     paths: list[dict[str, Any]] = []
     for episode, limit in zip(episodes, limits, strict=True):
         if sum(path["limit_name"] == limit.name for path in paths) < per_limit:
             discount = cost_discount ** np.arange(len(episode.cost))[:, None]
             spent = np.cumsum(discount * episode.cost, axis=0)
-            shown = np.unique(
-                np.linspace(0, len(spent) - 1, min(MAX_POINTS, len(spent))).astype(int)
-            )
+            num_points = min(MAX_POINTS, len(spent))
+            shown = np.unique(np.linspace(0, len(spent) - 1, num_points).astype(int))
             path = {"step": (shown + 1).tolist(), "spent": spent[shown].round(3).tolist()}
             paths.append({"limit_name": limit.name, "limit": list(limit.values), **path})
     return paths

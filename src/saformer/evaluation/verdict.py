@@ -1,8 +1,7 @@
-"""How well limits were kept, and what was earned within them."""
+"""How well limits were kept, and the return within them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from saformer.data.limits import Frontier, Limit
-from saformer.evaluation.confidence import violation_bound
+from saformer.evaluation.confidence import violation_bound, wilson_interval
 
 TOLERANCE = 0.0
 """Added to a limit before costs are held against it; printed with every table."""
@@ -39,12 +38,10 @@ class EpisodeRow:
     @property
     def within(self) -> bool:
         """Whether every constraint held in this episode."""
-        return all(
-            cost <= limit + TOLERANCE for cost, limit in zip(self.cost, self.limit, strict=True)
-        )
+        pairs = zip(self.cost, self.limit, strict=True)
+        return all(cost <= limit + TOLERANCE for cost, limit in pairs)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
         return {**asdict(self), "within": self.within}
 
 
@@ -79,25 +76,20 @@ class Verdict:
 
     @property
     def num_violations(self) -> int:
-        """How many episodes passed the limit."""
+        """Episodes that passed the limit."""
         return round((1 - self.within) * self.num_episodes)
 
     @property
     def violation_bound(self) -> float:
-        """What the share of episodes that pass the limit lies below, with 95% confidence (Clopper
-        and Pearson)."""
+        """Upper bound, with 95% confidence, of the share of episodes that pass the limit."""
         return violation_bound(self.num_violations, self.num_episodes)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return {
-            **asdict(self),
-            "safe_share": self.safe_share,
-            "violation_bound": self.violation_bound,
-        }
+        derived = {"safe_share": self.safe_share, "violation_bound": self.violation_bound}
+        return {**asdict(self), **derived}
 
 
-def judge(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdict:
+def judge_limit(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdict:
     """Hold episodes against their limit: met if J_C <= d.
 
     Implements: Eq. (1)
@@ -123,14 +115,3 @@ def judge(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdi
         fell_back=float(np.mean([row.fell_back for row in rows])),
         shielded=float(np.mean([row.shielded for row in rows])),
     )
-
-
-def wilson_interval(
-    successes: int, trials: int, *, z: float = 1.959963984540054
-) -> tuple[float, float]:
-    """Where the true share lies with 95% confidence, given `successes` out of `trials`."""
-    share = successes / trials
-    shrink = 1 + z**2 / trials
-    centre = (share + z**2 / (2 * trials)) / shrink
-    margin = z * math.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / shrink
-    return max(0.0, centre - margin), min(1.0, centre + margin)

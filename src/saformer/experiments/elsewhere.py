@@ -13,7 +13,7 @@ from saformer.api.listener import Listener
 from saformer.data.home import data_home
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Training
 from saformer.experiments.work import DataJob, Gathered, RunJob, carry_out, make_data_of
-from saformer.runs.checkpoint import is_unfinished, write_atomically
+from saformer.files import is_unfinished, write_atomically
 from saformer.runs.lock import LOCK
 from saformer.runs.spec import stem_of
 

@@ -11,8 +11,8 @@ from typing import Any
 from saformer.data.statistics import without_nan
 from saformer.experiments.plan import Needs, Setting
 from saformer.experiments.work import Row
+from saformer.files import write_atomically
 from saformer.report.sheet import Part
-from saformer.runs.checkpoint import write_atomically
 
 VERSION = 1
 

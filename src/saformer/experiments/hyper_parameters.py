@@ -10,8 +10,8 @@ from saformer.experiments.plan import Needs, Setting
 from saformer.experiments.published import HYPER_PARAMETERS, ODDITIES
 from saformer.experiments.work import Row
 from saformer.report.sheet import Part, Remark, Sheet, plain_cell
-from saformer.training.finetune_config import FinetuneConfig
-from saformer.training.presets import Preset
+from saformer.training.finetune.config import FinetuneConfig
+from saformer.training.loop.presets import Preset
 
 AGENTS = {"saformer": "SaFormer", "dt": "DT", "bcq_lag": "BCQ-L", "cpq": "CPQ"}
 WHERE = {

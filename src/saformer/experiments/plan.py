@@ -12,7 +12,7 @@ from saformer.api.judge import REFERENCE
 from saformer.core.transformer import TrunkConfig
 from saformer.data.home import data_home
 from saformer.envs.tasks import MIXTURES
-from saformer.training.presets import PRESETS, Preset
+from saformer.training.loop.presets import PRESETS, Preset
 
 ROBOTS = ("halfcheetah", "walker2d", "hopper")
 DATASETS = tuple(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURES)

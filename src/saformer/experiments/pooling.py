@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.evaluation.verdict import TOLERANCE, wilson_interval
+from saformer.evaluation.confidence import wilson_interval
+from saformer.evaluation.verdict import TOLERANCE
 from saformer.experiments.published import Published
 from saformer.experiments.work import Row
 from saformer.report.sheet import plain_cell

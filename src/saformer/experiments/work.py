@@ -18,13 +18,13 @@ from saformer.api.data import open_data
 from saformer.api.run_data import relabelled
 from saformer.data.inspection import inspect
 from saformer.data.store import TrajectoryStore
-from saformer.envs.tasks import find_task, kept_at
+from saformer.envs.tasks import data_path, find_task
 from saformer.experiments.derived import make_scraps, make_upper
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, Setting, Training
 from saformer.runs.provenance import commit
 from saformer.runs.run import Run
-from saformer.training.fit import InterruptedTrainingError
-from saformer.training.presets import Preset
+from saformer.training.loop.fit import InterruptedTrainingError
+from saformer.training.loop.presets import Preset
 
 SHOWN_TRAJECTORIES = 300
 Row = dict[str, Any]
@@ -130,7 +130,7 @@ def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
             make_upper(whole, Path(task))
     elif horizon is not None:
         make_scraps(job.dataset, Path(task), horizon)
-    elif setting.source == "behaviours" and not kept_at(find_task(task)).exists():
+    elif setting.source == "behaviours" and not data_path(find_task(task)).exists():
         build_data(task, workers=job.workers, listener=listener)
 
 

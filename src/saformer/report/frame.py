@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from saformer import __version__
+from saformer.files import write_atomically
 from saformer.report import figure
-from saformer.runs.checkpoint import write_atomically
 from saformer.runs.run import Run
 
 STYLE = """

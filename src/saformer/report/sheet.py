@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saformer.files import write_atomically
 from saformer.report.frame import section, write_page
 from saformer.report.table import Cell, html_table
-from saformer.runs.checkpoint import write_atomically
 
 MARKS = {"met": " ✓", "missed": " ✗", "": ""}
 """Seen on a page that was printed without colours."""

@@ -1,1 +1,0 @@
-"""Rules that go past the paper: each with options of its own, and fitted as training ends."""

@@ -1,1 +1,0 @@
-"""Run directories: what was asked for, what was measured, and everything needed to go on."""

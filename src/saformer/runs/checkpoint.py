@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,43 +12,29 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from saformer.files import replacing
+
 VERSION = 1
-UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors in named groups ("model", "random", ...), and plain facts beside them."""
+    """Tensors in named groups ("model", "random", ...), and plain facts."""
 
     groups: dict[str, dict[str, Tensor]]
     facts: dict[str, Any]
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file: at any moment the old or the new one is there, whole."""
-    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
-    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
-    _make_durable(unfinished)
-    os.replace(unfinished, path)
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether a file was left behind by a process that died while writing."""
-    return path.name.endswith(UNFINISHED)
-
-
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint: at any moment the old or the new one is there, whole."""
     tensors = {
-        f"{group}/{name}": t.contiguous()
-        for group, part in checkpoint.groups.items()
-        for name, t in part.items()
+        f"{group}/{name}": tensor.contiguous()
+        for group, content in checkpoint.groups.items()
+        for name, tensor in content.items()
     }
     metadata = {"version": str(VERSION), "facts": json.dumps(checkpoint.facts)}
-    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
-    save_file(tensors, unfinished, metadata)
-    _make_durable(unfinished)
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        save_file(tensors, unfinished, metadata)
 
 
 def load_checkpoint(
@@ -57,34 +42,25 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Read a checkpoint back, or only some of its groups."""
     if not path.exists():
-        raise FileNotFoundError(
-            f"there is no checkpoint at {path}; train first, or check the run's path"
-        )
-    found: dict[str, dict[str, Tensor]] = {}
+        raise FileNotFoundError(f"there is no checkpoint at {path}; train first, or check the path")
+    content: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, framework="pt", device=device) as file:
             facts = _facts(path, file.metadata() or {})
             for key in file.keys():  # noqa: SIM118 (not a dictionary)
                 group, name = key.split("/", 1)
                 if groups is None or group in groups:
-                    found.setdefault(group, {})[name] = file.get_tensor(key)
+                    content.setdefault(group, {})[name] = file.get_tensor(key)
     except SafetensorError as error:
         raise ValueError(
             f"{path} is truncated or damaged ({error}); restore it from a copy, or train again"
         ) from None
-    return Checkpoint(found, facts)
+    return Checkpoint(content, facts)
 
 
 def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    if metadata.get("version") != str(VERSION):
-        written = metadata.get("version", "an unknown version")
-        raise ValueError(
-            f"{path} was written in checkpoint version {written}; this version reads {VERSION}"
-        )
+    version = metadata.get("version", "an unknown version")
+    if version != str(VERSION):
+        raise ValueError(f"{path} has checkpoint version {version}; this version reads {VERSION}")
     facts: dict[str, Any] = json.loads(metadata["facts"])
     return facts
-
-
-def _make_durable(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -1,11 +1,10 @@
-"""Exports: what a run has learnt, without what it learnt from and without what would let it learn
-on.
+"""Exports: what a run has learnt, without the data and the state to go on learning.
 
-run.json              what the run is          done.json      how its training ended
-weights.safetensors   the model ("model"), and what each stored trajectory earned and cost
-("totals") calibration.json      what the run was calibrated for, if that was with these very
-weights export.json           how it was trained, its environment, the precision and the checksum of
-the weights
+run.json              what the run is
+done.json             how its training ended
+weights.safetensors   the model, and what each stored trajectory earned and cost (totals)
+calibration.json      the run's calibrations, if they were made with these very weights
+export.json           how it was trained, its environment, the precision and checksum of the weights
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saformer.runs.checkpoint import UNFINISHED, Checkpoint, load_checkpoint, save_checkpoint
+from saformer.files import unfinished_path
+from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.run import FORMAT, Run, check_format
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-"""What matrices can be kept in."""
+"""The precisions of matrices."""
 
 
 def narrowed(
@@ -43,11 +43,8 @@ def narrowed(
 
 
 def widened(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights as they are loaded: in float32, whatever they were kept in."""
-    return {
-        name: value.float() if value.dtype == torch.bfloat16 else value
-        for name, value in weights.items()
-    }
+    """The weights in float32, whatever their precision in the file."""
+    return {n: w.float() if w.dtype == torch.bfloat16 else w for n, w in weights.items()}
 
 
 def write_export(
@@ -57,30 +54,24 @@ def write_export(
     facts: dict[str, Any],
     findings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """A new folder that holds the run's spec, these groups of tensors, these facts, and findings by
-    their files' names.
-
-    All of it or nothing.
-    """
-    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
+    """A new folder, all of it or nothing; findings are by their files' names."""
+    unfinished = unfinished_path(path)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    made = Run(unfinished)
-    copy_description(run, made)
-    save_checkpoint(made.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
-    shutil.copymode(
-        made.spec_path, made.weights_path
-    )  # safetensors would keep others from reading it
-    described = {"format": FORMAT, **facts, "sha256": _digest(made.weights_path)}
-    for name, content in {made.export_path.name: described, **(findings or {})}.items():
-        made.write_json(name, content)
+    export = Run(unfinished)
+    copy_description(run, export)
+    save_checkpoint(export.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
+    # safetensors would keep others from reading it
+    shutil.copymode(export.spec_path, export.weights_path)
+    described = {"format": FORMAT, **facts, "sha256": _digest(export.weights_path)}
+    for name, finding in {export.export_path.name: described, **(findings or {})}.items():
+        export.write_json(name, finding)
     os.rename(unfinished, path)
     return Run(path)
 
 
 def copy_description(run: Run, to: Run) -> None:
-    """Put what a run is, and how its training ended, into another folder: all that a report reads
-    beside findings."""
+    """Copy all that a report reads beside findings: what a run is, and how its training ended."""
     to.path.mkdir(parents=True, exist_ok=True)
     for name in (run.spec_path.name, "done.json"):
         if (run.path / name).exists():
@@ -88,26 +79,23 @@ def copy_description(run: Run, to: Run) -> None:
 
 
 def read_model(run: Run) -> dict[str, Tensor]:
-    """The weights of a run or an export, in float32 whatever they were kept in."""
-    return widened(
-        read_groups(run, "model") if run.is_export else run.load(groups=("model",)).groups["model"]
-    )
+    """The weights of a run or an export, in float32."""
+    if run.is_export:
+        return widened(read_groups(run, "model"))
+    return widened(run.load(groups=("model",)).groups["model"])
 
 
 def read_groups(run: Run, group: str) -> dict[str, Tensor]:
     """One group of an export's tensors, checked to be what was exported."""
     _check_is_there(run.weights_path)
-    found = load_checkpoint(run.weights_path, groups=(group,))
-    if (
-        _digest(run.weights_path) != read_facts(run)["sha256"]
-        or found.facts.get("spec") != run.spec.digest
-    ):
+    checkpoint = load_checkpoint(run.weights_path, groups=(group,))
+    is_whole = _digest(run.weights_path) == read_facts(run)["sha256"]
+    if not is_whole or checkpoint.facts.get("spec") != run.spec.digest:
         raise ValueError(
             f"{run.weights_path} is not what was exported with {run.export_path.name} and "
-            f"{run.spec_path.name}: "
-            "something was damaged or exchanged; copy the whole folder again"
+            f"{run.spec_path.name}: something was damaged or exchanged; copy the whole folder again"
         )
-    return found.groups[group]
+    return checkpoint.groups[group]
 
 
 def read_facts(run: Run) -> dict[str, Any]:
@@ -119,10 +107,8 @@ def read_facts(run: Run) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{run.export_path} is damaged ({error}); copy the export again") from None
     if missing:
-        raise ValueError(
-            f"{run.export_path} is damaged: it has no {', '.join(sorted(missing))}; copy the "
-            "export again"
-        )
+        absent = ", ".join(sorted(missing))
+        raise ValueError(f"{run.export_path} is damaged: it has no {absent}; copy the export again")
     check_format(run.export_path, facts)
     return facts
 

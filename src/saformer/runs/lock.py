@@ -17,19 +17,16 @@ LOCK = ".lock"
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Refuse to begin while another process is within; however that one ends, the way is free
-    again."""
+    """Refuse to begin while another process is within, until that one ends, however it does."""
     with (folder / LOCK).open("a+") as file:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                who = file.read().strip() or "another one"
-                raise RuntimeError(
-                    f"{folder} is being written by process {who}; wait until it has finished, or "
-                    "stop it first"
-                ) from None
+                owner = f"process {file.read().strip() or 'another one'}"
+                wait = "wait until it has finished, or stop it first"
+                raise RuntimeError(f"{folder} is being written by {owner}; {wait}") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

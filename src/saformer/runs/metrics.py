@@ -1,8 +1,5 @@
-"""How what updates measure is named in rows of metrics.
-
-PHASE/TERM is a term of a phase's loss. PHASE/watched/FIGURE is no part of it: a multiplier, an
-expected cost. PHASE/gradient_norm stands beside both.
-"""
+"""Names in rows of metrics: PHASE/TERM is a term of a phase's loss, PHASE/watched/FIGURE no part of
+it (a multiplier, an expected cost), PHASE/gradient_norm stands beside both."""
 
 from __future__ import annotations
 
@@ -13,19 +10,19 @@ WATCHED = "watched/"
 
 
 def terms_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names of what each phase minimises."""
+    """The names of the terms that each phase minimises."""
     return _by_phase(names, is_watched=False)
 
 
 def figures_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names of what is only watched in each phase."""
+    """The names of the figures that are only watched in each phase."""
     return _by_phase(names, is_watched=True)
 
 
 def _by_phase(names: Iterable[str], *, is_watched: bool) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_phase: dict[str, list[str]] = {}
     for name in names:
         phase, slash, term = name.partition("/")
         if slash and term != GRADIENT_NORM and term.startswith(WATCHED) == is_watched:
-            found.setdefault(phase, []).append(name)
-    return found
+            by_phase.setdefault(phase, []).append(name)
+    return by_phase

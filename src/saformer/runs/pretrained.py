@@ -9,18 +9,11 @@ PREFIX = "pretrained:"
 
 
 def is_pretrained(path: str | Path) -> bool:
-    """Whether this names a policy of the package rather than a folder."""
     return str(path).startswith(PREFIX)
 
 
 def pretrained_names() -> list[str]:
-    """What there is: pretrained:NAME for each."""
-    bundled = _bundled()
-    return (
-        sorted(folder.name for folder in bundled.iterdir() if folder.is_dir())
-        if bundled.is_dir()
-        else []
-    )
+    return sorted(folder.name for folder in _bundled().glob("*") if folder.is_dir())
 
 
 def folder_of(path: str | Path) -> Path:
@@ -29,15 +22,12 @@ def folder_of(path: str | Path) -> Path:
 
 
 def check_is_there(path: str | Path) -> None:
-    """Say which there are if this names a pretrained policy that is not."""
+    """Refuse the name of a pretrained policy that is not, and say which are."""
     name, names = str(path).removeprefix(PREFIX), pretrained_names()
     if is_pretrained(path) and name not in names:
-        there = (
-            f"there are {', '.join(PREFIX + one for one in names)}"
-            if names
-            else "this version comes with none"
-        )
-        raise ValueError(f"there is no pretrained policy {name!r}; {there}")
+        known = ", ".join(PREFIX + known for known in names)
+        hint = f"there are {known}" if known else "this version comes with none"
+        raise ValueError(f"there is no pretrained policy {name!r}; {hint}")
 
 
 def _bundled() -> Path:

@@ -7,14 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from saformer.files import is_unfinished, write_atomically
 from saformer.runs import pretrained
-from saformer.runs.checkpoint import (
-    Checkpoint,
-    is_unfinished,
-    load_checkpoint,
-    save_checkpoint,
-    write_atomically,
-)
+from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
@@ -35,35 +30,41 @@ def check_format(path: Path, content: dict[str, Any]) -> int:
 
 
 class Run:
-    """Where a run keeps its spec, its metrics, its checkpoint and its results.
+    """A run's folder.
 
-    run.json                 what it is            metrics.jsonl      one row per report, as it
-    trains checkpoint.safetensors   all of its state      done.json          written last, when
-    training has finished evaluation.json, trace.json                    what `evaluate` found
-    calibration.json         what `calibrate` found to be kept back of limits, for each violation
-    rate episodes.jsonl           of a run that was fine-tuned: one row per episode that it explored
-    export.json, weights.safetensors               of an export, in place of metrics and checkpoint
+    run.json                    what it is
+    metrics.jsonl               one row per report, as it trains
+    checkpoint.safetensors      all of its state
+    done.json                   written last, when training has finished
+    evaluation.json, trace.json from `evaluate`
+    calibration.json            from `calibrate`: shares of limits to hold back, by violation rate
+    episodes.jsonl              of a run that was fine-tuned: one row per explored episode
+    export.json, weights.safetensors   of an export, instead of metrics and checkpoint
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.spec_path = self.path / "run.json"
+        self.checkpoint_path = self.path / "checkpoint.safetensors"
+        self.weights_path = self.path / "weights.safetensors"
+        self.export_path = self.path / "export.json"
+        self.metrics_path = self.path / "metrics.jsonl"
 
     @classmethod
     def create(cls, path: str | Path, spec: RunSpec) -> Run:
-        """Begin a run, or return to an unfinished one of the same spec that has no checkpoint
-        yet."""
+        """Begin a run, or return to one of the same spec that has no checkpoint yet."""
         run = cls(path)
         if run.is_export:
             raise FileExistsError(
                 f"{path} holds an export, which cannot be trained; choose another folder with --out"
             )
-        if run.spec_path.exists():
-            if run.is_done or run.checkpoint_path.exists():
-                raise FileExistsError(
-                    f"{path} already holds a run; continue it with --resume, or choose another "
-                    "folder with --out"
-                )
-        elif run.path.exists() and any(not is_unfinished(path) for path in run.path.iterdir()):
+        is_run = run.spec_path.exists()
+        if is_run and (run.is_done or run.checkpoint_path.exists()):
+            raise FileExistsError(
+                f"{path} already holds a run; continue it with --resume, or choose another folder "
+                "with --out"
+            )
+        if not is_run and any(not is_unfinished(file) for file in run.path.glob("*")):
             raise FileExistsError(
                 f"{path} exists and is not a run; choose another folder with --out"
             )
@@ -105,31 +106,6 @@ class Run:
         return self
 
     @property
-    def spec_path(self) -> Path:
-        """What the run is."""
-        return self.path / "run.json"
-
-    @property
-    def checkpoint_path(self) -> Path:
-        """All of its state."""
-        return self.path / "checkpoint.safetensors"
-
-    @property
-    def weights_path(self) -> Path:
-        """Of an export: what was learnt, and nothing that would let it learn on."""
-        return self.path / "weights.safetensors"
-
-    @property
-    def export_path(self) -> Path:
-        """Of an export: how it came about."""
-        return self.path / "export.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        """One JSON row per line."""
-        return self.path / "metrics.jsonl"
-
-    @property
     def spec(self) -> RunSpec:
         """All settings that it was begun with."""
         return self._description()[0]
@@ -153,7 +129,6 @@ class Run:
 
     @property
     def is_export(self) -> bool:
-        """Whether this holds the weights alone."""
         return self.export_path.exists() or self.weights_path.exists()
 
     @property
@@ -166,7 +141,6 @@ class Run:
         self.write_json("done.json", {**facts, "commit": commit()})
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint."""
         save_checkpoint(self.checkpoint_path, checkpoint)
 
     def load(self, *, groups: tuple[str, ...] | None = None) -> Checkpoint:
@@ -174,32 +148,27 @@ class Run:
         if self.is_export:
             raise ValueError(
                 f"{self.path} is an export: it holds weights, and no optimiser state to go on "
-                "with. Take the run that "
-                f"it was made from, or train one: saformer train {self.spec.task_name} --agent "
-                f"{self.spec.agent}"
+                "with. Take the run that it was made from, or train one: saformer train "
+                f"{self.spec.task_name} --agent {self.spec.agent}"
             )
         checkpoint = load_checkpoint(self.checkpoint_path, groups=groups)
         written_by = checkpoint.facts.get("spec")
         if written_by != self.spec.digest:
             raise ValueError(
                 f"{self.checkpoint_path} belongs to another run ({written_by}), not to this one "
-                f"({self.spec.digest}): "
-                "it was copied here, or run.json was changed"
+                f"({self.spec.digest}): it was copied here, or run.json was changed"
             )
         return checkpoint
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Add one row."""
         with self.metrics_path.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """All rows so far."""
         return self.read_rows(self.metrics_path.name)
 
     def read_rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """The rows of a file that is written line by line; a last line that was cut short is passed
-        over."""
+        """The rows of a file that is written line by line; a last one cut short is none."""
         path = self.path / name
         if not path.exists():
             return
@@ -210,18 +179,16 @@ class Run:
                 return
 
     def rewind_metrics(self, update: int) -> None:
-        """Forget rows after this update: they will be made again."""
-        kept = [json.dumps(row) for row in self.metrics() if row["update"] <= update]
-        write_atomically(self.metrics_path, "".join(f"{line}\n" for line in kept))
+        """Forget rows after this update: training makes them again."""
+        rows = [row for row in self.metrics() if row["update"] <= update]
+        write_atomically(self.metrics_path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
     def write_json(self, name: str, content: Any) -> Path:
-        """Keep a result beside the run."""
         path = self.path / name
         write_atomically(path, json.dumps(content, indent=2))
         return path
 
     def read_json(self, name: str) -> Any:
-        """A result kept earlier."""
         path = self.path / name
         if not path.exists():
             raise FileNotFoundError(f"there is no {name} in {self.path}")

@@ -31,49 +31,44 @@ class RunSpec:
     held_out: float = 0.0
     """share of the trajectories that training never saw"""
     limit: str | None = None
-    """what the one limit that it is trained for was asked for by, where the agent has one"""
+    """the one limit that it is trained for, as the user named it, where the agent has one"""
     finetuning: dict[str, Any] | None = None
     """of a run that was fine-tuned: the run and checkpoint it came from, the limits, and how"""
 
     @property
     def digest(self) -> str:
-        """Equal for equal runs."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def task_name(self) -> str:
-        """What people call the task: a store goes by the name of its folder."""
+        """For people: a store goes by the name of its folder."""
         return _name_of(self.task)
 
     @property
     def name(self) -> str:
-        """The directory that a run of this kind is kept in, unless told otherwise."""
+        """The default name of the run's directory."""
         return stem_of(self.task, self.agent, self.seed, self.limit) + self.digest
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it; what few runs have only where there is some, so that runs from before
-        it are the same."""
+        """As JSON; rare fields only where there is a value, so that older runs stay the same."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {
-            name: value for name, value in plain.items() if name not in RARE or value is not None
-        }
+        return {name: v for name, v in plain.items() if name not in RARE or v is not None}
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> RunSpec:
-        """The spec that `plain` described."""
         dimensions = Dimensions(**values["dimensions"])
         changed = {"dimensions": dimensions, "criteria": tuple(values["criteria"])}
         return cls(**{name: value for name, value in values.items() if name != "format"} | changed)
 
     def differences(self, other: RunSpec) -> list[str]:
-        """What the other does differently, for a person to read."""
+        """Where the other differs, for a person to read."""
         return list(_differences(self.plain(), other.plain()))
 
 
 def stem_of(task: str, agent: str, seed: int, limit: str | None) -> str:
     """How the name of a run's directory begins; its digest follows."""
-    place = _name_of(task).replace("/", "-").replace(":", "-")
-    return f"{place}-{agent}{'' if limit is None else '-' + limit.replace('/', '-')}-seed{seed}-"
+    name = _name_of(task).replace("/", "-").replace(":", "-")
+    return f"{name}-{agent}{'' if limit is None else '-' + limit.replace('/', '-')}-seed{seed}-"
 
 
 def _name_of(task: str) -> str:
@@ -82,8 +77,8 @@ def _name_of(task: str) -> str:
 
 def _differences(mine: dict[str, Any], theirs: dict[str, Any], within: str = "") -> Iterator[str]:
     for key in dict.fromkeys([*mine, *theirs]):
-        one, other = mine.get(key), theirs.get(key)
-        if isinstance(one, dict) and isinstance(other, dict):
-            yield from _differences(one, other, f"{within}{key}.")
-        elif one != other:
-            yield f"{within}{key}: {one} here, {other} there"
+        here, there = mine.get(key), theirs.get(key)
+        if isinstance(here, dict) and isinstance(there, dict):
+            yield from _differences(here, there, f"{within}{key}.")
+        elif here != there:
+            yield f"{within}{key}: {here} here, {there} there"

@@ -1,4 +1,4 @@
-"""Reading CSV and Parquet in blocks, never whole."""
+"""Reading CSV and Parquet in blocks, never whole, and where their episodes begin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import glob
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data.logs.mapping import LogMapping
+from saformer.data.sources.source import Progress
 
 CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 SUFFIXES = CSV_SUFFIXES + PARQUET_SUFFIXES
 CSV_BLOCK_BYTES = 2 << 20  # some dozens are read ahead
 PARQUET_BATCH_ROWS = 1 << 16
-ZONE, NANOSECONDS = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$"), re.compile(r"\.\d{7,}")
-"""How a date ends that has a time zone, and how one goes on that is finer than a microsecond."""
+ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")  # How a date ends that has a time zone
+NANOSECONDS = re.compile(r"\.\d{7,}")  # How a date goes on that is finer than a microsecond
 TRUE, FALSE = {"1", "1.0", "true", "t", "yes", "y"}, {"0", "0.0", "false", "f", "no", "n", ""}
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -30,54 +32,50 @@ class LogBlock:
     """Some consecutive rows of one file."""
 
     file: Path
-    first_row: int
-    """number of the first row in its file; the row after the header is 1"""
-    values: dict[str, NDArray[np.float64]]
-    """[n] numbers by column, NaN where a value is missing"""
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
+    first_row: int  # index of the first row in its file; the row after the header is 1
+    values: dict[str, NDArray[np.float64]]  # [n] numbers by column, NaN where a value is missing
+    terminated: Bools
+    truncated: Bools
     episode: NDArray[np.object_] | None
     """[n] what the episode column says, as text; None where it says nothing"""
-    time: NDArray[np.float64] | None
-    """[n] seconds"""
+    time: NDArray[np.float64] | None  # [n] seconds
+    begins: Bools = field(default_factory=lambda: np.empty(0, bool))  # [n] another episode begins
+    index: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """[n] of the episode, counted over all files"""
 
     def __len__(self) -> int:
         return len(self.terminated)
 
+    @property
+    def ended(self) -> Bools:
+        """[n] marked as the last step of an episode."""
+        return self.terminated | self.truncated
+
 
 def find_files(patterns: Sequence[str | Path]) -> list[Path]:
-    """Log files by name, by pattern ("logs/*.csv") or by folder, each once, in the order given and
-    sorted within."""
-    found: list[Path] = []
+    """Log files by name, pattern ("logs/*.csv") or folder, each once, in natural order within."""
+    files: list[Path] = []
     for pattern in map(str, patterns):
         path = Path(pattern)
         if path.is_dir():
-            matches = sorted(
-                (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES),
-                key=_by_number,
-            )
+            matches = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
         else:
-            matches = (
-                [path]
-                if path.exists()
-                else sorted(map(Path, glob.glob(pattern, recursive=True)), key=_by_number)
-            )
+            there = [path] if path.exists() else map(Path, glob.glob(pattern, recursive=True))
+            matches = list(there)
         if not matches:
-            raise FileNotFoundError(
-                f"there is no log {pattern} (expected files ending in {', '.join(SUFFIXES)})"
-            )
-        found += matches
-    for file in found:
+            expected = f"expected files ending in {', '.join(SUFFIXES)}"
+            raise FileNotFoundError(f"there is no log {pattern} ({expected})")
+        files += sorted(matches, key=_natural_order)
+    for file in files:
         if file.suffix.lower() not in SUFFIXES:
             raise ValueError(f"{file} is no log: expected a file ending in {', '.join(SUFFIXES)}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
-def _by_number(path: Path) -> list[tuple[int, str]]:
+def _natural_order(path: Path) -> list[tuple[int, str]]:
     """Sorts log-9 before log-10."""
-    return [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))
-    ]
+    parts = re.split(r"(\d+)", str(path))
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
 def header_of(file: Path, mapping: LogMapping) -> list[str]:
@@ -89,18 +87,59 @@ def header_of(file: Path, mapping: LogMapping) -> list[str]:
         if not rows or not any(rows[0]):
             raise ValueError(f"{file} is empty: it has no header")
         names = rows[0]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{file} has several columns called {', '.join(twice)}")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{file} has several columns called {', '.join(repeated)}")
     return names
 
 
-def read_blocks(file: Path, mapping: LogMapping) -> Iterator[LogBlock]:
-    """A file's rows in blocks; `mapping` is resolved."""
-    batches = _parquet_batches if file.suffix.lower() in PARQUET_SUFFIXES else _csv_batches
+def read_log(
+    files: Sequence[Path], mapping: LogMapping, *, progress: Progress | None = None
+) -> Iterator[LogBlock]:
+    """The rows of all files in blocks; `mapping` is resolved, and `progress` counts files."""
+    segmenter = _Segmenter(mapping)
+    for count, file in enumerate(files, start=1):
+        for block in _read_blocks(file, mapping):
+            yield segmenter.segment(block)
+        if progress:
+            progress(count, len(files))
+
+
+class _Segmenter:
+    """Follows a log block by block and tells its episodes apart."""
+
+    def __init__(self, mapping: LogMapping) -> None:
+        self._mapping = mapping
+        self._last: LogBlock | None = None
+        self._num_episodes = 0
+
+    def segment(self, block: LogBlock) -> LogBlock:
+        """The block with `begins` and `index`. Call once per block, in order."""
+        last, mapping = self._last, self._mapping
+        begins = np.zeros(len(block), dtype=bool)
+        is_new_file = last is None or block.file != last.file
+        if block.episode is not None:
+            episode = None if last is None or last.episode is None else last.episode[-1]
+            begins |= block.episode != np.concatenate([[episode], block.episode[:-1]])
+            begins[0] |= is_new_file and mapping.episodes_per_file
+        if mapping.gap is not None and block.time is not None:
+            time = np.nan if last is None or last.time is None else last.time[-1]
+            passed = np.diff(block.time, prepend=time)
+            begins |= (passed > mapping.gap) | (passed < 0)
+        if block.episode is None and mapping.gap is None:
+            has_ended = last is not None and bool(last.ended[-1])
+            begins |= np.concatenate([[has_ended], block.ended[:-1]])
+            begins[0] |= is_new_file
+        begins[0] |= last is None
+        index = self._num_episodes - 1 + np.cumsum(begins)
+        self._last, self._num_episodes = block, self._num_episodes + int(begins.sum())
+        return replace(block, begins=begins, index=index)
+
+
+def _read_blocks(file: Path, mapping: LogMapping) -> Iterator[LogBlock]:
     row = 1
     try:
-        for batch in batches(file, mapping):
+        for batch in _batches(file, mapping):
             if batch.num_rows:
                 yield _block(file, row, batch, mapping)
                 row += batch.num_rows
@@ -110,8 +149,7 @@ def read_blocks(file: Path, mapping: LogMapping) -> Iterator[LogBlock]:
         raise ValueError(f"{file} is empty: it has a header, but no rows")
 
 
-def delimiter_of(file: Path, mapping: LogMapping) -> str:
-    """What separates its columns: as said, and tabs in a .tsv unless anything is said."""
+def _delimiter_of(file: Path, mapping: LogMapping) -> str:
     is_usual = mapping.delimiter == LogMapping.delimiter
     return "\t" if is_usual and file.suffix.lower() == ".tsv" else mapping.delimiter
 
@@ -120,16 +158,18 @@ def _arrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise ValueError(
-            "CSV and Parquet logs need pyarrow: pip install 'saformer[logs]'"
-        ) from None
+        need = "CSV and Parquet logs need pyarrow: pip install 'saformer[logs]'"
+        raise ValueError(need) from None
     return pyarrow
 
 
-def _csv_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
-    pyarrow = _arrow()
+def _batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
+    pyarrow, columns = _arrow(), list(mapping.read)
     from pyarrow import csv as arrow_csv
 
+    if file.suffix.lower() in PARQUET_SUFFIXES:
+        yield from _parquet(file).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns)
+        return
     types = dict.fromkeys(mapping.numeric, pyarrow.float64())
     for name in (mapping.episode, mapping.terminated, mapping.truncated):
         if name is not None:
@@ -137,47 +177,34 @@ def _csv_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
     if mapping.time is not None:
         types.setdefault(mapping.time, _time_type(file, mapping))
     reader = arrow_csv.open_csv(
-        file,
-        read_options=arrow_csv.ReadOptions(
-            block_size=CSV_BLOCK_BYTES, use_threads=False
-        ),  # errors then name the row
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter_of(file, mapping)),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types=types, include_columns=list(mapping.read), strings_can_be_null=True
+        file,  # without threads, errors name the row
+        arrow_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
+        arrow_csv.ParseOptions(delimiter=_delimiter_of(file, mapping)),
+        arrow_csv.ConvertOptions(
+            column_types=types, include_columns=columns, strings_can_be_null=True
         ),
     )
     with reader:
         yield from reader
 
 
-def _parquet_batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
-    yield from _parquet(file).iter_batches(
-        batch_size=PARQUET_BATCH_ROWS, columns=list(mapping.read)
-    )
-
-
 def _parquet(file: Path) -> Any:
     pyarrow = _arrow()
     from pyarrow import parquet
 
-    try:
-        return parquet.ParquetFile(
-            file, pre_buffer=False
-        )  # else it keeps what was read until it is closed
+    try:  # a buffer would hold all that was read until the file is closed
+        return parquet.ParquetFile(file, pre_buffer=False)
     except (pyarrow.lib.ArrowException, OSError) as error:
-        raise ValueError(
-            f"{file} is not a Parquet file, or it is truncated or damaged: {error}"
-        ) from None
+        problem = f"is not a Parquet file, or it is truncated or damaged: {error}"
+        raise ValueError(f"{file} {problem}") from None
 
 
 def _first_rows(file: Path, mapping: LogMapping) -> list[list[str]]:
-    """The header and the first row."""
+    """The header and the first row; blank lines are passed over."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
-            rows = (
-                row for row in csv.reader(text, delimiter=delimiter_of(file, mapping)) if row
-            )  # blank lines are passed over
-            return list(itertools.islice(rows, 2))
+            rows = csv.reader(text, delimiter=_delimiter_of(file, mapping))
+            return list(itertools.islice((row for row in rows if row), 2))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is not a text file: {error}") from None
 
@@ -185,85 +212,63 @@ def _first_rows(file: Path, mapping: LogMapping) -> list[list[str]]:
 def _time_type(file: Path, mapping: LogMapping) -> Any:
     """Seconds or dates, as the first row has them."""
     header, *rows = _first_rows(file, mapping)
-    text = (
-        rows[0][header.index(str(mapping.time))].strip()
-        if rows and len(rows[0]) == len(header)
-        else ""
-    )
+    is_whole = rows and len(rows[0]) == len(header)
+    text = rows[0][header.index(str(mapping.time))].strip() if is_whole else ""
     try:
         float(text or 0)
     except ValueError:
-        unit, zone = (
-            "ns" if NANOSECONDS.search(text) else "us",
-            "UTC" if ZONE.search(text) else None,
-        )
-        return _arrow().timestamp(unit, zone)
+        unit, zone = "ns" if NANOSECONDS.search(text) else "us", ZONE.search(text)
+        return _arrow().timestamp(unit, "UTC" if zone else None)
     return _arrow().float64()
 
 
 def _block(file: Path, row: int, batch: Any, mapping: LogMapping) -> LogBlock:
-    def flag(name: str | None) -> NDArray[np.bool_]:
-        return (
-            np.zeros(batch.num_rows, dtype=bool)
-            if name is None
-            else _flags(file, name, batch.column(name))
-        )
+    def flags(name: str | None) -> Bools:
+        none = np.zeros(batch.num_rows, dtype=bool)
+        return none if name is None else _flags(file, name, batch.column(name))
 
+    episode, time = mapping.episode, mapping.time
     return LogBlock(
         file,
         row,
         {name: _numbers(file, name, batch.column(name)) for name in mapping.numeric},
-        flag(mapping.terminated),
-        flag(mapping.truncated),
-        None if mapping.episode is None else _texts(batch.column(mapping.episode)),
-        None if mapping.time is None else _seconds(file, mapping.time, batch.column(mapping.time)),
+        flags(mapping.terminated),
+        flags(mapping.truncated),
+        None if episode is None else _to_numpy(batch.column(episode).cast(_arrow().string())),
+        None if time is None else _seconds(file, time, batch.column(time)),
     )
 
 
 def _numbers(file: Path, name: str, column: Any) -> NDArray[np.float64]:
-    pyarrow = _arrow()
-    kind = column.type
+    """NaN where a value is missing."""
+    pyarrow, kind = _arrow(), column.type
     tests = ("is_floating", "is_integer", "is_boolean", "is_decimal")
     if not any(getattr(pyarrow.types, test)(kind) for test in tests):
         raise ValueError(f"{file}: column {name!r} holds {kind}, expected numbers")
-    numbers: NDArray[np.float64] = column.cast(pyarrow.float64()).to_numpy(
-        zero_copy_only=False
-    )  # missing: NaN
-    return numbers
+    return _to_numpy(column.cast(pyarrow.float64()))
 
 
-def _flags(file: Path, name: str, column: Any) -> NDArray[np.bool_]:
+def _flags(file: Path, name: str, column: Any) -> Bools:
     encoded = column.cast(_arrow().string()).fill_null("").dictionary_encode()
-    meanings = []
-    for text in encoded.dictionary.to_pylist():
+    texts = encoded.dictionary.to_pylist()
+    for text in texts:
         if text.strip().lower() not in TRUE | FALSE:
-            raise ValueError(
-                f"{file}: column {name!r} holds {text!r}, expected 0 or 1, true or false"
-            )
-        meanings.append(text.strip().lower() in TRUE)
-    flags: NDArray[np.bool_] = np.array(meanings, dtype=bool)[
-        encoded.indices.to_numpy(zero_copy_only=False)
-    ]
+            expected = "0 or 1, true or false"
+            raise ValueError(f"{file}: column {name!r} holds {text!r}, expected {expected}")
+    meanings = np.array([text.strip().lower() in TRUE for text in texts], dtype=bool)
+    flags: Bools = meanings[_to_numpy(encoded.indices)]
     return flags
 
 
-def _texts(column: Any) -> NDArray[np.object_]:
-    encoded = column.cast(_arrow().string()).dictionary_encode()
-    known = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-    texts: NDArray[np.object_] = known[
-        encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
-    ]
-    return texts
-
-
 def _seconds(file: Path, name: str, column: Any) -> NDArray[np.float64]:
+    """Dates to the microsecond."""
     pyarrow = _arrow()
     if not pyarrow.types.is_temporal(column.type):
         return _numbers(file, name, column)
-    stamps = column.cast(pyarrow.timestamp("us"), safe=False).cast(
-        pyarrow.int64()
-    )  # what is finer is let go
-    seconds: NDArray[np.float64] = (
-        stamps.cast(pyarrow.float64()).to_numpy(zero_copy_only=False) / 1e6
-    )
-    return seconds
+    stamps = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())
+    return _to_numpy(stamps.cast(pyarrow.float64())) / 1e6
+
+
+def _to_numpy(column: Any) -> NDArray[Any]:
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return values

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria import logged
-from saformer.data.logs.episodes import Segmenter
-from saformer.data.logs.files import SUFFIXES, LogBlock, find_files, header_of, read_blocks
+from saformer.data.logs.files import SUFFIXES, LogBlock, find_files, header_of, read_log
 from saformer.data.logs.mapping import LogMapping
 from saformer.data.logs.survey import LogSurvey, survey
 from saformer.data.sources.rows import Cutter, Rows
@@ -21,60 +20,50 @@ from saformer.data.sources.source import EnvironmentHints, Progress, Source
 
 @dataclass(frozen=True)
 class Logs:
-    """Log files that were surveyed: what was found, and how to read them."""
+    """Log files, how to read them, and what a survey says of them."""
 
     files: tuple[Path, ...]
-    mapping: LogMapping
-    """resolved"""
+    mapping: LogMapping  # resolved
     survey: LogSurvey
 
     def source(self, *, drop_faulty: bool = False) -> Source:
-        """The trajectories. A log with problems is refused, unless the episodes they lie in may be
-        dropped."""
+        """The trajectories. A log with problems is refused unless it may drop faulty episodes."""
+        mapping, faulty, lengths = self.mapping, self.survey.faulty, self.survey.lengths
         problems = self.survey.problems
         if problems and not drop_faulty:
             raise ValueError(
                 f"the log has {len(problems)} problems: {'; '.join(problems)}. Mend it, or leave "
-                "the "
-                f"{len(self.survey.faulty)} faulty episodes of {len(self.survey.lengths)} out "
-                "with --drop-faulty"
+                f"the {len(faulty)} faulty episodes of {len(lengths)} out with --drop-faulty"
             )
-        faulty = self.survey.faulty
-        dropped = sum(self.survey.lengths[number] for number in faulty)
+        dropped = sum(lengths[index] for index in faulty)
         if dropped == self.survey.num_rows:
             raise ValueError(f"every episode is faulty: {'; '.join(problems)}")
-        cutter = Cutter(ends_are_complete=not self.mapping.marks_ends)
+        cutter = Cutter(ends_are_complete=not mapping.marks_ends)
         notes = [f"{len(faulty)} faulty episodes ({dropped} steps) were left out"] if faulty else []
+        name, others = self.files[0].name, len(self.files) - 1
         return Source(
             lambda: cutter.cut(self._rows()),
             self.survey.num_rows - dropped,
-            self._hints(),
-            {"source": _described(self.files), "layout": "log", "columns": list(self.mapping.read)},
-            criteria=(logged(self.mapping.cost).name if self.mapping.cost else "torque",),
+            EnvironmentHints(
+                mapping.environment, mapping.horizon, mapping.action_low, mapping.action_high
+            ),
+            {
+                "source": f"{name} and {others} more" if others else name,
+                "layout": "log",
+                "columns": list(mapping.read),
+            },
+            criteria=(logged(mapping.cost).name if mapping.cost else "torque",),
             notes=lambda: [*notes, *self.survey.warnings],
         )
 
     def _rows(self) -> Iterator[Rows]:
-        segmenter = Segmenter(self.mapping)
         faulty = np.array(sorted(self.survey.faulty), dtype=np.int64)
-        for file in self.files:
-            for block in read_blocks(file, self.mapping):
-                begins = segmenter.begins(block)
-                number = segmenter.num_episodes - int(begins.sum()) - 1 + np.cumsum(begins)
-                rows = _rows(block, begins, self.mapping)
-                keep = ~np.isin(number, faulty)
-                if keep.all():
-                    yield rows
-                elif keep.any():
-                    yield rows[keep]
-
-    def _hints(self) -> EnvironmentHints:
-        return EnvironmentHints(
-            self.mapping.environment,
-            self.mapping.horizon,
-            self.mapping.action_low,
-            self.mapping.action_high,
-        )
+        for block in read_log(self.files, self.mapping):
+            rows, is_sound = _rows(block, self.mapping), ~np.isin(block.index, faulty)
+            if is_sound.all():
+                yield rows
+            elif is_sound.any():
+                yield rows[is_sound]
 
 
 def is_log(text: str) -> bool:
@@ -88,20 +77,18 @@ def open_logs(
     *,
     progress: Progress | None = None,
 ) -> Logs:
-    """Find log files, say which columns are what, and survey them. Nothing is written."""
-    files = find_files(patterns)
-    asked = mapping or LogMapping()
-    resolved = asked.resolve(header_of(files[0], asked))
+    """Find log files, resolve their columns, and survey them. Nothing is written."""
+    files, mapping = find_files(patterns), mapping or LogMapping()
+    resolved = mapping.resolve(header_of(files[0], mapping))
     for file in files[1:]:
-        missing = set(resolved.read) - set(header_of(file, asked))
+        missing = set(resolved.read) - set(header_of(file, mapping))
         if missing:
-            raise ValueError(
-                f"{file} has no column {', '.join(sorted(missing))}, which {files[0]} has"
-            )
+            names = ", ".join(sorted(missing))
+            raise ValueError(f"{file} has no column {names}, which {files[0]} has")
     return Logs(tuple(files), resolved, survey(files, resolved, progress=progress))
 
 
-def _rows(block: LogBlock, begins: NDArray[Any], mapping: LogMapping) -> Rows:
+def _rows(block: LogBlock, mapping: LogMapping) -> Rows:
     def stacked(names: Sequence[str]) -> NDArray[Any]:
         with np.errstate(over="ignore"):  # what is too large lies in an episode that is left out
             return np.stack([block.values[name] for name in names], axis=1).astype(np.float32)
@@ -112,11 +99,7 @@ def _rows(block: LogBlock, begins: NDArray[Any], mapping: LogMapping) -> Rows:
         block.values[mapping.reward],
         block.terminated,
         block.truncated,
-        begins,
+        block.begins,
         stacked(mapping.next_state) if mapping.next_state else None,
-        {name: block.values[name] for name in mapping.kept},
+        {name: block.values[name] for name in mapping.named},
     )
-
-
-def _described(files: Sequence[Path]) -> str:
-    return files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"

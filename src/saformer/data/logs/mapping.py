@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 SEVERAL = ("state", "action", "next_state", "columns")
-ONE = ("reward", "cost", "episode", "time", "terminated", "truncated")
-USUAL = {"cost": "cost", "episode": "episode", "terminated": "terminated", "truncated": "truncated"}
-"""Optional columns that are taken for what they are called when nothing is said of them."""
+SINGLE = ("reward", "cost", "episode", "time", "terminated", "truncated")
+USUAL = ("cost", "episode", "terminated", "truncated")
+"""Optional columns that are taken for what they are called unless others are named."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,8 @@ class LogMapping:
 
     def __post_init__(self) -> None:
         if self.gap is not None and self.time is None:
-            raise ValueError(
-                "episodes can only be told apart by gaps in time if a time column is named"
-            )
+            rule = "episodes can only be told apart by gaps in time if a time column is named"
+            raise ValueError(rule)
         if self.gap is not None and not self.gap > 0:
             raise ValueError(f"the gap between episodes must be above 0 seconds, got {self.gap}")
         if len(self.delimiter) != 1:
@@ -82,123 +81,111 @@ class LogMapping:
         for name in values:
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, n=1)
-                hint = (
-                    f"did you mean {nearest[0]}?"
-                    if nearest
-                    else f"known are {', '.join(sorted(known))}"
-                )
+                choices = f"known are {', '.join(sorted(known))}"
+                hint = f"did you mean {nearest[0]}?" if nearest else choices
                 raise ValueError(f"{path}: unknown entry {name!r}; {hint}")
         return cls(**{name: _typed(str(path), name, value) for name, value in values.items()})
 
     def resolve(self, header: Sequence[str]) -> LogMapping:
-        """The same mapping with names that are in the header: patterns replaced, usual names
-        found."""
-        found: dict[str, Any] = {
-            name: _expand(name, getattr(self, name), header) for name in SEVERAL
+        """The same mapping with names of the header: patterns expanded, usual names filled in."""
+        names: dict[str, Any] = {
+            part: _expand(part, getattr(self, part), header) for part in SEVERAL
         }
         if self.state == LogMapping.state:  # either of the usual patterns will do
-            found["state"] = tuple(name for name in header if name.startswith(("state", "obs")))
-        for name in ("state", "action"):
-            if not found[name]:
+            names["state"] = tuple(name for name in header if name.startswith(("state", "obs")))
+        for part in ("state", "action"):
+            if not names[part]:
                 raise ValueError(
-                    f"no column is named as {name}: the header is {', '.join(header)}; say which "
-                    f"with --{name} or in a "
-                    "mapping file"
+                    f"no column is named as {part}: the header is {', '.join(header)}; say which "
+                    f"with --{part} or in a mapping file"
                 )
-        for name in ONE:
-            asked = getattr(self, name)
-            if asked is not None and asked not in header:
-                raise ValueError(
-                    f"there is no column {asked!r} for {name}; {_nearest(asked, header)}"
-                )
-            if asked is None and USUAL.get(name) in header:
-                found[name] = USUAL[name]
-        if found["next_state"] and len(found["next_state"]) != len(found["state"]):
-            raise ValueError(
-                f"{len(found['next_state'])} next_state columns for {len(found['state'])} state "
-                "columns"
-            )
-        return replace(self, **found)
+        for part in SINGLE:
+            name = getattr(self, part)
+            if name is None and part in USUAL and part in header:
+                names[part] = part
+            elif name is not None and name not in header:
+                raise ValueError(f"there is no column {name!r} for {part}; {_hint(name, header)}")
+        num_next, num_states = len(names["next_state"]), len(names["state"])
+        if num_next not in (0, num_states):
+            raise ValueError(f"{num_next} next_state columns for {num_states} state columns")
+        return replace(self, **names)
 
-    @property
-    def numeric(self) -> tuple[str, ...]:
-        """Columns that must hold numbers, each once (a resolved mapping's)."""
-        cost = (self.cost,) if self.cost else ()
-        return tuple(
-            dict.fromkeys(
-                (*self.state, *self.action, self.reward, *self.next_state, *cost, *self.columns)
-            )
-        )
+    # The names below are of a resolved mapping, each once.
 
     @property
     def needed(self) -> tuple[str, ...]:
         """Numeric columns without which a step cannot be used; in others a value may be missing."""
-        cost = (self.cost,) if self.cost else ()
-        return tuple(
-            dict.fromkeys((*self.state, *self.action, self.reward, *self.next_state, *cost))
-        )
+        return _unique(*self.state, *self.action, self.reward, *self.next_state, self.cost)
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """Named columns of the store."""
-        return tuple(dict.fromkeys((*((self.cost,) if self.cost else ()), *self.columns)))
+    def numeric(self) -> tuple[str, ...]:
+        """Columns that must hold numbers."""
+        return _unique(*self.needed, *self.columns)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Columns that the store has by name."""
+        return _unique(self.cost, *self.columns)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Every column that is read from the files."""
+        others = (self.episode, self.time, self.terminated, self.truncated)
+        return _unique(*self.numeric, *others)
 
     @property
     def marks_ends(self) -> bool:
         """Whether the log says where episodes ended."""
         return self.terminated is not None or self.truncated is not None
 
-    @property
-    def read(self) -> tuple[str, ...]:
-        """Every column that is read from the files."""
-        others = (self.episode, self.time, self.terminated, self.truncated)
-        return tuple(dict.fromkeys((*self.numeric, *(name for name in others if name is not None))))
+
+def _unique(*names: str | None) -> tuple[str, ...]:
+    return tuple(name for name in dict.fromkeys(names) if name is not None)
 
 
 def _typed(path: str, name: str, value: Any) -> Any:
     """A TOML value as the mapping wants it."""
+
+    def is_number(entry: Any) -> bool:
+        return isinstance(entry, int | float) and not isinstance(entry, bool)
+
     if name in SEVERAL:
-        value = (value,) if isinstance(value, str) else value
-        expected, right = (
-            "a list of column names",
-            isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value),
-        )
+        value = [value] if isinstance(value, str) else value
+        expected = "a list of column names"
+        is_valid = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
     elif name in ("action_low", "action_high"):
-        value = (value,) if isinstance(value, int | float) else value
-        expected, right = (
-            "a list of numbers",
-            isinstance(value, list | tuple)
-            and all(
-                isinstance(entry, int | float) and not isinstance(entry, bool) for entry in value
-            ),
-        )
+        value = [value] if isinstance(value, int | float) else value
+        expected = "a list of numbers"
+        is_valid = isinstance(value, list) and all(is_number(entry) for entry in value)
     elif name in ("gap", "horizon"):
-        expected, right = "a number", isinstance(value, int | float) and not isinstance(value, bool)
+        expected, is_valid = "a number", is_number(value)
     elif name == "episodes_per_file":
-        expected, right = "true or false", isinstance(value, bool)
+        expected, is_valid = "true or false", isinstance(value, bool)
     else:
-        expected, right = "a text", isinstance(value, str)
-    if not right:
+        expected, is_valid = "a text", isinstance(value, str)
+    if not is_valid:
         raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
     return tuple(value) if isinstance(value, list) else value
 
 
 def _expand(part: str, names: Sequence[str], header: Sequence[str]) -> tuple[str, ...]:
     """Names with their patterns replaced by the columns they match, in the header's order."""
-    usual = names == getattr(LogMapping, part)
-    found: list[str] = []
+    is_usual = names == getattr(LogMapping, part)
+    columns: list[str] = []
     for name in names:
-        matches = [column for column in header if fnmatchcase(column, name)] if "*" in name else []
-        if "*" not in name and name not in header:
-            raise ValueError(f"there is no column {name!r} for {part}; {_nearest(name, header)}")
-        if "*" in name and not matches and not usual:
-            raise ValueError(
-                f"no column matches {name!r} for {part}; the header is {', '.join(header)}"
-            )
-        found += matches if "*" in name else [name]
-    return tuple(dict.fromkeys(found))
+        if "*" in name:
+            matches = [column for column in header if fnmatchcase(column, name)]
+            if not matches and not is_usual:
+                listed = ", ".join(header)
+                raise ValueError(f"no column matches {name!r} for {part}; the header is {listed}")
+            columns += matches
+        elif name in header:
+            columns.append(name)
+        else:
+            raise ValueError(f"there is no column {name!r} for {part}; {_hint(name, header)}")
+    return _unique(*columns)
 
 
-def _nearest(name: str, header: Sequence[str]) -> str:
+def _hint(name: str, header: Sequence[str]) -> str:
     nearest = difflib.get_close_matches(name, header, n=1)
     return f"did you mean {nearest[0]!r}?" if nearest else f"the header is {', '.join(header)}"

@@ -1,1 +1,0 @@
-"""Trajectories that other people's tools recorded."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.data.sources.rows import Cutter, Rows
+from saformer.data.sources.rows import STAND_IN, Cutter, Rows
 from saformer.data.sources.source import EnvironmentHints, Source
 from saformer.data.trajectory import RESERVED, Trajectory
 
@@ -38,12 +38,9 @@ D4RL_ROBOTS = {
 D4RL_HORIZON = 1000
 D4RL_FILE = re.compile(r"(hopper|walker2d|halfcheetah)[_-]([a-z_-]+?)(?:[_-]v(\d))?")
 MISASSEMBLED_ROWS = 1_200_919
-
-
-class Columns(Protocol):
-    """An open file: arrays by name, sliceable without being read whole."""
-
-    def __getitem__(self, name: str) -> Any: ...
+Shapes = dict[str, tuple[int, ...]]
+OpenFile = tuple[Mapping[str, Any], Shapes]
+"""Arrays by name, sliceable without being read whole, and the shape of each."""
 
 
 def read_hdf5(path: str | Path, known: EnvironmentHints | None = None) -> Source:
@@ -56,12 +53,16 @@ def read_npz(path: str | Path, known: EnvironmentHints | None = None) -> Source:
     return _source(Path(path), _open_npz, known or EnvironmentHints())
 
 
-def _source(path: Path, open_file: Callable[[Path], Any], known: EnvironmentHints) -> Source:
+def _source(
+    path: Path,
+    open_file: Callable[[Path], AbstractContextManager[OpenFile]],
+    known: EnvironmentHints,
+) -> Source:
     with open_file(path) as (file, shapes):
         roles = _roles(path, shapes)
         num_rows = shapes[roles["state"]][0]
         facts = _facts(file, shapes)
-        extra, left_out = _extra(file, roles, shapes, num_rows)
+        extra, left_out = _extra(file, roles, shapes)
     robot = D4RL_FILE.fullmatch(path.stem)
     hints = known.or_else(_hints(robot, shapes[roles["action"]]))
     cutter = Cutter(horizon=hints.horizon)
@@ -72,11 +73,14 @@ def _source(path: Path, open_file: Callable[[Path], Any], known: EnvironmentHint
             yield from cutter.cut(_blocks(file, roles, extra, num_rows))
 
     def notes() -> list[str]:
-        return [
-            *_warnings(robot, num_rows, roles, hints.horizon),
-            *_horizon_note(cutter),
-            *_left_out_note(left_out),
-        ]
+        notes = list(_notes(robot, num_rows, roles, hints.horizon))
+        if cutter.num_cut_at_horizon:
+            count = f"{cutter.num_cut_at_horizon} episodes have no mark at their end"
+            notes.append(f"{count} and were cut after {cutter.horizon} steps")
+        if left_out:
+            names = ", ".join(left_out)
+            notes.append(f"what is no number or flat vector per step was left out: {names}")
+        return notes
 
     return Source(
         trajectories,
@@ -89,13 +93,13 @@ def _source(path: Path, open_file: Callable[[Path], Any], known: EnvironmentHint
 
 
 @contextmanager
-def _open_hdf5(path: Path) -> Iterator[tuple[Columns, dict[str, tuple[int, ...]]]]:
+def _open_hdf5(path: Path) -> Iterator[OpenFile]:
     try:
         import h5py
     except ImportError:
         raise ValueError("HDF5 files need h5py: pip install 'saformer[hdf5]'") from None
     _check_there(path)
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: Shapes = {}
 
     def note(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and item.shape is not None:
@@ -104,9 +108,8 @@ def _open_hdf5(path: Path) -> Iterator[tuple[Columns, dict[str, tuple[int, ...]]
     try:
         file = h5py.File(path, "r")
     except OSError as error:
-        raise ValueError(
-            f"{path} is not an HDF5 file, or it is truncated or damaged ({error})"
-        ) from None
+        problem = f"is not an HDF5 file, or it is truncated or damaged ({error})"
+        raise ValueError(f"{path} {problem}") from None
     with file:
         file.visititems(note)
         try:
@@ -116,18 +119,15 @@ def _open_hdf5(path: Path) -> Iterator[tuple[Columns, dict[str, tuple[int, ...]]
 
 
 @contextmanager
-def _open_npz(path: Path) -> Iterator[tuple[Columns, dict[str, tuple[int, ...]]]]:
+def _open_npz(path: Path) -> Iterator[OpenFile]:
     _check_there(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
             columns = {name: archive[name] for name in archive.files}
-    except (
-        Exception
-    ) as error:  # zipfile, zlib and NumPy each have errors of their own for a damaged archive
+    except Exception as error:  # zipfile, zlib and NumPy each raise errors of their own
         raise ValueError(
             f"{path} is not a NumPy archive of plain arrays, or it is truncated or damaged "
-            f"({error}); "
-            "pickled objects are never loaded"
+            f"({error}); pickled objects are never loaded"
         ) from None
     yield columns, {name: values.shape for name, values in columns.items()}
 
@@ -137,99 +137,82 @@ def _check_there(path: Path) -> None:
         raise FileNotFoundError(f"there is no file {path}")
 
 
-def _roles(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+def _roles(path: Path, shapes: Shapes) -> dict[str, str]:
     """{part of a step: name in the file}, checked to agree in length."""
-    roles = {}
-    for part, names in NAMES.items():
-        found = next((name for name in names if name in shapes), None)
-        if found is not None:
-            roles[part] = found
+    matches = {part: [name for name in names if name in shapes] for part, names in NAMES.items()}
+    roles = {part: names[0] for part, names in matches.items() if names}
     missing = [f"{part} ({' or '.join(NAMES[part])})" for part in NEEDED if part not in roles]
     if missing:
-        raise ValueError(
-            f"{path} has no {', no '.join(missing)}; it holds "
-            f"{', '.join(sorted(shapes)) or 'nothing'}"
-        )
+        contents = ", ".join(sorted(shapes)) or "nothing"
+        raise ValueError(f"{path} has no {', no '.join(missing)}; it holds {contents}")
     num_rows = shapes[roles["state"]][0] if shapes[roles["state"]] else 0
     if num_rows == 0:
         raise ValueError(f"{path} is empty: {roles['state']} has no rows")
     for part, name in roles.items():
-        if not shapes[name] or shapes[name][0] != num_rows:
-            raise ValueError(
-                f"{path}: {name} has shape {shapes[name]}, expected {num_rows} rows as in "
-                f"{roles['state']}"
-            )
-        dimensions = 2 if part in ("state", "action", "next_state") else 1
-        squeezable = len(shapes[name]) == 2 and shapes[name][1] == 1
-        if len(shapes[name]) != dimensions and not (dimensions == 1 and squeezable):
-            raise ValueError(
-                f"{path}: {name} has shape {shapes[name]}, expected {dimensions} dimensions"
-            )
+        shape = shapes[name]
+        if not shape or shape[0] != num_rows:
+            expected = f"{num_rows} rows as in {roles['state']}"
+            raise ValueError(f"{path}: {name} has shape {shape}, expected {expected}")
+        dimensions = 1 if part in FLAT else 2
+        is_squeezable = dimensions == 1 and shape[1:] == (1,)
+        if len(shape) != dimensions and not is_squeezable:
+            raise ValueError(f"{path}: {name} has shape {shape}, expected {dimensions} dimensions")
     return roles
 
 
 def _blocks(
-    file: Columns, roles: Mapping[str, str], extra: Mapping[str, str], num_rows: int
+    file: Mapping[str, Any], roles: Mapping[str, str], extra: Mapping[str, str], num_rows: int
 ) -> Iterator[Rows]:
+    def numbers(name: str, part: slice) -> NDArray[Any]:
+        values: NDArray[Any] = file[name][part]
+        if values.dtype.kind not in "fiub":
+            raise ValueError(f"{name} holds {values.dtype}, expected numbers")
+        return values
+
     for start in range(0, num_rows, BLOCK_ROWS):
         part = slice(start, start + BLOCK_ROWS)
-        taken = {role: _plain(name, file[name][part]) for role, name in roles.items()}
-        flat = {
-            role: values.reshape(len(values))
-            for role, values in taken.items()
-            if values.ndim == 1 or role in FLAT
-        }
-        none = np.zeros(len(taken["state"]), dtype=bool)
-        columns = {column: _plain(name, file[name][part]) for column, name in extra.items()}
-        if "cost" in flat:
-            columns["cost"] = flat["cost"]
+        values = {role: numbers(name, part) for role, name in roles.items()}
+        values |= {role: values[role].reshape(-1) for role in FLAT if role in values}
+        columns = {column: numbers(name, part) for column, name in extra.items()}
+        if "cost" in values:
+            columns["cost"] = values["cost"]
+        none = np.zeros(len(values["state"]), dtype=bool)
         yield Rows(
-            taken["state"],
-            taken["action"],
-            flat["reward"],
-            flat["terminated"].astype(bool) if "terminated" in flat else none,
-            flat["truncated"].astype(bool) if "truncated" in flat else none,
+            values["state"],
+            values["action"],
+            values["reward"],
+            values.get("terminated", none).astype(bool),
+            values.get("truncated", none).astype(bool),
             begins=none,
-            next_state=taken.get("next_state"),
+            next_state=values.get("next_state"),
             columns=columns,
         )
 
 
 def _extra(
-    file: Columns, roles: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], num_rows: int
+    file: Mapping[str, Any], roles: Mapping[str, str], shapes: Shapes
 ) -> tuple[dict[str, str], list[str]]:
-    """Whatever else has a row per step (`infos/*`), as {column: name in the file}, and what cannot
-    be a column."""
-    taken = set(roles.values())
-    found = [
-        name
-        for name, shape in shapes.items()
-        if name not in taken and shape and shape[0] == num_rows
-    ]
-    left_out = [name for name in found if not _is_column(file[name].dtype, shapes[name])]
-    return {f"info/{n}" if n in RESERVED else n: n for n in found if n not in left_out}, left_out
+    """{column: name} of what else has a row per step (`infos/*`), and what cannot be a column."""
+    num_rows, used = shapes[roles["state"]][0], set(roles.values())
+    columns, left_out = {}, []
+    for name, shape in shapes.items():
+        if name in used or not shape or shape[0] != num_rows:
+            continue
+        if file[name].dtype.kind in "fiub" and len(shape) <= 2 and 0 not in shape:
+            columns[f"info/{name}" if name in RESERVED else name] = name
+        else:
+            left_out.append(name)
+    return columns, left_out
 
 
-def _is_column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    return dtype.kind in "fiub" and len(shape) <= 2 and 0 not in shape
-
-
-def _plain(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype.kind not in "fiub":
-        raise ValueError(f"{name} holds {values.dtype}, expected numbers")
-    return values
-
-
-def _facts(file: Columns, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Single values that describe the recording, such as D4RL's metadata/algorithm."""
+def _facts(file: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """Single values that describe the recording, such as D4RL's metadata/algorithm, for JSON."""
     facts: dict[str, Any] = {}
     for name, shape in shapes.items():
         if shape == () and "metadata" in name:
             value = np.asarray(file[name][()]).item()
             value = value.decode(errors="replace") if isinstance(value, bytes) else value
-            facts[name] = (
-                value if isinstance(value, str | bool | int | float) else str(value)
-            )  # as a manifest keeps it
+            facts[name] = value if isinstance(value, str | bool | int | float) else str(value)
     return facts
 
 
@@ -242,50 +225,25 @@ def _hints(robot: re.Match[str] | None, action_shape: tuple[int, ...]) -> Enviro
     return EnvironmentHints(identifier, D4RL_HORIZON, (-1.0,) * num_actions, (1.0,) * num_actions)
 
 
-def _warnings(
+def _notes(
     robot: re.Match[str] | None, num_rows: int, roles: Mapping[str, str], horizon: int | None
-) -> list[str]:
-    notes = []
-    named = (
-        robot is not None and robot[1] == "hopper" and robot[2].replace("-", "_") == "medium_expert"
-    )
-    if robot is not None and named and (robot[3] in (None, "0") or num_rows == MISASSEMBLED_ROWS):
-        notes.append(
+) -> Iterator[str]:
+    name, version = (f"{robot[1]}-{robot[2]}", robot[3]) if robot else ("", None)
+    is_first = version in (None, "0") or num_rows == MISASSEMBLED_ROWS
+    if name.replace("_", "-") == "hopper-medium-expert" and is_first:
+        yield (
             "D4RL's hopper-medium-expert-v0 was put together wrongly: it holds expert and replay "
-            "data (1,200,919 rows) "
-            "and no medium data (D4RL issue 19); use v2 instead"
+            "data (1,200,919 rows) and no medium data (D4RL issue 19); use v2 instead"
         )
     if "truncated" not in roles:
-        notes.append(
+        clock = f" or after {horizon} steps"
+        advice = " (give --horizon if a clock ends it, too)"
+        yield (
             "the file does not mark time-outs: an episode ends where it is marked as terminated"
-            + (
-                " (give --horizon if a clock ends it, too)"
-                if horizon is None
-                else f" or after {horizon} steps"
-            )
+            f"{advice if horizon is None else clock}"
         )
     if "next_state" not in roles:
-        notes.append(
-            "the state after the last step of an episode is not recorded: the state before it "
-            "stands in"
-        )
+        yield STAND_IN
     if roles.get("terminated") == "dones":
-        notes.append(
-            '"dones" does not tell terminated from truncated: every marked end is taken as terminated'
-        )
-    return notes
-
-
-def _horizon_note(cutter: Cutter) -> list[str]:
-    if not cutter.num_cut_at_horizon:
-        return []
-    return [
-        f"{cutter.num_cut_at_horizon} episodes have no mark at their end and were cut after "
-        f"{cutter.horizon} steps"
-    ]
-
-
-def _left_out_note(names: list[str]) -> list[str]:
-    if not names:
-        return []
-    return [f"what is no number or flat vector per step was left out: {', '.join(names)}"]
+        meaning = "every marked end is taken as terminated"
+        yield f'"dones" does not tell terminated from truncated: {meaning}'

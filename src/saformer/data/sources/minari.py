@@ -17,7 +17,6 @@ from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import RESERVED, Trajectory
 
 METADATA = "metadata.json"
-HOSTED_MIXTURES = "Minari hosts simple, medium and expert for MuJoCo"
 
 
 def read_minari(
@@ -25,7 +24,6 @@ def read_minari(
 ) -> Source:
     """A dataset by its id, if it is on this machine (or may be downloaded), or by its folder."""
     datasets = _open(str(name), download=download)
-    hints = (known or EnvironmentHints()).or_else(_hints(datasets[0]))
     left_out: set[str] = set()
 
     def trajectories() -> Iterator[Trajectory]:
@@ -34,20 +32,15 @@ def read_minari(
                 yield _trajectory(episode, left_out)
 
     def notes() -> list[str]:
-        if not left_out:
-            return []
-        return [
-            "infos that are no numbers with a row per step were left out: "
-            f"{', '.join(sorted(left_out))}"
-        ]
+        names, kind = ", ".join(sorted(left_out)), "infos that are no numbers with a row per step"
+        return [f"{kind} were left out: {names}"] if left_out else []
 
-    identifiers = [dataset.spec.dataset_id for dataset in datasets]
     return Source(
         trajectories,
         sum(int(dataset.total_steps) for dataset in datasets),
-        hints,
+        (known or EnvironmentHints()).or_else(_hints(datasets[0])),
         {
-            "source": " and ".join(identifiers),
+            "source": " and ".join(dataset.spec.dataset_id for dataset in datasets),
             "layout": "Minari",
             "minari_version": datasets[0].spec.minari_version,
         },
@@ -62,42 +55,37 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
     trajectories stay so.
     """
     minari = _minari()
-    from gymnasium import spaces
+    from gymnasium.spaces import Box
     from minari.data_collector import EpisodeBuffer
     from minari.storage import get_dataset_path
 
     if not re.search(r"-v\d+$", dataset_id):
-        raise ValueError(
-            f"Malformed dataset ID {dataset_id!r}: Minari's end in a version, as in mine/pump-v0"
-        )
+        rule = "Minari's end in a version, as in mine/pump-v0"
+        raise ValueError(f"Malformed dataset ID {dataset_id!r}: {rule}")
     path = Path(get_dataset_path(dataset_id))
     if path.exists():
         raise FileExistsError(f"{path} exists; datasets are never overwritten: choose another id")
-    environment = store.environment
-    num_states = store.steps["state"].shape[1]
+    low, high = store.environment.action_low, store.environment.action_high
     buffers = [
         EpisodeBuffer(
-            id=number,
+            id=index,
             observations=np.concatenate([part.state, part.final_state[None]]),
             actions=part.action,
             rewards=part.reward.tolist(),
-            terminations=_only_last(len(part), part.terminated),
-            truncations=_only_last(len(part), part.truncated),
+            terminations=[False] * (len(part) - 1) + [part.terminated],
+            truncations=[False] * (len(part) - 1) + [part.truncated],
             infos={name: _after_reset(values) for name, values in part.columns.items()},
         )
-        for number, part in enumerate(store)
+        for index, part in enumerate(store)
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Minari warns of every field that it is not given
         minari.create_dataset_from_buffers(
             dataset_id,
             buffers,
-            env=_known_environment(environment),
-            observation_space=spaces.Box(-np.inf, np.inf, (num_states,), np.float32),
-            action_space=spaces.Box(
-                np.array(environment.action_low, np.float32),
-                np.array(environment.action_high, np.float32),
-            ),
+            env=_gymnasium_spec(store.environment),
+            observation_space=Box(-np.inf, np.inf, store.steps["state"].shape[1:], np.float32),
+            action_space=Box(np.array(low, np.float32), np.array(high, np.float32)),
             description=f"exported by SaFormer; {dict(store.provenance)}",
         )
     return path
@@ -114,38 +102,32 @@ def _minari() -> Any:
 def _open(name: str, *, download: bool) -> list[Any]:
     """The datasets that make up this one: two where medium and expert must be merged."""
     minari = _minari()
-    folder = Path(name)
-    if (folder / "data" / METADATA).exists():
-        return [_read(folder / "data", name)]
-    if (folder / METADATA).exists():
-        return [_read(folder, name)]
     from minari.storage import get_dataset_path
 
-    place = Path(get_dataset_path(name))
-    if (place / "data").exists():
-        return [_read(place / "data", name)]
+    path = Path(get_dataset_path(name))
+    for folder in (Path(name) / "data", Path(name)):
+        if (folder / METADATA).exists():
+            return [_read(folder, name)]
+    if (path / "data").exists():
+        return [_read(path / "data", name)]
     if name.startswith("mujoco/") and "medium-replay" in name:
         raise ValueError(
-            f"{HOSTED_MIXTURES}: there is no {name}. `saformer data build` makes a medium-replay "
-            "dataset, and "
-            "d4rl:hopper-medium-replay-v2 names D4RL's"
+            f"Minari hosts simple, medium and expert for MuJoCo: there is no {name}. `saformer "
+            "data build` makes a medium-replay dataset, and d4rl:hopper-medium-replay-v2 names "
+            "D4RL's"
         )
     if name.startswith("mujoco/") and "medium-expert" in name:
         parts = [name.replace("medium-expert", part) for part in ("medium", "expert")]
         return [dataset for part in parts for dataset in _open(part, download=download)]
     if not download:
-        raise FileNotFoundError(
-            f"there is no Minari dataset {name} on this machine; put it at {place}"
-        )
+        advice = f"put it at {path}"
+        raise FileNotFoundError(f"there is no Minari dataset {name} on this machine; {advice}")
     try:
         return [minari.load_dataset(name, download=True)]
-    except (
-        Exception
-    ) as error:  # whatever the hosting library raises, the user's way out is the same
+    except Exception as error:  # whatever the hosting library raises, the way out is the same
         raise FileNotFoundError(
             f"the Minari dataset {name} is not on this machine and could not be downloaded "
-            f"({error}); download it "
-            f"elsewhere and put it at {place}"
+            f"({error}); download it elsewhere and put it at {path}"
         ) from None
 
 
@@ -153,42 +135,37 @@ def _read(path: Path, name: str) -> Any:
     try:
         return _minari().MinariDataset(str(path))
     except Exception as error:  # h5py, json and Minari each have errors of their own
-        raise ValueError(
-            f"the Minari dataset {name} is damaged or of another version: {error}"
-        ) from None
+        problem = f"is damaged or of another version: {error}"
+        raise ValueError(f"the Minari dataset {name} {problem}") from None
 
 
 def _hints(dataset: Any) -> EnvironmentHints:
-    space = dataset.spec.action_space
+    space, made_by = dataset.spec.action_space, dataset.spec.env_spec
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None or low.ndim != 1:
-        raise ValueError(
-            f"{dataset.spec.dataset_id} has actions {space}, expected a one-dimensional Box"
-        )
-    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
-    made_by = dataset.spec.env_spec
+        expected = "expected a one-dimensional Box"
+        raise ValueError(f"{dataset.spec.dataset_id} has actions {space}, {expected}")
+    is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     return EnvironmentHints(
         identifier=made_by.id if made_by else None,
         horizon=made_by.max_episode_steps if made_by else None,
-        action_low=tuple(low.tolist()) if bounded else None,
-        action_high=tuple(high.tolist()) if bounded else None,
+        action_low=tuple(low.tolist()) if is_bounded else None,
+        action_high=tuple(high.tolist()) if is_bounded else None,
         arguments=dict(made_by.kwargs) if made_by else {},
     )
 
 
 def _trajectory(episode: Any, left_out: set[str]) -> Trajectory:
-    observations = episode.observations
+    observations, steps = episode.observations, len(episode.rewards)
     if not isinstance(observations, np.ndarray) or observations.ndim != 2:
         raise ValueError(
             f"episode {episode.id} has observations of type {type(observations).__name__}, "
-            "expected one flat vector "
-            "per step; flatten them first (gymnasium.wrappers.FlattenObservation)"
+            "expected one flat vector per step; flatten them first "
+            "(gymnasium.wrappers.FlattenObservation)"
         )
-    steps = len(episode.rewards)
     if len(observations) != steps + 1:
-        raise ValueError(
-            f"episode {episode.id} has {len(observations)} observations, expected {steps + 1}"
-        )
+        count = f"{len(observations)} observations, expected {steps + 1}"
+        raise ValueError(f"episode {episode.id} has {count}")
     return Trajectory.of(
         observations[:-1],
         episode.actions,
@@ -204,30 +181,25 @@ def _numeric(
     infos: Mapping[str, Any], steps: int, left_out: set[str], prefix: str = ""
 ) -> Iterable[tuple[str, Any]]:
     """Infos that are numbers with a row per step; what `reset` said is not part of a step."""
-    for name, values in infos.items():
+    for key, values in infos.items():
+        name = f"{prefix}{key}"
         if isinstance(values, Mapping):
-            yield from _numeric(values, steps, left_out, f"{prefix}{name}/")
+            yield from _numeric(values, steps, left_out, f"{name}/")
             continue
         array = np.asarray(values)
         if array.dtype.kind in "fiub" and array.ndim in (1, 2) and len(array) in (steps, steps + 1):
-            full_name = f"{prefix}{name}"
-            yield f"info/{full_name}" if full_name in RESERVED else full_name, array[-steps:]
+            yield f"info/{name}" if name in RESERVED else name, array[-steps:]
         else:
-            left_out.add(f"{prefix}{name}")
-
-
-def _only_last(steps: int, value: bool) -> list[bool]:
-    return [False] * (steps - 1) + [value]
+            left_out.add(name)
 
 
 def _after_reset(values: NDArray[Any]) -> NDArray[Any]:
-    """Minari keeps what `reset` said, too, where we have nothing."""
+    """Minari holds what `reset` said, too, where we have nothing."""
     return np.concatenate([np.full_like(values[:1], np.nan), values])
 
 
-def _known_environment(environment: EnvironmentSpec) -> Any:
-    """As Gymnasium describes it, with the arguments that it was made with; None where it knows none
-    of this name."""
+def _gymnasium_spec(environment: EnvironmentSpec) -> Any:
+    """Gymnasium's own, with the arguments of this environment; None where the id is unknown."""
     import gymnasium
 
     if environment.identifier not in gymnasium.registry:

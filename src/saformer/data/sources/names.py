@@ -7,7 +7,6 @@ import re
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from saformer.data.home import home
@@ -16,14 +15,10 @@ from saformer.data.sources.minari import METADATA, read_minari
 from saformer.data.sources.source import EnvironmentHints, Progress, Source
 
 D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
-D4RL_NAME = re.compile(
-    r"(hopper|walker2d|halfcheetah)-(random|medium|expert|medium-replay|medium-expert|full-replay)-v([012])"
-)
-READERS: dict[str, Callable[[Path, EnvironmentHints | None], Source]] = {
-    ".hdf5": read_hdf5,
-    ".h5": read_hdf5,
-    ".npz": read_npz,
-}
+ROBOTS = "hopper|walker2d|halfcheetah"
+MIXTURES = "random|medium|expert|medium-replay|medium-expert|full-replay"
+D4RL_NAME = re.compile(rf"({ROBOTS})-({MIXTURES})-v([012])")
+READERS = {".hdf5": read_hdf5, ".h5": read_hdf5, ".npz": read_npz}
 
 
 def is_hosted(text: str) -> bool:
@@ -34,8 +29,7 @@ def is_hosted(text: str) -> bool:
 def open_source(
     text: str, known: EnvironmentHints | None = None, *, progress: Progress | None = None
 ) -> Source:
-    """The source of this name, or at this path; a hosted one is downloaded if it is not on this
-    machine."""
+    """The source of this name, downloaded if it is not on this machine, or at this path."""
     if text.startswith("d4rl:"):
         return read_hdf5(_d4rl_file(text.removeprefix("d4rl:"), progress), known)
     if text.startswith("minari:"):
@@ -48,8 +42,7 @@ def open_source(
     if path.suffix.lower() not in READERS:
         raise ValueError(
             f"{text} is none of the files that can be read: {', '.join(READERS)} (D4RL, DSRL or "
-            "plain arrays), .csv "
-            "and .parquet (logs), the folder of a Minari dataset"
+            "plain arrays), .csv and .parquet (logs), the folder of a Minari dataset"
         )
     return READERS[path.suffix.lower()](path, known)
 
@@ -58,28 +51,23 @@ def _d4rl_file(name: str, progress: Progress | None) -> Path:
     """Where D4RL's file of this name lies, after downloading it if need be."""
     match = D4RL_NAME.fullmatch(name)
     if not match:
-        raise ValueError(
-            f"unknown D4RL dataset {name!r}; expected "
-            "(hopper|walker2d|halfcheetah)-(random|medium|expert|"
-            "medium-replay|medium-expert|full-replay)-v(0|1|2), as in hopper-medium-v2"
-        )
+        expected = f"({ROBOTS})-({MIXTURES})-v(0|1|2), as in hopper-medium-v2"
+        raise ValueError(f"unknown D4RL dataset {name!r}; expected {expected}")
     robot, mixture, version = match[1], match[2].replace("-", "_"), match[3]
+    local = f"{robot}_{mixture}-v{version}.hdf5"
+    remote = f"gym_mujoco_v{version}/{local}"
     if version == "0":  # the first release had no version in its names and called replay "mixed"
         remote = f"gym_mujoco/{robot}_{mixture.replace('medium_replay', 'mixed')}.hdf5"
-        local = f"{robot}_{mixture}-v0.hdf5"
-    else:
-        local = f"{robot}_{mixture}-v{version}.hdf5"
-        remote = f"gym_mujoco_v{version}/{local}"
     own, theirs = home() / "d4rl" / local, Path.home() / ".d4rl" / "datasets" / Path(remote).name
-    for place in (own, theirs):
-        if place.exists():
-            return place
-    _download(f"{D4RL_HOST}/{remote}", own, progress)
+    if not own.exists() and theirs.exists():
+        return theirs
+    if not own.exists():
+        _download(f"{D4RL_HOST}/{remote}", own, progress)
     return own
 
 
 def _download(address: str, path: Path, progress: Progress | None) -> None:
-    """Fetch a file, whole or not at all."""
+    """Fetch a file, whole or not at all; several processes may fetch the same one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
@@ -98,8 +86,7 @@ def _download(address: str, path: Path, progress: Progress | None) -> None:
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise FileNotFoundError(
             f"could not download {address} ({getattr(error, 'reason', error)}); download it "
-            "elsewhere and put it at "
-            f"{path}"
+            f"elsewhere and put it at {path}"
         ) from None
     finally:
         Path(unfinished).unlink(missing_ok=True)

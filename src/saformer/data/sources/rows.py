@@ -12,24 +12,23 @@ from numpy.typing import NDArray
 from saformer.data.trajectory import Trajectory
 
 Array = NDArray[Any]
+STAND_IN = (
+    "the state after the last step of an episode is not recorded: the state before it stands in"
+)
 
 
 @dataclass(frozen=True)
 class Rows:
     """Consecutive steps of a recording; episodes may begin and end anywhere among them."""
 
-    state: Array
-    """[n, S]"""
-    action: Array
-    """[n, A]"""
-    reward: Array
-    """[n]"""
+    state: Array  # [n, S]
+    action: Array  # [n, A]
+    reward: Array  # [n]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     begins: NDArray[np.bool_]
     """[n] where another episode begins, whether or not the one before was marked as ended"""
-    next_state: Array | None = None
-    """[n, S] where it was recorded"""
+    next_state: Array | None = None  # [n, S] where it was recorded
     columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -47,13 +46,17 @@ class Rows:
             {name: values[part] for name, values in self.columns.items()},
         )
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether the last row is marked as the end of its episode."""
+        return bool(self.terminated[-1] or self.truncated[-1])
+
     def pieces(self) -> Iterator[Rows]:
         """Parts that belong to one episode each."""
         ends = self.terminated | self.truncated
         ends[:-1] |= self.begins[1:]
-        stops = np.flatnonzero(ends) + 1
         start = 0
-        for stop in (*stops.tolist(), len(self)):
+        for stop in (*(np.flatnonzero(ends) + 1).tolist(), len(self)):
             if stop > start:
                 yield self[start:stop]
             start = stop
@@ -61,19 +64,16 @@ class Rows:
 
 @dataclass
 class Cutter:
-    """Cuts rows into trajectories: after a row marked as the last, before a row that begins an
-    episode."""
+    """Cuts rows into trajectories: after a last row, and before one that begins an episode."""
 
     horizon: int | None = None
     """an episode that was not marked as ended after this many steps was ended by the clock"""
     ends_are_complete: bool = False
     """an episode without any mark at its end was recorded whole (truncated), not broken off"""
-    num_cut_at_horizon: int = 0
-    """episodes that had no mark where the horizon ended them"""
+    num_cut_at_horizon: int = 0  # episodes that had no mark where the horizon ended them
 
     def cut(self, blocks: Iterable[Rows]) -> Iterator[Trajectory]:
-        """The trajectories in these rows, in their order. The last one is unfinished unless it is
-        marked."""
+        """The trajectories in these rows. The last one is unfinished unless it is marked."""
         pending: list[Rows] = []
         for block in blocks:
             for piece in block.pieces():
@@ -87,17 +87,13 @@ class Cutter:
     def _grow(self, pending: list[Rows], piece: Rows) -> Iterator[Trajectory]:
         """Add a piece to the open trajectory and yield what it completes."""
         while len(piece):
-            room = (
-                len(piece)
-                if self.horizon is None
-                else min(len(piece), self.horizon - sum(map(len, pending)))
-            )
+            length = sum(map(len, pending))
+            room = len(piece) if self.horizon is None else min(len(piece), self.horizon - length)
             pending.append(piece[:room])
-            marked = bool(pending[-1].terminated[-1] or pending[-1].truncated[-1])
-            full = self.horizon is not None and sum(map(len, pending)) == self.horizon
-            if marked or full:
-                self.num_cut_at_horizon += not marked
-                yield _join(pending, truncated=not marked)
+            is_marked = pending[-1].is_marked
+            if is_marked or length + room == self.horizon:
+                self.num_cut_at_horizon += not is_marked
+                yield _join(pending, truncated=not is_marked)
                 pending.clear()
             piece = piece[room:]
 
@@ -105,7 +101,7 @@ class Cutter:
 def _join(pieces: list[Rows], *, truncated: bool) -> Trajectory:
     """One trajectory; `truncated` says how it ended if its last row does not."""
     last = pieces[-1]
-    marked = bool(last.terminated[-1] or last.truncated[-1])
+    columns = {name: [piece.columns[name] for piece in pieces] for name in last.columns}
     return Trajectory.of(
         np.concatenate([piece.state for piece in pieces]),
         np.concatenate([piece.action for piece in pieces]),
@@ -113,8 +109,6 @@ def _join(pieces: list[Rows], *, truncated: bool) -> Trajectory:
         # where the state after the last action was not recorded, the one before it stands in
         last.state[-1] if last.next_state is None else last.next_state[-1],
         terminated=bool(last.terminated[-1]),
-        truncated=bool(last.truncated[-1]) if marked else truncated,
-        columns={
-            name: np.concatenate([piece.columns[name] for piece in pieces]) for name in last.columns
-        },
+        truncated=bool(last.truncated[-1]) if last.is_marked else truncated,
+        columns={name: np.concatenate(parts) for name, parts in columns.items()},
     )

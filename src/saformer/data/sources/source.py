@@ -36,16 +36,15 @@ class EnvironmentHints:
 
 @dataclass(frozen=True)
 class Source:
-    """Trajectories from elsewhere, read when they are asked for."""
+    """Trajectories from elsewhere, read on demand."""
 
     trajectories: Callable[[], Iterable[Trajectory]]
-    num_steps: int
-    """rows to be read, for a progress bar"""
+    num_steps: int  # rows to be read, for a progress bar
     hints: EnvironmentHints
     provenance: Mapping[str, Any]
     criteria: tuple[str, ...] = ("torque",)
     notes: Callable[[], Sequence[str]] = tuple
-    """what a user should know; asked for after the trajectories were read"""
+    """what a user should know, after the trajectories were read"""
 
 
 @dataclass(frozen=True)
@@ -54,24 +53,24 @@ class Imported:
 
     store: TrajectoryStore
     num_unfinished: int
-    """trajectories whose end was not recorded: kept, but left out when limits and to-go targets are
-    computed"""
+    """trajectories whose end was not recorded: stored, but left out when limits and to-go targets
+    are computed"""
     notes: tuple[str, ...]
 
     def summary(self) -> str:
-        """One line."""
-        return f"{len(self.store)} trajectories, {self.store.num_steps} steps, {self.num_unfinished} unfinished"
+        size = f"{len(self.store)} trajectories, {self.store.num_steps} steps"
+        return f"{size}, {self.num_unfinished} unfinished"
 
 
+@dataclass
 class _Observed:
     """What the trajectories themselves show of the machine."""
 
-    def __init__(self) -> None:
-        self.low: NDArray[np.floating] | None = None
-        self.high: NDArray[np.floating] | None = None
-        self.longest = 0
-        self.num_unfinished = 0
-        self.steps_unfinished = 0
+    low: NDArray[np.floating] | None = None
+    high: NDArray[np.floating] | None = None
+    longest: int = 0
+    num_unfinished: int = 0
+    steps_unfinished: int = 0
 
     def see(self, trajectory: Trajectory) -> None:
         low, high = trajectory.action.min(0), trajectory.action.max(0)
@@ -84,8 +83,7 @@ class _Observed:
 
 
 def merged(sources: Sequence[Source]) -> Source:
-    """Several sources as one, in their order; what is known of the machine is what the first one
-    knows."""
+    """Several sources as one, in their order, with the first one's knowledge of the machine."""
     if len(sources) == 1:
         return sources[0]
     return Source(
@@ -106,82 +104,75 @@ def import_source(
     progress: Progress | None = None,
 ) -> Imported:
     """Write a source to a new store, one trajectory at a time, all of it or nothing."""
-    observed = _Observed()
+    observed, trajectories = _Observed(), iter(source.trajectories())
     with StoreWriter(path) as writer:
-        for trajectory in _numbered(source.trajectories()):
+        while True:
+            try:
+                trajectory = next(trajectories, None)
+            except ValueError as error:
+                raise ValueError(f"trajectory {writer.num_trajectories}: {error}") from error
+            if trajectory is None:
+                break
             observed.see(trajectory)
             writer.add(trajectory)
             if progress:
                 progress(min(writer.num_steps, source.num_steps), source.num_steps)
-        environment, notes = _environment(source.hints, observed)
+        environment = _environment(source.hints, observed)
         provenance = {**source.provenance, "imported_with": f"saformer {version('saformer')}"}
         writer.finish(environment, criteria=criteria or source.criteria, provenance=provenance)
-    return Imported(TrajectoryStore.open(path), observed.num_unfinished, (*source.notes(), *notes))
+    notes = (*source.notes(), *_notes(source.hints, observed, environment))
+    return Imported(TrajectoryStore.open(path), observed.num_unfinished, notes)
 
 
-def _numbered(trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """The same trajectories; an error says after how many of them it came."""
-    number = 0
-    iterator = iter(trajectories)
-    while True:
-        try:
-            trajectory = next(iterator)
-        except StopIteration:
-            return
-        except ValueError as error:
-            raise ValueError(f"trajectory {number}: {error}") from error
-        yield trajectory
-        number += 1
-
-
-def _environment(known: EnvironmentHints, observed: _Observed) -> tuple[EnvironmentSpec, list[str]]:
-    """What was not known is taken from the data, and said."""
+def _environment(known: EnvironmentHints, observed: _Observed) -> EnvironmentSpec:
+    """The machine as it is known, or else as the data shows it."""
     if observed.low is None or observed.high is None:
         raise ValueError("the source is empty: it holds no trajectory")
-    notes = []
-    low, high = (
-        _per_action(bound, len(observed.low)) for bound in (known.action_low, known.action_high)
-    )
-    if low is None or high is None:
-        constant = observed.low == observed.high
-        margin = np.where(constant, np.maximum(np.abs(observed.low), 1.0), 0.0)
-        low = tuple((observed.low - margin).tolist()) if low is None else low
-        high = tuple((observed.high + margin).tolist()) if high is None else high
-        notes.append(
-            f"action bounds are those of the data, {_numbers(low)} to {_numbers(high)}: give "
-            "--action-low and "
-            "--action-high if the machine allows more"
-        )
-    else:
-        outside = (observed.low < np.array(low) - 1e-6) | (observed.high > np.array(high) + 1e-6)
-        if outside.any():
-            notes.append(
-                f"recorded actions reach from {_numbers(observed.low)} to "
-                f"{_numbers(observed.high)}, beyond the bounds "
-                f"{_numbers(low)} to {_numbers(high)}: they are brought within them before costs "
-                "are counted"
-            )
-    if observed.num_unfinished:
-        notes.append(
-            f"{observed.num_unfinished} trajectories ({observed.steps_unfinished} steps) have no "
-            "recorded end: they "
-            "are kept in the store, but left out of limits, frontier and to-go targets, because "
-            "what they would have "
-            "cost is unknown"
-        )
+    is_constant = observed.low == observed.high
+    margin = np.where(is_constant, np.maximum(np.abs(observed.low), 1.0), 0.0)
+    low = _per_action(known.action_low, observed.low - margin)
+    high = _per_action(known.action_high, observed.high + margin)
     horizon = max(known.horizon or 0, observed.longest)
-    return EnvironmentSpec(low, high, horizon, known.identifier, dict(known.arguments)), notes
+    return EnvironmentSpec(low, high, horizon, known.identifier, dict(known.arguments))
 
 
-def _per_action(bound: tuple[float, ...] | None, size: int) -> tuple[float, ...] | None:
-    if bound is None or len(bound) == size:
-        return bound
-    if len(bound) == 1:
-        return bound * size
-    raise ValueError(
-        f"{len(bound)} action bounds for {size} action columns; give one for each, or one for all"
-    )
+def _per_action(
+    known: tuple[float, ...] | None, observed: NDArray[np.floating]
+) -> tuple[float, ...]:
+    if known is None:
+        return tuple(observed.tolist())
+    if len(known) not in (1, len(observed)):
+        rule = f"{len(observed)} action columns; give one for each, or one for all"
+        raise ValueError(f"{len(known)} action bounds for {rule}")
+    return known if len(known) == len(observed) else known * len(observed)
 
 
-def _numbers(values: Iterable[float]) -> str:
-    return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"
+def _notes(
+    known: EnvironmentHints, observed: _Observed, environment: EnvironmentSpec
+) -> Iterator[str]:
+    assert observed.low is not None
+    assert observed.high is not None
+    low, high = np.array(environment.action_low), np.array(environment.action_high)
+    bounds, reach = _range(low, high), _range(observed.low, observed.high)
+    if known.action_low is None or known.action_high is None:
+        yield (
+            f"action bounds are those of the data, {bounds}: give --action-low and --action-high "
+            "if the machine allows more"
+        )
+    elif ((observed.low < low - 1e-6) | (observed.high > high + 1e-6)).any():
+        yield (
+            f"recorded actions reach from {reach}, beyond the bounds {bounds}: they are brought "
+            "within them before costs are counted"
+        )
+    if observed.num_unfinished:
+        yield (
+            f"{observed.num_unfinished} trajectories ({observed.steps_unfinished} steps) have no "
+            "recorded end: they are kept in the store, but left out of limits, frontier and to-go "
+            "targets, because what they would have cost is unknown"
+        )
+
+
+def _range(low: Iterable[float], high: Iterable[float]) -> str:
+    """ "(-1, -1) to (1, 1)" """
+    first, last = (", ".join(f"{value:.4g}" for value in bound) for bound in (low, high))
+    return f"({first}) to ({last})"

@@ -1,1 +1,0 @@
-"""The same decisions, computed by kernels of our own where a GPU and the sizes allow it."""

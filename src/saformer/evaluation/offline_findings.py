@@ -1,0 +1,190 @@
+"""Findings on judged steps: errors, likelihoods and, per limit, how reliable verification is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from saformer.data.limits import Limit, frontier
+from saformer.data.relabel import RelabelledStore
+from saformer.evaluation.offline_reader import Doubles, Indices, JudgedSteps
+
+NEAREST = 0.1
+"""Share of the held-out trajectories that counts as near a limit."""
+FEW = 5
+"""Fewer trajectories than this support no claim; at least so many count as near."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far expectations lay from what was logged, over steps, in raw units."""
+
+    mean_absolute: float
+    root_mean_square: float
+    bias: float
+    """expected - logged: below 0 where too little was expected"""
+    deviation: float
+    """standard deviation of what was logged"""
+    relative: float
+    """root_mean_square / deviation; NaN if what was logged never changes"""
+    explained: float
+    """share of the variance, 1 - relative**2: 1 is perfect, 0 no better than a constant"""
+
+
+def errors(expected: Doubles, logged: Doubles) -> Errors:
+    """Compare [M] expectations with [M] logged values."""
+    error = expected - logged
+    root_mean_square, deviation = float(np.sqrt((error**2).mean())), float(logged.std())
+    relative = root_mean_square / deviation if deviation > 0 else float("nan")
+    return Errors(
+        mean_absolute=float(np.abs(error).mean()),
+        root_mean_square=root_mean_square,
+        bias=float(error.mean()),
+        deviation=deviation,
+        relative=relative,
+        explained=1 - relative**2,
+    )
+
+
+def critic_errors(steps: JudgedSteps) -> tuple[Errors, ...]:
+    """Of the forecast cost-to-go, one per constraint."""
+    pairs = zip(steps.forecast.T, steps.cost_to_go.T, strict=True)
+    return tuple(errors(forecast, logged) for forecast, logged in pairs)
+
+
+@dataclass(frozen=True)
+class ActionFit:
+    """How well the actor predicts logged actions, in nats per step, of actions in model units."""
+
+    log_likelihood: float
+    blind_log_likelihood: float
+    """of one Gaussian over all training actions, blind to limit, state and past"""
+    mean_absolute_error: tuple[float, ...]
+    """of the expected action, per dimension, in raw units"""
+    gain: float
+    """log_likelihood - blind_log_likelihood"""
+
+
+def action_fit(steps: JudgedSteps) -> ActionFit:
+    own, blind = float(steps.log_likelihood.mean()), float(steps.blind_log_likelihood.mean())
+    return ActionFit(own, blind, tuple(steps.action_error.mean(0).tolist()), own - blind)
+
+
+@dataclass(frozen=True)
+class Support:
+    """The training trajectories within a limit."""
+
+    num_within: int
+    share: float
+    frontier: float
+    """mean of the five best returns among them; NaN if there are none"""
+
+
+def support(training: RelabelledStore, limit: Limit) -> Support:
+    within = (training.episode_cost <= np.array(limit.values)).all(-1)
+    return Support(int(within.sum()), float(within.mean()), frontier(training, limit).best)
+
+
+@dataclass(frozen=True)
+class Near:
+    """The held-out trajectories of a cost nearest to a limit, prompted with it as when acting."""
+
+    num_trajectories: int
+    lowest_cost: tuple[float, ...]
+    highest_cost: tuple[float, ...]
+    num_judged: int
+    """steps of theirs: all, or an even subsample"""
+    action: ActionFit
+    hindsight_log_likelihood: float
+    """of the same actions when each trajectory is prompted with what it really cost"""
+    critic: tuple[Errors, ...]
+
+
+def nearest(episode_cost: Doubles, limit: Limit, scale: Doubles) -> Indices:
+    """The tenth of the trajectories, at least five, whose cost is nearest to the limit: [N, C] ->
+    [n]. Distance is that of the furthest constraint, in units of `scale` [C]."""
+    distance = (np.abs(episode_cost - np.array(limit.values)) / scale).max(-1)
+    num_near = max(FEW, round(NEAREST * len(distance)))
+    return np.sort(np.argsort(distance, kind="stable")[:num_near])
+
+
+def near(episode_cost: Doubles, prompted: JudgedSteps, hindsight: JudgedSteps) -> Near:
+    """Describe trajectories of these costs [n, C], read under the limit and under their own."""
+    return Near(
+        num_trajectories=len(episode_cost),
+        lowest_cost=tuple(episode_cost.min(0).tolist()),
+        highest_cost=tuple(episode_cost.max(0).tolist()),
+        num_judged=len(prompted.step),
+        action=action_fit(prompted),
+        hindsight_log_likelihood=float(hindsight.log_likelihood.mean()),
+        critic=critic_errors(prompted),
+    )
+
+
+@dataclass(frozen=True)
+class VerificationRecord:
+    """Whether the critic's word on logged actions (forecast <= remaining) agrees with the outcome.
+
+    The cost-to-go stays within what remains exactly if the whole trajectory stays within the limit.
+    """
+
+    num_trajectories_over: int
+    num_trajectories_within: int
+    """those with at least one step judged"""
+    num_over: int
+    """steps of trajectories that went over the limit"""
+    num_over_before: int
+    """those of them at which the limit was not yet passed: afterwards, rejecting is easy"""
+    num_within: int
+    """steps of trajectories that stayed within it"""
+    num_missed: int
+    """steps over, yet accepted"""
+    num_missed_before: int
+    """those of them at which the limit was not yet passed"""
+    num_false_alarms: int
+    """steps within, yet rejected"""
+    missed: float
+    """num_missed / num_over; like the others NaN where there are none"""
+    missed_before: float
+    """num_missed_before / num_over_before"""
+    false_alarms: float
+    """num_false_alarms / num_within"""
+
+
+def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
+    budget = np.array(limit.values)
+    spent = steps.episode_cost - steps.cost_to_go
+    accepted = (steps.forecast <= budget - spent).all(-1)
+    over = (steps.episode_cost > budget).any(-1)
+    before = over & (spent <= budget).all(-1)
+    num_over, num_before, num_within = int(over.sum()), int(before.sum()), int((~over).sum())
+    missed, missed_before = int((over & accepted).sum()), int((before & accepted).sum())
+    false_alarms = int((~over & ~accepted).sum())
+    return VerificationRecord(
+        num_trajectories_over=len(np.unique(steps.trajectory[over])),
+        num_trajectories_within=len(np.unique(steps.trajectory[~over])),
+        num_over=num_over,
+        num_over_before=num_before,
+        num_within=num_within,
+        num_missed=missed,
+        num_missed_before=missed_before,
+        num_false_alarms=false_alarms,
+        missed=_share(missed, num_over),
+        missed_before=_share(missed_before, num_before),
+        false_alarms=_share(false_alarms, num_within),
+    )
+
+
+@dataclass(frozen=True)
+class LimitFindings:
+    """All findings on one limit."""
+
+    limit: Limit
+    support: Support
+    near: Near
+    verification: VerificationRecord
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")

@@ -1,0 +1,39 @@
+"""The one writer of files that are at any moment the old or the new one, whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+UNFINISHED = ".unfinished"
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file; a process that is killed meanwhile leaves the old and an unfinished one."""
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write to the path that this yields: it replaces `path` once it is safely on disk."""
+    unfinished = unfinished_path(path)
+    try:
+        yield unfinished
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def unfinished_path(path: Path) -> Path:
+    """Where a file or folder is written before it takes its final name."""
+    return path.with_name(f".{path.name}{UNFINISHED}")
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a process that died while writing left this behind."""
+    return path.name.endswith(UNFINISHED)

@@ -1,0 +1,151 @@
+"""AdamW of M models, with each model's gradient clipped by itself: two passes over memory.
+
+`tiles` [T, 3] int64 cuts a model's parameters into pieces that lie in one tensor each: the tensor's
+index, the piece's first element within the model's row, and the length of such a row. `addresses`
+[tensors, 4] int64 are where gradients, weights, averages and averages of squares begin. A program
+has one tile of one model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+TILE = {"B": 1024, "num_warps": 4}
+"""Elements of a program."""
+BETAS = (0.9, 0.999)
+EPS = 1e-8
+
+
+@triton.jit
+def _tile(tiles, B: tl.constexpr):
+    """The tensor's index, the elements of this program's tile, and which of them exist."""
+    tile, model = tl.program_id(0), tl.program_id(1)
+    first, length = tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
+    within = first + tl.arange(0, B)
+    return tl.load(tiles + 3 * tile), model * length + within, within < length
+
+
+@triton.jit
+def _pointer(addresses, tensor, column: tl.constexpr):
+    return tl.load(addresses + 4 * tensor + column).to(tl.pointer_type(tl.float32))
+
+
+@triton.jit
+def _one_minus_exp(x):
+    """1 - e^x for x below 0, with all digits even where that is nearly 0."""
+    series = -x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6 * (1 + x / 7))))))
+    return tl.where(x > -0.5, series, 1 - tl.exp(x))
+
+
+@triton.jit
+def _norms_kernel(tiles, addresses, norms, counts, B: tl.constexpr):
+    """norms [M, T] of the gradients; also copies the steps made, counts[1], to counts[0]."""
+    tensor, at, there = _tile(tiles, B)
+    gradient = tl.load(_pointer(addresses, tensor, 0) + at, mask=there, other=0.0)
+    here = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(norms + here, tl.sqrt(tl.sum(gradient * gradient)))
+    if here == 0:
+        tl.store(counts, tl.load(counts + 1))
+
+
+@triton.jit
+def _step_kernel(tiles, addresses, norms, rate, counts, bad, bound, decay,
+                 LOG_FIRST: tl.constexpr, LOG_SECOND: tl.constexpr, FIRST: tl.constexpr,
+                 SECOND: tl.constexpr, EPS: tl.constexpr, B: tl.constexpr):  # fmt: skip
+    """One step of AdamW by gradients clipped to `bound`; changes nothing where `bad` is set.
+
+    `norms` [M] are the gradients' before clipping; LOG_FIRST and LOG_SECOND are the logarithms of
+    AdamW's rates of decay, FIRST and SECOND. All programs read counts[0], one writes counts[1].
+    """
+    if tl.load(bad) == 0:
+        tensor, at, there = _tile(tiles, B)
+        weights, averages = _pointer(addresses, tensor, 1) + at, _pointer(addresses, tensor, 2) + at
+        squares = _pointer(addresses, tensor, 3) + at
+        gradient = tl.load(_pointer(addresses, tensor, 0) + at, mask=there, other=0.0)
+        gradient *= tl.minimum(bound / (tl.load(norms + tl.program_id(1)) + 1e-6), 1.0)
+        average = FIRST * tl.load(averages, mask=there, other=0.0) + (1 - FIRST) * gradient
+        square = SECOND * tl.load(squares, mask=there, other=0.0)
+        square += (1 - SECOND) * gradient * gradient
+        times, speed = tl.load(counts) + 1, tl.load(rate)
+        size = speed / _one_minus_exp(times * LOG_FIRST)
+        deviation = tl.sqrt(square / _one_minus_exp(times * LOG_SECOND))
+        weight = tl.load(weights, mask=there, other=0.0) * (1 - speed * decay)
+        weight -= size * average / (deviation + EPS)
+        tl.store(weights, weight, mask=there)
+        tl.store(averages, average, mask=there)
+        tl.store(squares, square, mask=there)
+        if tl.program_id(0) + tl.program_id(1) == 0:
+            tl.store(counts + 1, times)
+
+
+class FusedAdamW:
+    """Clipping and `torch.optim.AdamW` after it, with the same `state` and `param_groups`.
+
+    A recorded update has its gradients at addresses that are known only once the recording is
+    over: then `settle` hands them to the GPU. Where `found_inf` is set, a step changes nothing.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], *, num_models: int, learning_rate: float,
+                 weight_decay: float, gradient_clip: float) -> None:  # fmt: skip
+        device = parameters[0].device
+        self._parameters, self._models = tuple(parameters), num_models
+        self._clip = float(gradient_clip)
+        rate = torch.tensor(learning_rate, device=device)
+        self.param_groups = [{"lr": rate, "weight_decay": weight_decay}]
+        self._counts = torch.zeros(2, device=device)  # of steps: before the next, and made
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {
+            parameter: {
+                "step": self._counts[1],
+                "exp_avg": torch.zeros_like(parameter, requires_grad=False),
+                "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
+            }
+            for parameter in parameters
+        }
+        self.found_inf = torch.zeros((), device=device)
+        self._tiles = torch.tensor(list(self._cut()), device=device)
+        self._addresses = torch.zeros(len(self._parameters), 4, dtype=torch.int64, device=device)
+        self._gradients: tuple[Tensor, ...] = ()
+        self._norms = torch.zeros(num_models, device=device)
+
+    def take(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Hold a gradient for each parameter for the next step; their norms [M] before clipping."""
+        self._gradients = tuple(gradient.contiguous() for gradient in gradients)
+        if not (self._addresses.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self.settle()
+        parts = self._norms.new_empty(self._models, len(self._tiles))
+        _norms_kernel[self._grid](self._tiles, self._addresses, parts, self._counts, **TILE)
+        self._norms = torch.linalg.vector_norm(parts, dim=1)
+        return self._norms
+
+    def settle(self) -> None:
+        """Hand the addresses of all tensors to the kernels."""
+        rows = []
+        for gradient, (parameter, state) in zip(self._gradients, self.state.items(), strict=True):
+            tensors = (gradient, parameter, state["exp_avg"], state["exp_avg_sq"])
+            rows.append([tensor.data_ptr() for tensor in tensors])
+        self._addresses.copy_(torch.tensor(rows))
+
+    @torch.no_grad()
+    def step(self) -> None:
+        group: dict[str, Any] = self.param_groups[0]
+        _step_kernel[self._grid](
+            self._tiles, self._addresses, self._norms, group["lr"], self._counts, self.found_inf,
+            self._clip, group["weight_decay"], *map(math.log, BETAS), *BETAS, EPS, **TILE,
+        )  # fmt: skip
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        return len(self._tiles), self._models
+
+    def _cut(self) -> Iterator[tuple[int, int, int]]:
+        for index, parameter in enumerate(self._parameters):
+            length = parameter.numel() // self._models
+            for first in range(0, length, TILE["B"]):
+                yield index, first, length

@@ -1,0 +1,151 @@
+"""Evaluations of a run that is fine-tuned: which was the best, and what a caller hears of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saformer.core.execution import SaFormerPolicy
+from saformer.data.limits import Limit
+from saformer.data.relabel import RelabelledStore
+from saformer.envs.stepping import Workers
+from saformer.evaluation.confidence import holds, upper_bound
+from saformer.evaluation.evaluate import evaluate_policy
+from saformer.evaluation.verdict import EpisodeRow, Verdict
+from saformer.training.finetune.experience import ExploredEpisode
+from saformer.training.loop.trainer import Metrics
+
+WeightsVerdict = dict[str, dict[str, Any]]
+"""How some weights do under each limit, by the limit's name."""
+TOLERATED_LOSS = 0.05
+"""Share of its return that a limit met at first may lose: anyone can stand still."""
+
+
+def judge_weights(
+    policy: SaFormerPolicy,
+    data: RelabelledStore,
+    limits: Sequence[Limit],
+    *,
+    episodes: int,
+    seed: int,
+    workers: Workers = "auto",
+) -> WeightsVerdict:
+    """Roll out under every limit as it is; the seed decides initial states and proposals."""
+    policy.seed = seed
+    evaluation = evaluate_policy(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
+    return {v.limit.name: _plain(v, evaluation.rows) for v in evaluation.verdicts}
+
+
+def _plain(verdict: Verdict, rows: Sequence[EpisodeRow]) -> dict[str, Any]:
+    costs = [row.cost for row in rows if row.limit_name == verdict.limit.name]
+    return {
+        "limit": verdict.limit.values,
+        "cost": verdict.mean_cost,
+        "bound": [upper_bound(values) for values in zip(*costs, strict=True)],
+        "return": verdict.mean_return,
+        "within": verdict.within,
+        "met": verdict.met,
+        "holds": holds(costs, verdict.limit.values),
+        "fell_back": verdict.fell_back,
+    }
+
+
+def merit(verdict: WeightsVerdict, first: WeightsVerdict) -> tuple[int, int, float, float]:
+    """How good an evaluation was, to be compared: how many limits are met, how many surely hold, by
+    how little the others are overrun, and the mean return. Limits whose return was lost since the
+    first evaluation count as neither.
+
+    Overruns are shares of the limits; evaluations of a run are under the same limits, so the order
+    does not depend on the units of costs or rewards.
+    """
+    earning = [v for name, v in verdict.items() if _keeps_return(v, first[name])]
+    return (
+        sum(bool(v["met"]) for v in earning),
+        sum(bool(v["holds"]) for v in earning),
+        -float(np.mean([_overrun(v["cost"], v["limit"]) for v in verdict.values()])),
+        float(np.mean([v["return"] for v in verdict.values()])),
+    )
+
+
+def settled(verdict: WeightsVerdict, first: WeightsVerdict) -> set[str]:
+    """The limits that surely hold and kept their return."""
+    return {name for name, v in verdict.items() if v["holds"] and _keeps_return(v, first[name])}
+
+
+def best_of(evaluations: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The row of metrics with the best evaluation; of equals the first."""
+    first = evaluations[0]["evaluation"]
+    return max(evaluations, key=lambda row: merit(row["evaluation"], first))
+
+
+def _keeps_return(now: dict[str, Any], first: dict[str, Any]) -> bool:
+    """Whether a limit that was met at first still earns nearly as much."""
+    least = first["return"] - TOLERATED_LOSS * abs(first["return"])
+    return not first["met"] or bool(now["return"] >= least)
+
+
+def _overrun(cost: Sequence[float], limit: Sequence[float]) -> float:
+    """Of the worst constraint; 0 if it is within all."""
+    bounds = np.maximum(limit, 1e-9)
+    return max(0.0, float(((np.array(cost) - bounds) / bounds).max()))
+
+
+@dataclass(frozen=True)
+class FinetuneObserver:
+    """Functions of the caller's, called as fine-tuning goes on."""
+
+    episode: Callable[[ExploredEpisode, int], None] = lambda row, allowance: None
+    """called with each new episode, and how many there may be"""
+    progress: Callable[[int, int, Metrics], None] = lambda update, total, metrics: None
+    """called after updates: how many of how many at most, and the latest metrics"""
+    judged: Callable[[int, WeightsVerdict], None] = lambda num_episodes, verdict: None
+    """called after each evaluation, with the number of episodes explored before it"""
+    row: Callable[[dict[str, Any]], None] = lambda row: None
+    """called with each row of metrics, as it is written"""
+
+
+@dataclass(frozen=True)
+class FinetuneOutcome:
+    """How fine-tuning ended."""
+
+    held: bool
+    """whether every limit surely holds, with its return; else the allowance is spent"""
+    num_episodes: int
+    num_evaluation_episodes: int
+    broke_ceiling: float
+    """share of the explored episodes that did"""
+    before: WeightsVerdict
+    """the first evaluation, before anything was explored"""
+    after: WeightsVerdict
+    """the best evaluation, whose weights the run ends with"""
+    kept_after: int
+    """episodes explored before that evaluation"""
+
+    @classmethod
+    def of(
+        cls, explored: Sequence[ExploredEpisode], evaluations: Sequence[dict[str, Any]]
+    ) -> FinetuneOutcome:
+        """From the explored episodes and the rows of evaluations."""
+        best, first = best_of(evaluations), evaluations[0]["evaluation"]
+        return cls(
+            held=settled(best["evaluation"], first) == set(first),
+            num_episodes=len(explored),
+            num_evaluation_episodes=sum(row["evaluation_episodes"] for row in evaluations),
+            broke_ceiling=sum(row.broke_ceiling for row in explored) / max(1, len(explored)),
+            before=first,
+            after=best["evaluation"],
+            kept_after=best["episodes"],
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """As `done.json` has it."""
+        return {
+            "held": self.held,
+            "episodes": self.num_episodes,
+            "evaluation_episodes": self.num_evaluation_episodes,
+            "broke_ceiling": self.broke_ceiling,
+            "kept_after": self.kept_after,
+        }

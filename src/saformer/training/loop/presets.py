@@ -1,0 +1,48 @@
+"""Sizes that are known to work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from saformer.agents.registry import find_kind
+from saformer.agents.saformer import SaFormerConfig
+from saformer.core.transformer import TrunkConfig
+from saformer.training.loop.config import FitConfig
+
+SEQUENCE = {"window": 5, "trunk": TrunkConfig(layers=2, width=64, dropout=0.0)}
+SMALL: dict[str, dict[str, Any]] = {
+    "saformer": {"candidates": 32, "temperature": 0.5, "past_return": "highest", **SEQUENCE},
+    "dt": SEQUENCE,
+    "cdt": SEQUENCE,
+    "bc_safe": {"trunk": SEQUENCE["trunk"]},
+    "bcq_lag": {"hidden": (128, 128), "acting_candidates": 3},
+    "cpq": {"hidden": (128, 128)},
+    "coptidice": {"hidden": (128, 128), "dropout": 0.0},
+}
+"""What preset `small` changes of each agent's config."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An agent's config and how to train it."""
+
+    agent: Any = field(default_factory=SaFormerConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+
+
+def paper(agent: str = "saformer") -> Preset:
+    """The paper's sizes (Table 6), 100,000 updates. Wants a GPU."""
+    return Preset(find_kind(agent).config())
+
+
+def small(agent: str = "saformer") -> Preset:
+    """A small model that trains in a few minutes on two CPU cores."""
+    config = find_kind(agent).config()
+    fit = FitConfig(updates=6000, batch_size=64, learning_rate=3e-3, warmup_updates=200)
+    fit = replace(fit, checkpoint_every=500, evaluate_every=2000)
+    return Preset(replace(config, **SMALL[agent]), fit)
+
+
+PRESETS: dict[str, Callable[..., Preset]] = {"paper": paper, "small": small}
