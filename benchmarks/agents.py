@@ -120,9 +120,13 @@ def preset_of(agent: str, options: argparse.Namespace) -> Preset:
     """The paper's sizes, for as many updates as asked for."""
     usual, updates = paper(agent), options.updates
     fit = replace(
-        usual.fit, updates=updates, warmup_updates=min(1000, updates // 10), compile=options.compile,
-        report_every=max(1, updates // 100), checkpoint_every=max(1, updates // 4),
-    )  # fmt: skip
+        usual.fit,
+        updates=updates,
+        warmup_updates=min(1000, updates // 10),
+        compile=options.compile,
+        report_every=max(1, updates // 100),
+        checkpoint_every=max(1, updates // 4),
+    )
     return Preset(usual.agent, fit)
 
 
@@ -179,9 +183,13 @@ def judge(
         return
     limits = [limit for _, limit in cells]
     found = evaluate_policy(
-        SideBySide(*zip(*policies, strict=True)), data, limits, episodes=options.episodes, workers=options.workers,
+        SideBySide(*zip(*policies, strict=True)),
+        data,
+        limits,
+        episodes=options.episodes,
+        workers=options.workers,
         terms=Terms([frontier_of(run.spec, data, limit) for run, limit in cells]),
-    )  # fmt: skip
+    )
     lengths = np.array([row.num_steps for row in found.rows]).reshape(len(cells), -1).mean(1)
     for (run, limit), verdict, length in zip(cells, found.verdicts, lengths, strict=True):
         rows.add(
@@ -200,10 +208,11 @@ def judge(
 def cell(agent: str, task: str, limit: Limit, seed: int, verdict: Any, **more: Any) -> Row:
     """One row of the table."""
     return {
-        "kind": "cell", "agent": agent, "task": task, "limit": limit.name, "seed": seed, "at_most": limit.values[0],
-        "cost": verdict.mean_cost[0], "return": verdict.mean_return, "within": verdict.within, "met": verdict.met,
-        "share": verdict.frontier_share, "episodes": verdict.num_episodes, **more,
-    }  # fmt: skip
+        **{"kind": "cell", "agent": agent, "task": task, "limit": limit.name, "seed": seed},
+        **{"at_most": limit.values[0], "cost": verdict.mean_cost[0]},
+        **{"return": verdict.mean_return, "within": verdict.within, "met": verdict.met},
+        **{"share": verdict.frontier_share, "episodes": verdict.num_episodes, **more},
+    }
 
 
 def watch_multiplier(runs: Sequence[Run], rows: Rows) -> None:
@@ -354,7 +363,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.show:
-        from benchmarks.agents_shown import show  # Matplotlib may not be where agents are trained
+        from scripts.figures.agents import show  # Matplotlib may not be where agents are trained
 
         show(Rows(options.out), options.out)
     else:

@@ -236,7 +236,8 @@ def _decisions(options: argparse.Namespace, lanes: int) -> str:
             1e3
             * float(np.median(latencies(decide(policy, number), repeat=20, device=options.device)))
         )
-    return f"A decision of one round for {lanes} lanes takes {taken[0]:.2f} ms, for {lanes // 2} lanes {taken[1]:.2f} ms."
+    whole, half = f"{lanes} lanes takes {taken[0]:.2f} ms", f"{lanes // 2} lanes {taken[1]:.2f} ms"
+    return f"A decision of one round for {whole}, for {half}."
 
 
 def _number(text: str) -> Workers:

@@ -29,14 +29,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import tyro
+from scripts.figures.finetuning import figure, table
 
 import saformer
-from benchmarks.finetuning_shown import figure, table
 from saformer import Listener
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import without_nan
 from saformer.envs.tasks import find_task, load_data
-from saformer.experiments.derived import make_upper
+from saformer.experiments.datasets import make_upper
 from saformer.runs.run import Run
 from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.loop.presets import PRESETS

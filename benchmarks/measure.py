@@ -61,7 +61,8 @@ def peak_memory(*, every: float = 0.01) -> Iterator[Peak]:
 def apart(module: str, function: str, *arguments: str) -> dict[str, Any]:
     """Run `module.function(*arguments)` in a process of its own and return the dictionary that it
     returns."""
-    code = f"import json, sys; from {module} import {function} as f; print(json.dumps(f(*sys.argv[1:])))"
+    imports = f"import json, sys; from {module} import {function} as f"
+    code = f"{imports}; print(json.dumps(f(*sys.argv[1:])))"
     result = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )

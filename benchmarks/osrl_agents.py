@@ -209,10 +209,13 @@ def sequences(job: Job, data: RelabelledStore, dimensions: Dimensions) -> tuple[
     within the limit."""
     theirs = algorithms("cdt", job.site)
     model = theirs.CDT(
-        dimensions.state, dimensions.action, 1.0, seq_len=WINDOW, episode_len=dimensions.horizon, embedding_dim=128,
-        num_layers=3, num_heads=8, attention_dropout=0.1, residual_dropout=0.1, embedding_dropout=0.1, use_rew=True,
-        use_cost=True, stochastic=True, target_entropy=-float(dimensions.action),
-    ).to(job.device)  # fmt: skip
+        *(dimensions.state, dimensions.action, 1.0),
+        **{"seq_len": WINDOW, "episode_len": dimensions.horizon},
+        **{"embedding_dim": 128, "num_layers": 3, "num_heads": 8},
+        **{"attention_dropout": 0.1, "residual_dropout": 0.1, "embedding_dropout": 0.1},
+        **{"use_rew": True, "use_cost": True, "stochastic": True},
+        target_entropy=-float(dimensions.action),
+    ).to(job.device)
     trainer = theirs.CDTTrainer(model, None, lr_warmup_steps=500, device=job.device)
     sampler = WindowSampler(data, window=WINDOW, device=job.device)
     generator = torch.Generator(job.device).manual_seed(job.seed)

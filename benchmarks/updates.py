@@ -227,8 +227,9 @@ def print_rooflines(data: RelabelledStore, device: str, packs: list[int]) -> Non
         for models in (1, *packs):
             work = one.times(models)
             least = (1e3 * most.arithmetic_seconds(work), 1e3 * most.byte_seconds(work))
-            what = f"| {name}, models: {models} | {work.operations / 1e9:,.0f} G | {work.bytes / 1e9:.2f} GB "
-            print(what + f"| {least[0]:.2f} ms | {least[1]:.2f} ms |")
+            amount = f"{work.operations / 1e9:,.0f} G | {work.bytes / 1e9:.2f} GB"
+            seconds = f"{least[0]:.2f} ms | {least[1]:.2f} ms"
+            print(f"| {name}, models: {models} | {amount} | {seconds} |")
 
 
 def main() -> None:

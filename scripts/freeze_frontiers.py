@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def table(builds: dict[str, CanonicalBuild]) -> str:
     """The builds in Markdown."""
-    head = "| dataset | episodes | return min / mean / max | cost min / 10% / 20% / 30% / 50% / max | corr(return, cost) |"
+    costs = "cost min / 10% / 20% / 30% / 50% / max | corr(return, cost)"
+    head = f"| dataset | episodes | return min / mean / max | {costs} |"
     return "\n".join(
         [head, "|---|---|---|---|---|", *(_row(name, build) for name, build in builds.items())]
     )

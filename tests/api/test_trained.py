@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from saformer.training.config import FitConfig
-from saformer.training.presets import Preset
 
 import saformer
 from saformer.agents.registry import KINDS
 from saformer.core.rules import NoCriticRule, PaperRule
 from saformer.rules.reserve import ReserveRule
 from saformer.runs.run import Run
+from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import Preset
 from tests.cli.test_cli import tiny_run
 
 OWN_FILES = {"evaluation.json", "trace.json", "calibration.json", "sweep.json"}

@@ -13,8 +13,8 @@ from saformer.data.store import TrajectoryStore
 from saformer.engine.engine import LocalEngine
 from saformer.envs import allowance
 from saformer.experiments.catalogue import EXPERIMENTS
-from saformer.experiments.conduct import Place, conduct, jobs_for
-from saformer.experiments.experiment import Experiment, Result
+from saformer.experiments.conduct import Site, conduct, jobs_for
+from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import (
     CHEETAHS,
     DATASETS,
@@ -37,8 +37,8 @@ def experiment(*judgings, name="tried"):
 
 
 def conducted(experiments, folder, **options):
-    place = Place(folder / "runs", device="cpu")
-    return list(conduct(experiments, SETTING, engine=LocalEngine(), place=place, **options))
+    site = Site(folder / "runs", device="cpu")
+    return list(conduct(experiments, SETTING, engine=LocalEngine(), site=site, **options))
 
 
 def times(folder):
@@ -67,9 +67,9 @@ def test_experiments_share_their_runs():
 def test_the_nine_models_are_one_job_where_they_are_packed():
     """Seen to fail when every run is a job of its own."""
     needs = EXPERIMENTS["adaptation"].needs(replace(SETTING, seeds=(0, 1)))
-    packed = jobs_for(needs, SETTING, Place(packed=True))
+    packed = jobs_for(needs, SETTING, Site(packed=True))
     assert sorted(len(job.trainings) for job in packed) == [18, 18]
-    assert len(jobs_for(needs, SETTING, Place(packed=False))) == 36
+    assert len(jobs_for(needs, SETTING, Site(packed=False))) == 36
 
 
 def test_limits_of_one_agent_are_one_job_where_they_are_packed(tmp_path):
@@ -77,7 +77,7 @@ def test_limits_of_one_agent_are_one_job_where_they_are_packed(tmp_path):
     one limit."""
     needs = EXPERIMENTS["baselines"].needs(SETTING)
     (job,) = [
-        job for job in jobs_for(needs, SETTING, Place(packed=True))
+        job for job in jobs_for(needs, SETTING, Site(packed=True))
         if (job.trainings[0].agent, job.trainings[0].cost_discount) == ("bcq_lag", 1)
     ]  # fmt: skip
     assert {training.dataset: training.limit for training in job.trainings} == NEAREST_RANKS
@@ -85,8 +85,8 @@ def test_limits_of_one_agent_are_one_job_where_they_are_packed(tmp_path):
         Judging(Training(dataset, "bcq_lag", limit), (limit,))
         for dataset, limit in ((DATASET, "p20"), ("walker2d-medium", "p50"))
     ]
-    packed = Place(tmp_path, device="cpu", packed=True)
-    (found,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), place=packed)
+    packed = Site(tmp_path, device="cpu", packed=True)
+    (found,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), site=packed)
     assert ["-p20-" in row["run"] for row in found.rows["verdicts"]] == [True, False]
     assert ["-p50-" in row["run"] for row in found.rows["verdicts"]] == [False, True]
 
@@ -98,8 +98,8 @@ def test_runs_of_one_job_have_rows_of_their_own(tmp_path):
         for dataset in (DATASET, "walker2d-medium")
         for seed in (3, 5)
     ]
-    packed = Place(tmp_path / "packed", device="cpu", packed=True)
-    (together,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), place=packed)
+    packed = Site(tmp_path / "packed", device="cpu", packed=True)
+    (together,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), site=packed)
     (alone,) = conducted([experiment(*judgings)], tmp_path)
     assert [(row["dataset"], row["seed"]) for row in together.rows["verdicts"]] == [
         (judging.training.dataset, judging.training.seed) for judging in judgings
@@ -208,6 +208,18 @@ def test_a_failing_run_and_a_failing_judgement_are_reported_and_the_rest_go_on(t
     assert unconcerned.failed == []
 
 
+def test_why_training_failed_is_returned(tmp_path, monkeypatch):
+    """Seen to fail when the reason is looked for in what was said."""
+    diverging = Training(DATASET, "dt")
+    monkeypatch.setattr(
+        "saformer.api.train.fit",
+        lambda members, *_, **__: {0: FloatingPointError("the loss is not finite")},
+    )
+    (result,) = conducted([experiment(Judging(diverging))], tmp_path)
+    assert [failure["why"] for failure in result.failed] == ["the loss is not finite"]
+    assert result.failed[0]["what"] == diverging.name
+
+
 def test_runs_are_watched_where_a_figure_shows_it_alone(tmp_path):
     """Seen to fail when every task is watched."""
     needs = Needs(curves=(Training("halfcheetah-medium", "dt"), Training(DATASET, "dt")))
@@ -242,8 +254,8 @@ def test_data_that_cannot_be_had_is_reported_and_the_rest_go_on(tmp_path):
     judgings = [
         Judging(Training(dataset, "dt"), ("p50",)) for dataset in (DATASET, "walker2d-medium")
     ]
-    place = Place(tmp_path / "runs", device="cpu")
-    (result,) = conduct([experiment(*judgings)], setting, engine=LocalEngine(), place=place)
+    site = Site(tmp_path / "runs", device="cpu")
+    (result,) = conduct([experiment(*judgings)], setting, engine=LocalEngine(), site=site)
     assert [row["dataset"] for row in result.rows["verdicts"]] == [DATASET]
     assert [failure["what"] for failure in result.failed] == ["data of walker2d-medium"]
 
@@ -254,9 +266,9 @@ def test_nothing_is_trained_on_data_that_cannot_be_rolled_out(tmp_path):
     nowhere = replace(store, environment=replace(store.environment, identifier=None))
     nowhere.save(tmp_path / "stores" / DATASET)
     setting = Setting(replace(SCALES["smoke"], horizon=None), source=str(tmp_path / "stores"))
-    place = Place(tmp_path / "runs", device="cpu")
+    site = Site(tmp_path / "runs", device="cpu")
     asked = experiment(Judging(Training(DATASET, "dt"), ("p50",)))
-    (result,) = conduct([asked], setting, engine=LocalEngine(), place=place)
+    (result,) = conduct([asked], setting, engine=LocalEngine(), site=site)
     assert "names no environment" in result.failed[0]["why"]
     assert not (tmp_path / "runs").exists()
 
@@ -286,9 +298,9 @@ def test_fine_tuning_is_shown_before_and_after():
         for limit in (3.5, 4.5)
     ]
     summary, table, *_ = EXPERIMENTS["finetuning"].present(
-        Result("finetuning", {"verdicts": rows}, {}, [])
+        Results("finetuning", {"verdicts": rows}, {}, [])
     )
-    assert [line[1][0] for line in summary.rows] == ["1 of 2", "1 of 2"]
+    assert [line[1] for line in summary.rows] == ["1 of 2", "1 of 2"]
     assert [cell[0] for cell in table.rows[0][-2:]] == ["4046 / 3700", "3656 / 3700"]
     assert [cell[1] for cell in table.rows[0][2:4]] == ["missed", "missed"]
 
@@ -309,7 +321,7 @@ def test_rows_that_cannot_be_read_are_named(tmp_path, content):
         ValueError,
         match=r"sensitivity\.json .* make it again with `saformer experiment sensitivity`",
     ):
-        Result.read(tmp_path, "sensitivity")
+        Results.read(tmp_path, "sensitivity")
 
 
 def test_a_run_learns_the_cost_and_for_as_long_as_its_training_says(tmp_path):

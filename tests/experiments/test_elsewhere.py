@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from saformer.engine.engine import LocalEngine
-from saformer.experiments.conduct import Place, conduct
+from saformer.experiments.conduct import Site, conduct
 from saformer.experiments.elsewhere import carry_out_elsewhere, receive, sent
-from saformer.experiments.plan import Judging, Training
-from saformer.experiments.work import RunJob
+from saformer.experiments.plan import Judging, RunJob, Training
 from saformer.runs.lock import LOCK
 from saformer.runs.run import Run
 from tests.experiments.test_conduct import DATASET, SETTING, experiment, times
@@ -19,8 +18,8 @@ JUDGING = Judging(Training(DATASET, "dt"), ("p50",))
 
 def made(folder, node, *judgings):
     """With a node that has a folder of its own."""
-    place = Place(folder / "runs", device="cpu", elsewhere=True, node_runs=node)
-    (result,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), place=place)
+    site = Site(folder / "runs", device="cpu", elsewhere=True, node_runs=node)
+    (result,) = conduct([experiment(*judgings)], SETTING, engine=LocalEngine(), site=site)
     assert not result.failed
     return result
 
@@ -77,7 +76,7 @@ def test_a_folder_that_is_not_shared_is_found_out(tmp_path):
     """Seen to fail when nodes write wherever they are."""
     with sent([job(tmp_path / "runs")], tmp_path / "runs", None) as (one,):
         assert carry_out_elsewhere(one).files == {}
-        other = replace(one, job=replace(one.job, runs=str(tmp_path / "elsewhere")))
+        other = replace(one, runs=str(tmp_path / "elsewhere"))
         with pytest.raises(ValueError, match="does not see the folder"):
             carry_out_elsewhere(other)
     assert not (tmp_path / "elsewhere").exists()
@@ -91,6 +90,6 @@ def test_nodes_make_the_data_they_miss(tmp_path, monkeypatch):
         job(tmp_path / "runs"), trainings=(Training(f"{DATASET}-from-p10", "dt"),), judgings=()
     )
     with sent([derived], tmp_path / "runs", None) as (one,):
-        assert carry_out_elsewhere(one).gathered.failed == []
+        assert carry_out_elsewhere(one).failed == []
     (run,) = (Run(path) for path in (tmp_path / "runs").iterdir())
     assert run.is_done

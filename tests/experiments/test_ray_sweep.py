@@ -15,7 +15,7 @@ from saformer import Listener
 from saformer.cli.main import main
 from saformer.data.home import home
 from saformer.engine.ray import RayEngine
-from saformer.experiments.conduct import Place, conduct
+from saformer.experiments.conduct import Site, conduct
 from saformer.experiments.plan import DATASETS, Judging, Training
 from saformer.runs.run import Run
 from tests.experiments.test_conduct import SETTING, experiment
@@ -92,10 +92,10 @@ def test_a_sweep_outlives_a_worker_and_a_node(cluster, tmp_path):
     environment = {"SAFORMER_HOME": str(home())}
     with RayEngine(cluster.address, environment=environment) as engine:
         assert engine.jobs_at_once == 2
-        place = Place(runs, "cpu", packed=False, elsewhere=True)
+        site = Site(runs, "cpu", packed=False, elsewhere=True)
         listener = Listener(say=trouble)
         (result,) = conduct(
-            [experiment(*JUDGINGS)], SETTING, engine=engine, place=place, listener=listener
+            [experiment(*JUDGINGS)], SETTING, engine=engine, site=site, listener=listener
         )
     assert not result.failed, said
     assert [row["agent"] for row in result.rows["verdicts"]] == [

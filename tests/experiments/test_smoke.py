@@ -14,7 +14,7 @@ from saformer.api.judge import REFERENCE
 from saformer.cli.main import main
 from saformer.experiments.catalogue import EXPERIMENTS, render
 from saformer.experiments.plan import DATASETS, LIMITS
-from saformer.experiments.safety import SHIELDED
+from saformer.experiments.ways import SHIELDED
 from saformer.report.table import numbers
 
 PARTS = {

@@ -1,6 +1,6 @@
 """The figure of what was explored."""
 
-from saformer.report.exploration import cost_against_target
+from saformer.report.learning import cost_against_target
 
 
 def episode(number: int, cost: list[float], *, broke_ceiling: bool = False) -> dict:

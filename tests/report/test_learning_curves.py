@@ -2,7 +2,7 @@
 
 import re
 
-from saformer.report.figure import learning_curves
+from saformer.report.learning import learning_curves
 
 
 def row(update: int, **changes) -> dict:

@@ -1,93 +1,117 @@
-"""Tables 4 and 8: the same models with and without the critic's verification."""
+"""Tables 4 and 8: models with and without the critic. Figure 5: how many proposals they need."""
 
-from __future__ import annotations
+from saformer.experiments import pooling
+from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting, in_each_way
+from saformer.experiments.published import oddities, published_cell
+from saformer.experiments.ways import ABLATED, proposals
+from saformer.report.figure import Line, Panel, line_panels
+from saformer.report.page import Part, Picture, Remark, Sheet
+from saformer.report.table import Cell
 
-from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting
-from saformer.experiments.pooling import (
-    INTERVAL_NOTE,
-    OURS,
-    TALLY,
-    THEIRS,
-    our_cells,
-    pooled,
-    tally,
-    their_cells,
+DATASET = "hopper-medium-expert"
+SHOWN_LIMITS = ("p20", "p30", "p50")
+ABOUT_CURVES = (
+    "Shaded: 95% intervals. The paper's curves have no printed numbers; its limits are 683, 742 "
+    "and 856 on D4RL's data."
 )
-from saformer.experiments.published import NOT_STATED, ODDITIES, published_cell
-from saformer.report.sheet import MARK_NOTE, Part, Remark, Sheet, plain_cell
-
-VARIANTS: dict[str, tuple[tuple[str, object], ...]] = {
-    "critic": (),
-    "no critic": (("rule", "none"),),
-    "means alone": (("rule", "none"), ("candidates", 1)),
-}
-"""Options of the policy; the first of the candidates is the mean of both heads."""
-Key = tuple[str, str, str]
-"""Dataset, limit and variant."""
+ABOUT_VARIANTS = (
+    "No critic: of N proposals the one that asks for the highest return is executed. Means alone: "
+    "those of both heads, no proposals. Table 4 is the part on medium-expert data."
+)
 
 
-def needs(setting: Setting) -> Needs:
+def _needs_ablation(setting: Setting) -> Needs:
     """The nine models of Table 7, acting in three ways."""
-    return Needs(
-        judgings=tuple(
-            Judging(model, variant=variant, options=options)
-            for model in setting.each(*DATASETS)
-            for variant, options in VARIANTS.items()
-        )
-    )
+    return Needs(judgings=in_each_way(setting.each(*DATASETS), ABLATED))
 
 
-def present(result: Result) -> list[Part]:
+def _present_ablation(results: Results) -> list[Part]:
     """Three rows for each dataset and limit; p10 is not in the paper's."""
-    cells = {
-        (dataset, name, variant): pooled(
-            result.rows["verdicts"], dataset=dataset, variant=variant, limit_name=name
-        )
-        for dataset in DATASETS
-        for name in LIMITS
-        for variant in VARIANTS
-    }
-    printed = {
-        key: published_cell(8, dataset=key[0], limit_name=key[1], variant=key[2]) for key in cells
-    }
-    rows = [
-        [plain_cell(key[0]), plain_cell(key[2]), *our_cells(cell), *their_cells(printed[key])]
-        for key, cell in cells.items()
-    ]
-    parts = {"Table 4": _in_table_4, "Table 8": _in_table_8, "all four limits": lambda key: True}
+    keys = [(dataset, name, way) for dataset in DATASETS for name in LIMITS for way in ABLATED]
+    names = ("dataset", "limit_name", "variant")
+    wanted = {key: dict(zip(names, key, strict=True)) for key in keys}
+    cells = {key: pooling.pooled(results.rows["verdicts"], **wanted[key]) for key in keys}
+    printed = {key: published_cell(8, **wanted[key]) for key in keys}
+    rows = [[key[0], key[2], *pooling.both_cells(cells[key], printed[key])] for key in keys]
+    in_table_8 = [key for key in keys if key[1] != "p10"]
+    in_table_4 = [key for key in in_table_8 if key[0].endswith("-medium-expert")]
     summary = []
-    for part, belongs in parts.items():
-        for variant in VARIANTS:
-            keys = [key for key in cells if key[2] == variant and belongs(key)]
-            theirs = [printed[key] for key in keys] if part != "all four limits" else []
-            summary.append(tally(f"{part}, {variant}", [cells[key] for key in keys], theirs))
-    headings = ("dataset", "variant", *OURS, *THEIRS)
-    note = (
-        f"{MARK_NOTE} {INTERVAL_NOTE} No critic: of N proposals the one that asks for the "
-        "highest return is executed. "
-        "Means alone: those of both heads, no proposals. Table 4 is the part on medium-expert data."
-    )
+    parts = {"Table 4": in_table_4, "Table 8": in_table_8, "all four limits": keys}
+    for name, part in parts.items():
+        for way in ABLATED:
+            own = [key for key in part if key[2] == way]
+            papers = [printed[key] for key in own if part is not keys]
+            summary.append(pooling.tally(f"{name}, {way}", [cells[key] for key in own], papers))
+    title, headings = "With and without the critic (Tables 4 and 8)", ("dataset", "variant")
+    note = f"{pooling.NOTE} {ABOUT_VARIANTS}"
     return [
-        Sheet("In all", TALLY, summary),
-        Sheet("With and without the critic (Tables 4 and 8)", headings, rows, note),
-        Remark((*ODDITIES[4], *ODDITIES[8], NOT_STATED), "What is odd in the paper's"),
+        Sheet("In all", pooling.TALLY, summary),
+        Sheet(title, (*headings, *pooling.BOTH), rows, note),
+        oddities(4, 8),
     ]
 
 
-def _in_table_8(key: Key) -> bool:
-    return key[1] != "p10"
-
-
-def _in_table_4(key: Key) -> bool:
-    return _in_table_8(key) and key[0].endswith("-medium-expert")
-
-
-EXPERIMENT = Experiment(
+ABLATION = Experiment(
     name="ablation",
     shows="Tables 4 and 8",
     title="Ablation of the critic",
-    description="The nine SaFormer models act with the critic's verification, without it, and by their means alone.",
-    needs=needs,
-    present=present,
+    description="The nine SaFormer models act with the critic's verification, without it, and by "
+    "their means alone.",
+    needs=_needs_ablation,
+    present=_present_ablation,
+)
+
+
+def _needs_sensitivity(setting: Setting) -> Needs:
+    """One model, acting with N = 1, 2, 4, ... proposals."""
+    judgings = [
+        Judging(model, SHOWN_LIMITS, f"N = {count}", proposals(count))
+        for model in setting.each(DATASET)
+        for count in setting.scale.candidates
+    ]
+    return Needs(judgings=tuple(judgings))
+
+
+def _present_sensitivity(results: Results) -> list[Part]:
+    verdicts = results.rows["verdicts"]
+    counts = sorted({int(row["variant"].removeprefix("N = ")) for row in verdicts})
+    if not counts:
+        return [Remark(("Nothing was measured.",))]
+    rows, costs, returns = list[list[Cell]](), list[Line](), list[Line]()
+    for name in SHOWN_LIMITS:
+        under = pooling.rows_with(verdicts, limit_name=name)
+        cells = {count: pooling.pooled(under, variant=f"N = {count}") for count in counts}
+        rows += [[str(count), *pooling.our_cells(cell)] for count, cell in cells.items()]
+        measured = {float(count): cell for count, cell in cells.items() if cell is not None}
+        x, own = list(measured), list(measured.values())
+        limit = own[0].limit if own else None
+        costs.append(pooling.interval_line(name, x, [cell.cost for cell in own], limit))
+        returns.append(pooling.interval_line(name, x, [cell.episode_return for cell in own]))
+    panels = [
+        Panel("cost (dashed: the limits)", costs, "N", "episode cost"),
+        Panel("return", returns, "N", "episode return"),
+    ]
+    figure = line_panels(panels, columns=2, log_x=True)
+    shares = []
+    for count in counts:
+        own_rows = pooling.rows_with(verdicts, variant=f"N = {count}")
+        totals = (sum(row[key] for row in own_rows) for key in ("resampled", "fell_back"))
+        shares.append([str(count), *(f"{total / len(own_rows):.0%}" for total in totals)])
+    title = "Steps that took more than one round, and steps that the fallback decided"
+    return [
+        Picture(f"Sensitivity to N on {DATASET} (Figure 5)", figure, ABOUT_CURVES),
+        Sheet("The same in numbers", ("N", *pooling.OURS), rows, pooling.NOTE),
+        Sheet(title, ("N", "redrawn", "fallback"), shares),
+    ]
+
+
+SENSITIVITY = Experiment(
+    name="sensitivity",
+    shows="Figure 5",
+    title="Sensitivity to the number of proposals",
+    description=f"One SaFormer on {DATASET} acts with N = 1, 2, 4, ..., 512 proposals under three "
+    "limits.",
+    needs=_needs_sensitivity,
+    present=_present_sensitivity,
 )

@@ -1,152 +1,95 @@
-"""Tables 2 and 7: one model for each dataset, four limits it was not retrained for, and DT for
-reference."""
-
-from __future__ import annotations
+"""Tables 2 and 7: one model for each dataset, four limits without retraining, DT for reference."""
 
 import math
 
 from saformer.data.statistics import rank_correlation
-from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import (
-    CHEETAHS,
-    DATASETS,
-    LIMITS,
-    TEN_LIMITS,
-    UNHEEDED,
-    Judging,
-    Needs,
-    Setting,
-)
-from saformer.experiments.pooling import (
-    INTERVAL_NOTE,
-    OURS,
-    TALLY,
-    THEIRS,
-    mark,
-    our_cells,
-    pooled,
-    select,
-    tally,
-    their_cells,
-)
-from saformer.experiments.published import NOT_STATED, ODDITIES, published_cell
-from saformer.report.sheet import MARK_NOTE, Part, Remark, Sheet, plain_cell
+from saformer.experiments import pooling
+from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.plan import CHEETAHS, DATASETS, LIMITS, Judging, Needs, Row, Setting
+from saformer.experiments.published import oddities, published_cell
+from saformer.report.page import MARK_NOTE, Part, Sheet
 from saformer.report.table import Cell, numbers
 
 TEN = "ten limits"
+TEN_LIMITS = tuple(f"p{percent}" for percent in range(5, 100, 10))
+ABOUT_TEN = (
+    f"Mean cost / limit. {MARK_NOTE} Rank correlation: Spearman's, of the limit and an episode's "
+    "cost. The paper has no such table."
+)
+ABOUT_DT = (
+    "Asked for a return of 6000 (HalfCheetah), 5000 (Walker2d) and 3600 (Hopper), as in the paper."
+)
 
 
-def needs(setting: Setting) -> Needs:
+def _needs(setting: Setting) -> Needs:
     """Nine models of SaFormer, judged twice, and nine of DT."""
-    models = list(setting.each(*DATASETS))
-    return Needs(
-        judgings=(
-            *(Judging(model) for model in models),
-            *(
-                Judging(model, TEN_LIMITS, TEN, episodes=setting.scale.swept_episodes)
-                for model in models
-            ),
-            *(Judging(model, UNHEEDED) for model in setting.each(*DATASETS, agent="dt")),
-        )
-    )
+    models, episodes = list(setting.each(*DATASETS)), setting.scale.swept_episodes
+    judgings = [Judging(model) for model in models]
+    judgings += [Judging(model, TEN_LIMITS, TEN, episodes=episodes) for model in models]
+    judgings += [Judging(model, LIMITS[:1]) for model in setting.each(*DATASETS, agent="dt")]
+    return Needs(judgings=tuple(judgings))
 
 
-def present(result: Result) -> list[Part]:
+def _present(results: Results) -> list[Part]:
     """Table 2 is the first twelve rows of Table 7."""
-    verdicts = result.rows["verdicts"]
-    cells = {
-        (dataset, name): pooled(
-            verdicts, dataset=dataset, agent="saformer", variant="", limit_name=name
-        )
-        for dataset in DATASETS
-        for name in LIMITS
-    }
-    printed = {
-        (dataset, name): published_cell(7, dataset=dataset, agent="saformer", limit_name=name)
-        for dataset, name in cells
-    }
-    rows = [
-        [plain_cell(key[0]), *our_cells(cell), *their_cells(printed[key])]
-        for key, cell in cells.items()
-    ]
-    main = [key for key in cells if key[0] in CHEETAHS]
+    own = pooling.rows_with(results.rows["verdicts"], agent="saformer", variant="")
+    keys = [(dataset, name) for dataset in DATASETS for name in LIMITS]
+    cells = {key: pooling.pooled(own, dataset=key[0], limit_name=key[1]) for key in keys}
+    printed = {key: published_cell(7, dataset=key[0], limit_name=key[1]) for key in keys}
+    rows = [[key[0], *pooling.both_cells(cells[key], printed[key])] for key in keys]
+    main = [key for key in keys if key[0] in CHEETAHS]
     summary = [
-        tally(
-            "Table 2 (HalfCheetah)", [cells[key] for key in main], [printed[key] for key in main]
-        ),
-        tally("Table 7 (all datasets)", list(cells.values()), list(printed.values())),
+        pooling.tally(name, [cells[key] for key in some], [printed[key] for key in some])
+        for name, some in (("Table 2 (HalfCheetah)", main), ("Table 7 (all datasets)", keys))
     ]
+    title = "Constraint adaptation (Tables 2 and 7)"
     return [
-        Sheet("In all", TALLY, summary),
-        Sheet(
-            "Constraint adaptation (Tables 2 and 7)",
-            ("dataset", *OURS, *THEIRS),
-            rows,
-            f"{MARK_NOTE} {INTERVAL_NOTE}",
-        ),
-        _ten_limits(result),
-        _reference(result),
-        Remark((*ODDITIES[7], NOT_STATED), "What is odd in the paper's"),
+        Sheet("In all", pooling.TALLY, summary),
+        Sheet(title, ("dataset", *pooling.BOTH), rows, pooling.NOTE),
+        _ten_limits(pooling.rows_with(results.rows["verdicts"], agent="saformer", variant=TEN)),
+        _reference(pooling.rows_with(results.rows["verdicts"], agent="dt")),
+        oddities(7),
     ]
 
 
-def _ten_limits(result: Result) -> Sheet:
+def _ten_limits(verdicts: list[Row]) -> Sheet:
     """Costs under ten limits, and whether they follow the limits."""
     rows: list[list[Cell]] = []
     for dataset in DATASETS:
-        own = select(result.rows["verdicts"], dataset=dataset, agent="saformer", variant=TEN)
-        found = [pooled(own, limit_name=name) for name in TEN_LIMITS]
-        given = [row["limit"] for row in own for _ in row["costs"]]
-        follows = (
-            rank_correlation(given, [cost for row in own for cost in row["costs"]])
-            if own
-            else math.nan
-        )
-        cells = [
-            ("-", "")
-            if c is None
-            else (f"{numbers([c.cost.mean])} / {numbers([c.limit])}", mark(c.met))
-            for c in found
-        ]
-        rows.append(
-            [
-                plain_cell(dataset),
-                plain_cell("-" if math.isnan(follows) else f"{follows:.2f}"),
-                *cells,
-            ]
-        )
-    note = (
-        f"Mean cost / limit. {MARK_NOTE} Rank correlation: Spearman's, of the limit and an "
-        "episode's cost. "
-        "The paper has no such table."
-    )
-    return Sheet(
-        "Ten limits from p5 to p95", ("dataset", "rank correlation", *TEN_LIMITS), rows, note
-    )
+        own = pooling.rows_with(verdicts, dataset=dataset)
+        limits = [row["limit"] for row in own for _ in row["costs"]]
+        costs = [cost for row in own for cost in row["costs"]]
+        follows = rank_correlation(limits, costs) if own else math.nan
+        row: list[Cell] = [dataset, "-" if math.isnan(follows) else f"{follows:.2f}"]
+        for name in TEN_LIMITS:
+            cell = pooling.pooled(own, limit_name=name)
+            if cell is None:
+                row.append("-")
+            else:
+                text = f"{numbers([cell.cost.mean])} / {numbers([cell.limit])}"
+                row.append((text, pooling.mark(cell.met)))
+        rows.append(row)
+    headings = ("dataset", "rank correlation", *TEN_LIMITS)
+    return Sheet("Ten limits from p5 to p95", headings, rows, ABOUT_TEN)
 
 
-def _reference(result: Result) -> Sheet:
-    """DT, which heeds no limit."""
+def _reference(verdicts: list[Row]) -> Sheet:
     rows = []
     for dataset in DATASETS:
-        cell = pooled(result.rows["verdicts"], dataset=dataset, agent="dt")
-        theirs = published_cell(7, dataset=dataset, agent="dt")
-        ours = our_cells(cell, judged=False)
-        rows.append([plain_cell(dataset), ours[1], ours[3], *their_cells(theirs)])
+        ours = pooling.our_cells(pooling.pooled(verdicts, dataset=dataset), judged=False)
+        papers = pooling.paper_cells(published_cell(7, dataset=dataset, agent="dt"))
+        rows.append([dataset, ours[1], ours[3], *papers])
     headings = ("dataset", "cost", "return", "paper: cost", "paper: return")
-    note = "Asked for a return of 6000 (HalfCheetah), 5000 (Walker2d) and 3600 (Hopper), as in the paper."
-    return Sheet("DT, for reference (Tables 2 and 7)", headings, rows, note)
+    return Sheet("DT, for reference (Tables 2 and 7)", headings, rows, ABOUT_DT)
 
 
-EXPERIMENT = Experiment(
+ADAPTATION = Experiment(
     name="adaptation",
     shows="Tables 2 and 7",
     title="Constraint adaptation",
-    description=(
-        "One SaFormer for each of nine datasets keeps the 10th, 20th, 30th and 50th percentile "
-        "of the data's costs "
-        "without retraining; DT for reference; ten more limits from p5 to p95."
-    ),
-    needs=needs,
-    present=present,
+    description="One SaFormer for each of nine datasets keeps the 10th, 20th, 30th and 50th "
+    "percentile of the data's costs without retraining; DT for reference; ten more limits from p5 "
+    "to p95.",
+    needs=_needs,
+    present=_present,
 )

@@ -1,118 +1,78 @@
 """Table 1, Figures 2 and 3: SaFormer beside BCQ-L, CPQ and DT, with costs discounted and not."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
-from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import (
-    CHEETAHS,
-    LIMITS,
-    UNHEEDED,
-    Judging,
-    Needs,
-    Setting,
-    table_1_limit,
-)
-from saformer.experiments.pooling import (
-    INTERVAL_NOTE,
-    OURS,
-    TALLY,
-    THEIRS,
-    Pooled,
-    our_cells,
-    pooled,
-    select,
-    tally,
-    their_cells,
-)
-from saformer.experiments.published import NOT_STATED, ODDITIES, Published, published_cell
-from saformer.experiments.work import Row
-from saformer.report.panels import Line, Panel, line_panels
-from saformer.report.sheet import MARK_NOTE, Drawing, Part, Remark, Sheet, plain_cell
+from saformer.experiments import pooling
+from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.plan import CHEETAHS, LIMITS, Judging, Needs, Row, Setting, table_1_limit
+from saformer.experiments.published import oddities, published_cell
+from saformer.report.figure import Line, Panel, line_panels
+from saformer.report.page import Part, Picture, Remark, Sheet
+from saformer.report.table import Cell
 
 AGENTS = {"saformer": "SaFormer", "bcq_lag": "BCQ-L", "cpq": "CPQ", "dt": "DT"}
-DISCOUNTS = (0.99, 1.0)
 FIGURES = {0.99: 2, 1.0: 3}
+"""By discount."""
+DT_NOTE = (
+    " DT was watched by undiscounted costs: under this discount its cost is in the table alone."
+)
 
 
-def needs(setting: Setting) -> Needs:
+def _needs(setting: Setting) -> Needs:
     """Each agent under each discount; DT is trained once, for it learns nothing from costs."""
     judgings, curves = [], []
-    for discount in DISCOUNTS:
+    for discount in FIGURES:
         for agent in AGENTS:
             trained_on = 1.0 if agent == "dt" else discount
             for model in setting.each(*CHEETAHS, agent=agent, cost_discount=trained_on):
                 limits: tuple[str, ...] = (table_1_limit(setting.source, model.dataset, discount),)
                 if agent == "saformer" and discount == 1 and limits[0] in LIMITS:
                     limits = LIMITS  # shared with Tables 2 and 7
-                limits = UNHEEDED if agent == "dt" else limits
+                limits = LIMITS[:1] if agent == "dt" else limits  # DT heeds none
                 judgings.append(Judging(model, limits, cost_discount=discount))
                 curves.append(model)
     return Needs(judgings=tuple(judgings), curves=tuple(dict.fromkeys(curves)))
 
 
-def present(result: Result) -> list[Part]:
-    """A table and a figure for each discount."""
+def _present(results: Results) -> list[Part]:
     parts: list[Part] = []
-    summary = []
-    for discount in DISCOUNTS:
-        ours = {
-            (dataset, agent): _cell(result, dataset, agent, discount)
-            for dataset in CHEETAHS
-            for agent in AGENTS
+    summary: list[list[Cell]] = []
+    for discount in FIGURES:
+        rows: list[list[Cell]] = []
+        keys = [(dataset, agent) for dataset in CHEETAHS for agent in AGENTS]
+        cells = {key: _cell(results, *key, discount) for key in keys}
+        printed = {
+            (d, agent): published_cell(1, dataset=d, agent=agent, cost_discount=discount)
+            for d, agent in keys
         }
-        theirs = {
-            (dataset, agent): published_cell(
-                1, dataset=dataset, agent=agent, cost_discount=discount
-            )
-            for dataset, agent in ours
-        }
-        parts += [_table(ours, theirs, discount), _figure(result, discount)]
-        for judged in (agent for agent in AGENTS if agent != "dt"):
-            cells, printed = (
-                [of[dataset, judged] for dataset in CHEETAHS] for of in (ours, theirs)
-            )
-            summary.append(tally(f"{AGENTS[judged]}, cost discount {discount:g}", cells, printed))  # type: ignore[arg-type]
-    odd = Remark((*ODDITIES[1], NOT_STATED), "What is odd in the paper's")
-    return [Sheet("In all", TALLY, summary), *parts, odd]
+        for key in keys:
+            both = pooling.both_cells(cells[key], printed[key], judged=key[1] != "dt")
+            rows.append([key[0], AGENTS[key[1]], *both])
+        title = f"Baseline comparison, cost discount {discount:g} (Table 1)"
+        headings, note = ("dataset", "agent", *pooling.BOTH), f"{pooling.NOTE} DT heeds no limit."
+        parts += [Sheet(title, headings, rows, note), _figure(results, discount)]
+        for agent in ("saformer", "bcq_lag", "cpq"):
+            own = [key for key in keys if key[1] == agent]
+            name, papers = f"{AGENTS[agent]}, cost discount {discount:g}", [printed[k] for k in own]
+            summary.append(pooling.tally(name, [cells[key] for key in own], papers))
+    return [Sheet("In all", pooling.TALLY, summary), *parts, oddities(1)]
 
 
-def _cell(result: Result, dataset: str, agent: str, discount: float) -> Pooled | None:
-    verdicts = select(result.rows["verdicts"], dataset=dataset, agent=agent, cost_discount=discount)
-    if agent == "dt":
-        return pooled(verdicts)
-    return pooled(verdicts, limit_name=table_1_limit(result.made["data"], dataset, discount))
+def _cell(results: Results, dataset: str, agent: str, discount: float) -> pooling.Pooled | None:
+    key: Row = {"dataset": dataset, "agent": agent, "cost_discount": discount}
+    if agent != "dt":
+        key["limit_name"] = table_1_limit(results.made["data"], dataset, discount)
+    return pooling.pooled(results.rows["verdicts"], **key)
 
 
-def _table(
-    ours: Mapping[tuple[str, str], Pooled | None],
-    theirs: Mapping[tuple[str, str], Published | None],
-    discount: float,
-) -> Sheet:
-    rows = [
-        [
-            plain_cell(key[0]),
-            plain_cell(AGENTS[key[1]]),
-            *our_cells(cell, judged=key[1] != "dt"),
-            *their_cells(theirs[key]),
-        ]
-        for key, cell in ours.items()
-    ]
-    note = f"{MARK_NOTE} {INTERVAL_NOTE} DT heeds no limit."
-    title = f"Baseline comparison, cost discount {discount:g} (Table 1)"
-    return Sheet(title, ("dataset", "agent", *OURS, *THEIRS), rows, note)
-
-
-def _figure(result: Result, discount: float) -> Part:
+def _figure(results: Results, discount: float) -> Part:
     title = f"Evaluations while training, cost discount {discount:g} (Figure {FIGURES[discount]})"
     panels = []
     for key in ("return", "cost"):
         for dataset in CHEETAHS:
-            own = select(result.rows["curves"], dataset=dataset, cost_discount=discount)
+            curves = pooling.rows_with(results.rows["curves"], dataset=dataset)
+            own = pooling.rows_with(curves, cost_discount=discount)
             if key == "return" and discount != 1:  # DT earns the same, however costs are counted
-                own += select(result.rows["curves"], dataset=dataset, agent="dt")
-            lines = [_line(label, select(own, agent=agent), key) for agent, label in AGENTS.items()]
+                own += pooling.rows_with(curves, agent="dt")
+            lines = [_line(agent, pooling.rows_with(own, agent=agent), key) for agent in AGENTS]
             limits = [row["limit"] for row in own if row["agent"] != "dt"]
             level = limits[0] if limits and key == "cost" else None
             panels.append(Panel(dataset, [line for line in lines if line.x], "update", key, level))
@@ -120,26 +80,23 @@ def _figure(result: Result, discount: float) -> Part:
         return Remark(("There are no evaluations while training to draw.",), title)
     note = "Three episodes at a time, mean over the seeds; dashed: the limit."
     if discount != 1:
-        note += " DT was watched by undiscounted costs: under this discount its cost is in the table alone."
-    return Drawing(title, line_panels(panels, columns=3), note)
+        note += DT_NOTE
+    return Picture(title, line_panels(panels, columns=3), note)
 
 
-def _line(label: str, rows: list[Row], key: str) -> Line:
+def _line(agent: str, rows: list[Row], key: str) -> Line:
     updates = sorted({row["update"] for row in rows})
     means = [[row[key] for row in rows if row["update"] == update] for update in updates]
-    return Line(label, updates, [sum(values) / len(values) for values in means])
+    return Line(AGENTS[agent], updates, [sum(values) / len(values) for values in means])
 
 
-EXPERIMENT = Experiment(
+BASELINES = Experiment(
     name="baselines",
     shows="Table 1, Figures 2 and 3",
     title="Baseline comparison",
-    description=(
-        "SaFormer, BCQ-L, CPQ and DT on the three HalfCheetah datasets, with costs discounted by "
-        "0.99 and "
-        "undiscounted. BCQ-L and CPQ are trained for the limit; discounted costs have a SaFormer "
-        "of their own."
-    ),
-    needs=needs,
-    present=present,
+    description="SaFormer, BCQ-L, CPQ and DT on the three HalfCheetah datasets, with costs "
+    "discounted by 0.99 and undiscounted. BCQ-L and CPQ are trained for the limit; discounted "
+    "costs have a SaFormer of their own.",
+    needs=_needs,
+    present=_present,
 )

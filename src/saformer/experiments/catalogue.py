@@ -1,40 +1,22 @@
 """All experiments, and their pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-from saformer.experiments import (
-    ablation,
-    adaptation,
-    baselines,
-    finetuning,
-    hyper_parameters,
-    pair_plots,
-    safety,
-    sensitivity,
-    speed,
-    thresholds,
-)
-from saformer.experiments.experiment import Experiment, Result
-from saformer.report.sheet import Document, write_document, write_index
+from saformer.experiments.ablation import ABLATION, SENSITIVITY
+from saformer.experiments.adaptation import ADAPTATION
+from saformer.experiments.appendix import HYPER_PARAMETERS, PAIR_PLOTS, THRESHOLDS_TABLE
+from saformer.experiments.baselines import BASELINES
+from saformer.experiments.beyond import SAFETY, SPEED
+from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.finetuning import FINETUNING
+from saformer.report.page import Caution, Facts, Page, Part, Remark
 
-EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (
-        *(
-            thresholds,
-            hyper_parameters,
-            pair_plots,
-            baselines,
-            adaptation,
-            finetuning,
-            ablation,
-            sensitivity,
-        ),
-        *(safety, speed),
-    )
-}
+_ALL = (
+    *(THRESHOLDS_TABLE, HYPER_PARAMETERS, PAIR_PLOTS, BASELINES, ADAPTATION, FINETUNING),
+    *(ABLATION, SENSITIVITY, SAFETY, SPEED),
+)
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+NO_MEANING = " At scale smoke: this shows that everything works, and its numbers mean nothing."
 
 
 def find_experiments(name: str) -> list[Experiment]:
@@ -42,27 +24,26 @@ def find_experiments(name: str) -> list[Experiment]:
     if name == "all":
         return list(EXPERIMENTS.values())
     if name not in EXPERIMENTS:
-        raise ValueError(
-            f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)}, and all"
-        )
+        known = ", ".join(EXPERIMENTS)
+        raise ValueError(f"unknown experiment {name!r}; there are {known}, and all")
     return [EXPERIMENTS[name]]
 
 
 def render(folder: Path, name: str) -> Path:
-    """The page of one experiment, from the rows that the folder keeps of it, and the index."""
-    experiment, result = EXPERIMENTS[name], Result.read(folder, name)
-    lead = experiment.description
-    if result.made["scale"] == "smoke":
-        lead += " At scale smoke: this shows that everything works, and its numbers mean nothing."
-    document = Document(
-        name,
-        f"{experiment.title} ({experiment.shows})",
-        lead,
-        experiment.present(result),
-        result.failed,
-        result.made,
-    )
-    page = write_document(document, folder)
-    there = [each for each in EXPERIMENTS.values() if (folder / f"{each.name}.html").exists()]
-    write_index(folder, [(each.name, each.shows, each.title) for each in there])
-    return page
+    """The page of one experiment, from its rows in the folder, and the index."""
+    experiment, results = EXPERIMENTS[name], Results.read(folder, name)
+    lead = experiment.description + (NO_MEANING if results.made["scale"] == "smoke" else "")
+    failed = [f"{failure['what']}: {failure['why']}" for failure in results.failed]
+    parts: list[Part] = [
+        Remark((lead,), style="lead"),
+        *([Caution("What is missing here, because it failed:", failed)] if failed else []),
+        *experiment.present(results),
+        Facts("How this was made", results.made),
+    ]
+    page = Page(f"{experiment.title} ({experiment.shows})", parts, broad=True, index="index.html")
+    path = page.write_beside_markdown(folder, name)
+    others = [each for each in EXPERIMENTS.values() if (folder / f"{each.name}.html").exists()]
+    shown, links = {e.title: e.shows for e in others}, {e.title: f"{e.name}.html" for e in others}
+    index = Page("Experiments", [Facts("", shown, links)], heading="The paper's tables and figures")
+    index.write(folder / "index.html")
+    return path

@@ -1,45 +1,46 @@
-"""Carry out several experiments at once: what they share is done once."""
-
-from __future__ import annotations
+"""Carry out several experiments at once: shared runs are made once."""
 
 import os
+import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial, reduce
+from importlib.metadata import PackageNotFoundError, version
+from operator import or_
 from pathlib import Path
 from typing import Any
 
-from saformer.api.listener import Listener
+import torch
+
+from saformer import Listener, __version__
 from saformer.engine.device import pick_device
 from saformer.engine.engine import Engine, LocalEngine
-from saformer.experiments.elsewhere import Brought, carry_out_elsewhere, receive, sent
-from saformer.experiments.experiment import Experiment, Result
-from saformer.experiments.plan import WITHOUT_CHEAPEST, Needs, Setting, Training
-from saformer.experiments.provenance import how_it_was_made, time_spent
-from saformer.experiments.work import DataJob, Gathered, Row, RunJob, carry_out, prepare
+from saformer.experiments import plan
+from saformer.experiments.datasets import prepare
+from saformer.experiments.elsewhere import carry_out_elsewhere, receive, sent
+from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.plan import DataJob, Gathered, Needs, Row, RunJob, Setting, Training
+from saformer.experiments.work import carry_out
+from saformer.runs.provenance import commit
 
-NO_ENVIRONMENT = "it names no environment to roll out in; `saformer train` and `evaluate` judge such data offline"
+OFFLINE = "`saformer train` and `evaluate` judge such data offline"
+NO_ENVIRONMENT = f"it names no environment to roll out in; {OFFLINE}"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where things are kept and where they are computed."""
+class Site:
+    """Where runs are made."""
 
     runs: Path = Path("runs")
     device: str = "auto"
-    packed: bool | None = None
-    """whether runs of one kind are trained together; None: if the device of this machine is a
-    GPU"""
-    elsewhere: bool = False
-    """whether other machines make the runs"""
-    node_runs: Path | None = None
-    """the folder in which each of them makes its own, to be brought back; None: they share
-    `runs`"""
+    packed: bool | None = None  # runs of one kind are one job; None: if this machine has a GPU
+    elsewhere: bool = False  # whether other machines make the runs
+    node_runs: Path | None = None  # a folder of each of them, to bring runs back from
 
     @property
     def packs(self) -> bool:
-        """The answer."""
         return pick_device(self.device).type == "cuda" if self.packed is None else self.packed
 
 
@@ -47,163 +48,161 @@ def conduct(
     experiments: Sequence[Experiment],
     setting: Setting,
     *,
-    engine: Engine | None = None,
-    place: Place | None = None,
+    engine: Engine,
+    site: Site,
     command: str = "",
     listener: Listener | None = None,
-) -> Iterator[Result]:
-    """Carry out experiments, with what they share done once; their results come when all is done.
+) -> Iterator[Results]:
+    """Carry out experiments, shared runs once; results come when all is done.
 
-    Datasets first, then runs. What fails is noted in the results that miss it.
+    Datasets first, then runs. A failure is noted in the results that miss its rows.
     """
-    place, listener, began = place or Place(), listener or Listener(), time.perf_counter()
+    listener, began = listener or Listener(), time.perf_counter()
     needs = [experiment.needs(setting) for experiment in experiments]
-    whole = Needs()
-    for one in needs:
-        whole |= one
-    engine = engine or usual_engine(place.device)
-    found = _gather(whole, setting, engine, place, listener)
-    made = how_it_was_made(setting, command, engine, time.perf_counter() - began)
-    for experiment, needed in zip(experiments, needs, strict=True):
-        rows = {**_selected(found.rows, needed), "settings": experiment.settings(setting)}
-        failed = [failure for failure in found.failed if _concerns(failure, needed)]
-        yield Result(experiment.name, rows, {**made, **time_spent(rows["verdicts"])}, failed)
+    gathered = _gather(reduce(or_, needs, Needs()), setting, engine, site, listener)
+    made = _provenance(setting, command, engine, time.perf_counter() - began)
+    for experiment, own in zip(experiments, needs, strict=True):
+        rows = {**_selected(gathered.rows, own), "settings": experiment.settings(setting)}
+        failed = [failure for failure in gathered.failed if _concerns(failure, own)]
+        yield Results(experiment.name, rows, {**made, **_durations(rows["verdicts"])}, failed)
 
 
 def usual_engine(device: str) -> LocalEngine:
-    """A GPU packs what fits together, in this process; without one, runs are shared among the
-    cores."""
+    """On a GPU this process, which packs runs; without one, the cores share the runs."""
     if pick_device(device).type == "cuda":
         return LocalEngine()
     return LocalEngine(os.cpu_count() or 1)
 
 
 def jobs_for(
-    needs: Needs, setting: Setting, place: Place, *, threads: int | None = None
+    needs: Needs, setting: Setting, site: Site, *, threads: int | None = None
 ) -> list[RunJob]:
-    """Runs of one kind together where they are packed, else each alone; those that take longest
-    first."""
-    groups: dict[Any, list[Training]] = {}
+    """Packed runs of one kind together, else each alone; those that take longest first."""
+    groups: dict[Hashable, list[Training]] = {}
     for training in needs.trainings:
-        groups.setdefault(training.pack if place.packs else training, []).append(training)
-    jobs = [
-        RunJob(
-            setting,
-            tuple(group),
-            tuple(judging for judging in needs.judgings if judging.training in group),
-            tuple(training for training in needs.curves if training in group),
-            str(place.runs),
-            device=place.device,
-            workers="auto" if threads is None else 0,
-            threads=threads,
-        )
-        for group in groups.values()
-    ]
+        groups.setdefault(training.pack if site.packs else training, []).append(training)
+    workers: Any = "auto" if threads is None else 0
+    jobs = []
+    for group in groups.values():
+        judgings = tuple(judging for judging in needs.judgings if judging.training in group)
+        curves = tuple(training for training in needs.curves if training in group)
+        own = (setting, tuple(group), judgings, curves)
+        jobs.append(RunJob(*own, str(site.runs), site.device, workers, threads))
     return sorted(jobs, key=lambda job: -len(job.judgings))
 
 
 def _gather(
-    needs: Needs, setting: Setting, engine: Engine, place: Place, listener: Listener
+    needs: Needs, setting: Setting, engine: Engine, site: Site, listener: Listener
 ) -> Gathered:
-    found = Gathered()
+    gathered = Gathered()
     datasets = [*needs.datasets, *(training.dataset for training in needs.trainings)]
-    whole = dict.fromkeys(dataset.removesuffix(WITHOUT_CHEAPEST) for dataset in datasets)
+    whole = dict.fromkeys(dataset.removesuffix(plan.WITHOUT_CHEAPEST) for dataset in datasets)
     derived = dict.fromkeys(dataset for dataset in datasets if dataset not in whole)
     for part in (whole, derived):
-        _map(
-            engine,
-            prepare,
-            [DataJob(setting, dataset, engine.threads) for dataset in part],
-            found,
-            listener,
-        )
-    data = found.rows.get("data", [])
+        data_jobs = [DataJob(setting, dataset, engine.threads) for dataset in part]
+        _map(engine, prepare, data_jobs, gathered, listener)
+    data = gathered.rows.get("data", [])
     there = {row["dataset"] for row in data if row["environment"] is not None}
     for row in (row for row in data if needs.trainings and row["environment"] is None):
-        found.failed.extend(DataJob(setting, row["dataset"]).failures(NO_ENVIRONMENT))
-    possible = replace(
-        needs,
-        judgings=tuple(judging for judging in needs.judgings if judging.training.dataset in there),
-        curves=tuple(training for training in needs.curves if training.dataset in there),
-    )
-    jobs = jobs_for(possible, setting, place, threads=engine.threads)
-    if not place.elsewhere:
-        _map(engine, carry_out, jobs, found, listener)
-        return found
-    with sent(jobs, place.runs, place.node_runs) as travelling:
-        _map(engine, carry_out_elsewhere, travelling, found, listener, runs=place.runs)
-    return found
+        gathered.failed.extend(DataJob(setting, row["dataset"]).failures(NO_ENVIRONMENT))
+    judgings = tuple(each for each in needs.judgings if each.training.dataset in there)
+    curves = tuple(training for training in needs.curves if training.dataset in there)
+    jobs = jobs_for(Needs((), judgings, curves), setting, site, threads=engine.threads)
+    if not site.elsewhere:
+        _map(engine, carry_out, jobs, gathered, listener)
+        return gathered
+    with sent(jobs, site.runs, site.node_runs) as travelling:
+        _map(engine, carry_out_elsewhere, travelling, gathered, listener, runs=site.runs)
+    return gathered
 
 
 def _map(
     engine: Engine,
-    function: Callable[..., Gathered | Brought],
+    function: Callable[..., Gathered],
     jobs: Sequence[Any],
-    found: Gathered,
+    gathered: Gathered,
     listener: Listener,
     *,
     runs: Path = Path(),
 ) -> None:
     if isinstance(engine, LocalEngine) and not engine.processes:
-        function = partial(function, listener=listener)  # nobody else could be told how far it is
-    for number, outcome in enumerate(engine.map(function, jobs), start=1):
-        brought = outcome.result
-        if isinstance(brought, Brought):
-            receive(brought.files, runs)
-            brought = brought.gathered
-        if brought is None:
-            brought = Gathered(
-                failed=outcome.job.failures(outcome.error or "for an unknown reason")
-            )
-        found.add(brought)
-        listener.say(f"{number} of {len(jobs)}: {outcome.job.name}")
-        for failure in brought.failed:
+        function = partial(function, listener=listener)  # other processes cannot report progress
+    for count, outcome in enumerate(engine.map(function, jobs), start=1):
+        why = outcome.error or "for an unknown reason"
+        result = outcome.result or Gathered(failed=outcome.job.failures(why))
+        receive(result.files, runs)
+        gathered.add(result)
+        listener.say(f"{count} of {len(jobs)}: {outcome.job.name}")
+        for failure in result.failed:
             listener.say(f"failed: {failure['what']}: {failure['why']}")
 
 
 def _selected(rows: dict[str, list[Row]], needs: Needs) -> dict[str, list[Row]]:
-    """Those that an experiment asked for, in the order in which it did."""
-    judged = [
-        (*_key(vars(judging.training)), judging.cost_discount, variant)
-        for judging in needs.judgings
-        for variant in judging.variants
-    ]
-    curves = [(*_key(vars(training)), training.cost_discount) for training in needs.curves]
-    return {
-        "data": _ordered(rows.get("data", []), needs.datasets, lambda row: row["dataset"]),
-        "verdicts": _ordered(
-            rows.get("verdicts", []),
-            judged,
-            lambda row: (*_key(row), row["cost_discount"], row["variant"]),
-        ),
-        "curves": _ordered(
-            rows.get("curves", []), curves, lambda row: (*_key(row), row["cost_discount"])
-        ),
+    """The rows of an experiment, in the order of its needs."""
+    wanted: list[Row] = [{"dataset": dataset} for dataset in needs.datasets]
+    wanted += [vars(training) for training in needs.curves]
+    for judging in needs.judgings:
+        about = {**vars(judging.training), "cost_discount": judging.cost_discount}
+        wanted += [{**about, "variant": variant} for variant in judging.variants]
+    order = {_key(row): index for index, row in enumerate(wanted)}
+    own = {
+        kind: [row for row in rows.get(kind, []) if _key(row) in order]
+        for kind in ("data", "verdicts", "curves")
     }
-
-
-def _ordered(rows: Sequence[Row], wanted: Sequence[Any], key: Callable[[Row], Any]) -> list[Row]:
-    places = {one: place for place, one in enumerate(wanted)}
-    return sorted((row for row in rows if key(row) in places), key=lambda row: places[key(row)])
-
-
-def _concerns(failure: dict[str, str], needs: Needs) -> bool:
-    """Whether an experiment misses what failed."""
-    if not failure["agent"]:
-        return failure["dataset"] in {
-            *needs.datasets,
-            *(training.dataset for training in needs.trainings),
-        }
-    if "variant" not in failure:
-        return any(
-            (failure["dataset"], failure["agent"]) == (t.dataset, t.agent) for t in needs.trainings
-        )
-    asked = {
-        (judging.training.dataset, judging.training.agent, judging.variant)
-        for judging in needs.judgings
-    }
-    return (failure["dataset"], failure["agent"], failure["variant"]) in asked
+    return {kind: sorted(some, key=lambda row: order[_key(row)]) for kind, some in own.items()}
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    return row["dataset"], row["agent"], row["seed"], tuple(row["criteria"])
+    return tuple(row.get(name) for name in plan.KEY)
+
+
+def _concerns(failure: dict[str, str], needs: Needs) -> bool:
+    """Whether an experiment misses the rows of a failure."""
+    dataset, agent = failure["dataset"], failure["agent"]
+    if not agent:
+        return dataset in {*needs.datasets, *(training.dataset for training in needs.trainings)}
+    if "variant" not in failure:
+        return (dataset, agent) in {(each.dataset, each.agent) for each in needs.trainings}
+    judged = {(each.training.dataset, each.training.agent, each.variant) for each in needs.judgings}
+    return (dataset, agent, failure["variant"]) in judged
+
+
+def _provenance(setting: Setting, command: str, engine: Engine, seconds: float) -> dict[str, Any]:
+    """For the foot of a page: command, commit, seeds, hardware and duration."""
+    versions = dict.fromkeys(("torch", "numpy", "gymnasium", "mujoco"), "absent")
+    for name in versions:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
+    return {
+        "command": command,
+        "scale": setting.scale.name,
+        "data": setting.source,
+        "seeds": list(setting.seeds),
+        "episodes": setting.scale.episodes,
+        "commit": commit(),
+        "saformer": __version__,
+        "versions": versions,
+        "hardware": f"{gpu}{os.cpu_count()} CPU cores ({platform.machine()})",
+        "engine": f"{engine.name}, {engine.jobs_at_once} at once",
+        "this command": f"{seconds:.0f} s, what was found finished aside",
+        "when": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _durations(verdicts: Sequence[Row]) -> dict[str, str]:
+    """Of training and rolling out, which may have been done earlier."""
+    if not verdicts:
+        return {}
+    trained, judged = dict[str, float](), dict[tuple[Any, ...], float]()
+    for row in verdicts:
+        trained[row["run"]] = row["training_seconds"]
+        judged[row["run"], row["variant"], row["cost_discount"]] = row["evaluation_seconds"]
+    training = f"{sum(trained.values()):.0f} s, the sum over {len(trained)} runs"
+    evaluation = f"{sum(judged.values()):.0f} s, the sum over {len(judged)} rollouts"
+    commits = ", ".join(sorted({row["commit"] for row in verdicts}))
+    return {
+        "updates": ", ".join(map(str, sorted({row["updates"] for row in verdicts}))),
+        "training": f"{training} (each of a pack counts it all)",
+        "evaluation": f"{evaluation}, at commit {commits}",
+    }

@@ -1,4 +1,4 @@
-"""An experiment, as it is declared, and what comes of it."""
+"""An experiment, as it is declared, and its results."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from saformer.data.statistics import without_nan
-from saformer.experiments.plan import Needs, Setting
-from saformer.experiments.work import Row
+from saformer.experiments.plan import Needs, Row, Setting
 from saformer.files import write_atomically
-from saformer.report.sheet import Part
+from saformer.report.page import Part
 
 VERSION = 1
 
 
 @dataclass(frozen=True)
-class Result:
-    """The rows of one experiment and how they came to be: all that its page is made from."""
+class Results:
+    """The rows of one experiment and their provenance: all that its page is made from."""
 
     experiment: str
     rows: dict[str, list[Row]]
@@ -27,7 +26,6 @@ class Result:
     failed: list[dict[str, str]]
 
     def write(self, folder: Path) -> Path:
-        """Keep it as JSON."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.experiment}.json"
         plain = {"version": VERSION, **without_nan(vars(self))}
@@ -35,14 +33,11 @@ class Result:
         return path
 
     @classmethod
-    def read(cls, folder: Path, experiment: str) -> Result:
-        """As it was kept."""
-        path = folder / f"{experiment}.json"
+    def read(cls, folder: Path, experiment: str) -> Results:
+        path, command = folder / f"{experiment}.json", f"`saformer experiment {experiment}`"
         if not path.exists():
-            raise FileNotFoundError(
-                f"there are no rows at {path}; make them with `saformer experiment {experiment}`"
-            )
-        again = f"make it again with `saformer experiment {experiment}`"
+            raise FileNotFoundError(f"there are no rows at {path}; make them with {command}")
+        again = f"make it again with {command}"
         try:
             plain = json.loads(path.read_text())
         except json.JSONDecodeError as error:
@@ -57,13 +52,9 @@ class Experiment:
     """A declaration: what is needed, and how its rows are shown."""
 
     name: str
-    shows: str
-    """which tables and figures of the paper"""
+    shows: str  # which tables and figures of the paper
     title: str
-    description: str
-    """a sentence or two on what is done"""
+    description: str  # a sentence or two
     needs: Callable[[Setting], Needs]
-    present: Callable[[Result], Sequence[Part]]
-    """tables and figures, from nothing but the rows"""
-    settings: Callable[[Setting], list[Row]] = lambda setting: []
-    """rows that need no run"""
+    present: Callable[[Results], Sequence[Part]]  # tables and figures, from nothing but the rows
+    settings: Callable[[Setting], list[Row]] = lambda setting: []  # rows that need no run

@@ -1,37 +1,30 @@
-"""What an experiment asks for: data to look at, runs to train, and ways to judge them."""
+"""Plans: datasets to describe, runs to train, ways to judge them; and jobs that carry them out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from saformer.agents.registry import KINDS
-from saformer.api.judge import REFERENCE
 from saformer.core.transformer import TrunkConfig
 from saformer.data.home import data_home
 from saformer.envs.tasks import MIXTURES
+from saformer.experiments.ways import REFERENCE, Options
 from saformer.training.loop.presets import PRESETS, Preset
 
-ROBOTS = ("halfcheetah", "walker2d", "hopper")
+Row = dict[str, Any]
+KEY = ("dataset", "agent", "cost_discount", "seed", "criteria", "variant")
+"""Of a row; a kind of rows that lacks a field has None."""
+Files = dict[str, bytes]
+"""By their paths within the folder of runs."""
+ROBOTS = ("halfcheetah", "walker2d", "hopper")  # in the paper's order
 DATASETS = tuple(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURES)
-"""In the paper's order."""
 CHEETAHS = DATASETS[:3]
 LIMITS = ("p10", "p20", "p30", "p50")
-UNHEEDED = ("p10",)
-"""What DT is judged under: it heeds no limit, so that one is as good as another."""
-TEN_LIMITS = tuple(f"p{percent}" for percent in range(5, 100, 10))
-D4RL_LIMITS = {
-    "halfcheetah-medium": "4490",
-    "halfcheetah-medium-replay": "4300",
-    "halfcheetah-medium-expert": "4300",
-}
-NEAREST_RANKS = {
-    "halfcheetah-medium": "p10",
-    "halfcheetah-medium-replay": "p20",
-    "halfcheetah-medium-expert": "p50",
-}
+D4RL_LIMITS = dict(zip(CHEETAHS, ("4490", "4300", "4300"), strict=True))
+NEAREST_RANKS = dict(zip(CHEETAHS, ("p10", "p20", "p50"), strict=True))
 """Of Table 1's undiscounted limits among the paper's thresholds."""
 WITHOUT_CHEAPEST = "-from-p10"
 """Ends the name of a dataset of which all that costs less than its p10 was discarded."""
@@ -39,66 +32,35 @@ WITHOUT_CHEAPEST = "-from-p10"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is made of everything."""
+    """The size of everything."""
 
     name: Literal["smoke", "small", "paper"]
-    episodes: int
-    """under each limit"""
-    swept_episodes: int
-    """under each of ten limits: what counts there is whether costs follow them"""
-    candidates: tuple[int, ...]
-    """N of Figure 5"""
-    exploration: int
-    """episodes that fine-tuning may take"""
+    episodes: int = 20  # under each limit
+    swept_episodes: int = 5  # under each of ten limits: there it counts whether costs follow them
+    candidates: tuple[int, ...] = tuple(2**n for n in range(10))  # N of Figure 5
+    exploration: int = 200  # episodes that fine-tuning may take
     below: float = 1.0
-    """limits of fine-tuning are this share of the paper's: tiny models of scraps would keep the
-    paper's untaught"""
+    """limits of fine-tuning are this share of the paper's, which tiny models meet untaught"""
     horizon: int | None = None
-    """steps of an episode, if less than the environment's: data is then cut to pieces of this
-    length"""
+    """steps of an episode, if less than the environment's: data is cut to pieces this long"""
 
     def preset(self, agent: str) -> Preset:
         """How an agent is trained."""
         if self.name == "smoke":
             return _tiny(agent)
         preset = PRESETS[self.name](agent)
-        paper = self.name == "paper"
-        every = 20_000 if paper else 1000  # four of the paper's epochs: rollouts take long
-        saved = (
-            10_000 if paper else preset.fit.checkpoint_every
-        )  # so does saving nine models with their optimisers
-        return replace(
-            preset, fit=replace(preset.fit, evaluate_every=every, checkpoint_every=saved)
-        )
+        every, saved = 1000, preset.fit.checkpoint_every
+        if self.name == "paper":  # rollouts take long, and so does saving nine models
+            every, saved = 20_000, 10_000  # four of the paper's epochs, two
+        fit = replace(preset.fit, evaluate_every=every, checkpoint_every=saved)
+        return replace(preset, fit=fit)
 
 
+_SMOKE: Any = {"episodes": 2, "swept_episodes": 2, "candidates": (1, 4), "exploration": 10}
 SCALES = {
-    scale.name: scale
-    for scale in (
-        Scale(
-            "smoke",
-            episodes=2,
-            swept_episodes=2,
-            candidates=(1, 4),
-            exploration=10,
-            below=0.6,
-            horizon=30,
-        ),
-        Scale(
-            "small",
-            episodes=20,
-            swept_episodes=5,
-            candidates=tuple(2**n for n in range(10)),
-            exploration=200,
-        ),
-        Scale(
-            "paper",
-            episodes=20,
-            swept_episodes=5,
-            candidates=tuple(2**n for n in range(10)),
-            exploration=200,
-        ),
-    )
+    "smoke": Scale("smoke", **_SMOKE, below=0.6, horizon=30),
+    "small": Scale("small"),
+    "paper": Scale("paper"),
 }
 """smoke: tiny models on scraps of data. small: preset small. paper: Table 6, 100,000 updates."""
 
@@ -111,27 +73,23 @@ def _tiny(agent: str) -> Preset:
         "hidden": (16, 16),
         "candidates": 4,
     }
-    has = {name: value for name, value in sizes.items() if hasattr(preset.agent, name)}
-    fit = replace(
-        preset.fit, updates=20, batch_size=16, warmup_updates=5, report_every=10, evaluate_every=10
-    )
-    return Preset(replace(preset.agent, **has), fit)
+    own = {name: size for name, size in sizes.items() if hasattr(preset.agent, name)}
+    brief: Any = {"updates": 20, "batch_size": 16, "warmup_updates": 5}
+    fit = replace(preset.fit, **brief, report_every=10, evaluate_every=10)
+    return Preset(replace(preset.agent, **own), fit)
 
 
 @dataclass(frozen=True)
 class Training:
-    """A run, by what was chosen for it; the scale says the rest."""
+    """A run: the choices that the scale leaves open."""
 
     dataset: str
     agent: str = "saformer"
-    limit: str | None = None
-    """of agents that are trained for one"""
+    limit: str | None = None  # of agents that are trained for one
     cost_discount: float = 1.0
     seed: int = 0
-    criteria: tuple[str, ...] = ()
-    """what a step costs, where that is not what the data came with"""
-    updates: int | None = None
-    """where they are not as many as the scale's"""
+    criteria: tuple[str, ...] = ()  # of a step's cost, by default the data's own
+    updates: int | None = None  # by default the scale's
 
     @property
     def pack(self) -> tuple[Any, ...]:
@@ -140,10 +98,10 @@ class Training:
 
     @property
     def name(self) -> str:
-        """For a person to read."""
         limit = f" for {self.limit}" if self.limit else ""
         cost = f"{' and '.join(self.criteria)}, " if self.criteria else ""
-        return f"{self.agent}{limit} on {self.dataset}, {cost}cost discount {self.cost_discount:g}, seed {self.seed}"
+        discount = f"cost discount {self.cost_discount:g}"
+        return f"{self.agent}{limit} on {self.dataset}, {cost}{discount}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -152,43 +110,36 @@ class Judging:
 
     training: Training
     limits: tuple[str, ...] = LIMITS
-    variant: str = ""
-    """what tables call it"""
-    options: tuple[tuple[str, Any], ...] = ()
-    """of the policy, where they are not the usual ones"""
+    variant: str = ""  # its name in tables
+    options: Options = ()  # of the policy, beside the usual ones
     cost_discount: float = 1.0
-    episodes: int | None = None
-    """under each limit, where they are not as many as usual"""
-    finetuned: bool = False
-    """whether the run is fine-tuned to these limits first"""
+    episodes: int | None = None  # under each limit, by default the scale's
+    finetuned: bool = False  # whether the run is fine-tuned to these limits first
     shield: bool = False
     """within a shield, and beside it the mean action that heeds no limit, in one too"""
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """What tables call its rows."""
+        """The names of its rows in tables."""
         return (self.variant, REFERENCE) if self.shield else (self.variant,)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """All that an experiment asks for."""
+    """All that an experiment is made from."""
 
-    datasets: tuple[str, ...] = ()
-    """to be described"""
+    datasets: tuple[str, ...] = ()  # to describe
     judgings: tuple[Judging, ...] = ()
-    curves: tuple[Training, ...] = ()
-    """runs whose evaluations while training are to be drawn"""
+    curves: tuple[Training, ...] = ()  # runs whose evaluations while training are drawn
 
     @property
     def trainings(self) -> tuple[Training, ...]:
         """Every run, once."""
-        return tuple(
-            dict.fromkeys([*(judging.training for judging in self.judgings), *self.curves])
-        )
+        judged = (judging.training for judging in self.judgings)
+        return tuple(dict.fromkeys([*judged, *self.curves]))
 
     def __or__(self, other: Needs) -> Needs:
-        """Both, with what they share asked for once."""
+        """Both, and shared parts once."""
         return Needs(
             tuple(dict.fromkeys(self.datasets + other.datasets)),
             tuple(dict.fromkeys(self.judgings + other.judgings)),
@@ -198,29 +149,25 @@ class Needs:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs of a command share."""
+    """The settings of a command, which all of its runs share."""
 
     scale: Scale
     seeds: tuple[int, ...] = (0,)
     source: str = "behaviours"
-    """behaviours: made on this machine. d4rl: D4RL's own files. Else a folder of stores named like
-    the datasets"""
+    """behaviours: made on this machine. d4rl: D4RL's files. Else a folder of stores, by dataset"""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"name at least one seed, and each once, got {self.seeds}")
-        if self.scale.horizon is not None and self.source != "behaviours":
-            raise ValueError(
-                f"scale {self.scale.name} makes its own data: leave {self.source!r} out"
-            )
-        if self.source not in {"behaviours", "d4rl"} and not Path(self.source).is_dir():
-            raise ValueError(
-                f"data is behaviours, d4rl or a folder of stores named {DATASETS[0]} and so on, "
-                f"got {self.source!r}"
-            )
+        scale, source = self.scale, self.source
+        if scale.horizon is not None and source != "behaviours":
+            raise ValueError(f"scale {scale.name} makes its own data: leave {source!r} out")
+        if source not in {"behaviours", "d4rl"} and not Path(source).is_dir():
+            stores = f"a folder of stores named {DATASETS[0]} and so on"
+            raise ValueError(f"data is behaviours, d4rl or {stores}, got {source!r}")
 
     def task(self, dataset: str) -> str:
-        """Where the data of a dataset is found."""
+        """The name or path of a dataset's data."""
         if dataset.endswith(WITHOUT_CHEAPEST):
             whole = self.task(dataset.removesuffix(WITHOUT_CHEAPEST))
             return str(data_home() / (Path(whole).name.replace(":", "-") + WITHOUT_CHEAPEST))
@@ -230,29 +177,31 @@ class Setting:
             return dataset
         return f"d4rl:{dataset}-v2" if self.source == "d4rl" else str(Path(self.source) / dataset)
 
-    def watched(self, dataset: str, cost_discount: float) -> Mapping[str, tuple[str, ...]]:
-        """What a run is watched under while it trains: Figures 2 and 3 are of HalfCheetah alone."""
-        if dataset not in CHEETAHS:
-            return {}
-        return {self.task(dataset): (table_1_limit(self.source, dataset, cost_discount),)}
+    def watched(self, trainings: Iterable[Training]) -> dict[str, tuple[str, ...]]:
+        """Limits while training: Figures 2 and 3 are of HalfCheetah and the paper's cost alone."""
+        return {
+            self.task(each.dataset): (table_1_limit(self.source, each.dataset, each.cost_discount),)
+            for each in trainings
+            if each.dataset in CHEETAHS and not each.criteria
+        }
 
-    def each(
-        self,
-        *datasets: str,
-        agent: str = "saformer",
-        cost_discount: float = 1.0,
-        criteria: tuple[str, ...] = (),
-        updates: int | None = None,
-    ) -> Iterator[Training]:
+    def each(self, *datasets: str, agent: str = "saformer", **choices: Any) -> Iterator[Training]:
         """A run of every seed on each dataset, for Table 1's limit if the agent needs one."""
         for dataset in datasets:
-            limit = (
-                table_1_limit(self.source, dataset, cost_discount)
-                if KINDS[agent].has_one_limit
-                else None
-            )
+            limit, discount = None, choices.get("cost_discount", 1.0)
+            if KINDS[agent].has_one_limit:
+                limit = table_1_limit(self.source, dataset, discount)
             for seed in self.seeds:
-                yield Training(dataset, agent, limit, cost_discount, seed, criteria, updates)
+                yield Training(dataset, agent, limit, seed=seed, **choices)
+
+
+def in_each_way(models: Iterable[Training], ways: Mapping[str, Options]) -> tuple[Judging, ...]:
+    """Every model, acting in every way."""
+    return tuple(
+        Judging(model, variant=name, options=options)
+        for model in models
+        for name, options in ways.items()
+    )
 
 
 def table_1_limit(source: str, dataset: str, cost_discount: float) -> str:
@@ -260,3 +209,67 @@ def table_1_limit(source: str, dataset: str, cost_discount: float) -> str:
     if source == "d4rl":
         return D4RL_LIMITS[dataset] if cost_discount == 1 else "400"
     return NEAREST_RANKS[dataset] if cost_discount == 1 else "p10"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Rows by kind ("data", "verdicts", "curves"), failures, files of runs on another machine."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    failed: list[dict[str, str]] = field(default_factory=list)
+    files: Files = field(default_factory=dict)
+
+    def add(self, other: Gathered) -> None:
+        for kind, rows in other.rows.items():
+            self.rows.setdefault(kind, []).extend(rows)
+        self.failed.extend(other.failed)
+
+
+@dataclass(frozen=True)
+class DataJob:
+    """A dataset to make, if it is not there yet, and to describe."""
+
+    setting: Setting
+    dataset: str
+    workers: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"data of {self.dataset}"
+
+    def failures(self, why: str) -> list[dict[str, str]]:
+        return [{"what": self.name, "why": why, "dataset": self.dataset, "agent": ""}]
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """Runs to train in one call, and to judge."""
+
+    setting: Setting
+    trainings: tuple[Training, ...]  # of one pack
+    judgings: tuple[Judging, ...]
+    curves: tuple[Training, ...]
+    runs: str  # the folder of their folders
+    device: str = "auto"
+    workers: int | Literal["auto"] = "auto"  # that step environments
+    threads: int | None = None  # that compute; None: as many as torch likes
+    sign: str = ""  # a file by which another machine knows the folder of runs as the same one
+    files: Files | None = None  # of the runs so far, for a machine that has a folder of its own
+
+    @property
+    def name(self) -> str:
+        first, more = self.trainings[0], len(self.trainings) - 1
+        return first.name + (f" and {more} more" if more else "")
+
+    def failures(self, why: str) -> list[dict[str, str]]:
+        return [failure_of(training, why) for training in self.trainings]
+
+
+def failure_of(training: Training, why: str, judging: Judging | None = None) -> dict[str, str]:
+    """Of a whole run, or of one way to judge it."""
+    about = {"dataset": training.dataset, "agent": training.agent}
+    if judging is None:
+        return {"what": training.name, "why": why, **about}
+    variant = f" ({judging.variant})" if judging.variant else ""
+    what = f"evaluation{variant} of {training.name}"
+    return {"what": what, "why": why, **about, "variant": judging.variant}

@@ -1,34 +1,39 @@
 """Rows of several seeds as one cell, and cells as a table shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from saformer.evaluation.confidence import wilson_interval
 from saformer.evaluation.verdict import TOLERANCE
+from saformer.experiments.plan import LIMITS, Row
 from saformer.experiments.published import Published
-from saformer.experiments.work import Row
-from saformer.report.sheet import plain_cell
+from saformer.report.figure import Line
+from saformer.report.page import MARK_NOTE, Part, Sheet
 from saformer.report.table import Cell, numbers, percent
 
 DRAWS = 2000
 INTERVAL_NOTE = (
     "In brackets 95% intervals: of means by bootstrapping seeds and then episodes (of one seed, "
-    "episodes alone), of "
-    "shares by Wilson's formula. Share: (return - lowest stored return) / (frontier - lowest "
-    "stored return), at most "
-    "1.25, the frontier being the mean of the five best stored returns within the limit."
+    "episodes alone), of shares by Wilson's formula. Share: (return - lowest stored return) / "
+    "(frontier - lowest stored return), at most 1.25, the frontier being the mean of the five best "
+    "stored returns within the limit."
+)
+NOTE = f"{MARK_NOTE} {INTERVAL_NOTE}"
+OURS = ("limit", "cost", "within", "return", "share")
+PAPERS = ("paper: cost / limit", "paper: return")
+BOTH = (*OURS, *PAPERS)
+TALLY = (
+    *("", "limits met", "paper: limits met", "episodes within"),
+    *("share: mean", "median", "mean, 0 where missed"),
 )
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean and where it lies with 95% confidence."""
+class Estimate(NamedTuple):
+    """A mean and its 95% interval."""
 
     mean: float
     low: float
@@ -36,7 +41,6 @@ class Estimate:
 
     @property
     def text(self) -> str:
-        """For a table."""
         return f"{numbers([self.mean])} [{numbers([self.low])}, {numbers([self.high])}]"
 
 
@@ -50,9 +54,7 @@ class Pooled:
     episode_return: Estimate
     within: float
     within_interval: tuple[float, float]
-    share: float | None
-    """mean over the seeds of the frontier share; None where the data has no frontier"""
-    num_seeds: int
+    share: float | None  # of the frontier, mean over the seeds; None where there is no frontier
 
     @property
     def met(self) -> bool:
@@ -65,14 +67,14 @@ class Pooled:
         return self.share if self.met or self.share is None else 0.0
 
 
-def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+def rows_with(rows: Sequence[Row], **values: Any) -> list[Row]:
     """The rows that have these values."""
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
-def pooled(rows: Sequence[Row], **wanted: Any) -> Pooled | None:
+def pooled(rows: Sequence[Row], **values: Any) -> Pooled | None:
     """The cell of all rows that have these values, one for each seed; None if there are none."""
-    chosen = select(rows, **wanted)
+    chosen = rows_with(rows, **values)
     if not chosen:
         return None
     costs = np.array([row["costs"] for row in chosen])  # [seeds, episodes]
@@ -87,13 +89,11 @@ def pooled(rows: Sequence[Row], **wanted: Any) -> Pooled | None:
         within=num_within / costs.size,
         within_interval=wilson_interval(num_within, costs.size),
         share=float(np.mean(shares)) if shares else None,
-        num_seeds=len(chosen),
     )
 
 
 def estimate(values: NDArray[Any]) -> Estimate:
-    """The mean of [seeds, episodes], and its interval by resampling seeds, then episodes of
-    each."""
+    """The mean of [seeds, episodes]; the interval resamples seeds, then episodes of each."""
     draw, (seeds, episodes) = np.random.default_rng(0), values.shape
     chosen = draw.integers(seeds, size=(DRAWS, seeds, 1))
     means = values[chosen, draw.integers(episodes, size=(DRAWS, seeds, episodes))].mean((1, 2))
@@ -101,84 +101,80 @@ def estimate(values: NDArray[Any]) -> Estimate:
     return Estimate(float(values.mean()), low, high)
 
 
-OURS = ("limit", "cost", "within", "return", "share")
-THEIRS = ("paper: cost / limit", "paper: return")
-
-
 def our_cells(cell: Pooled | None, *, judged: bool = True) -> list[Cell]:
-    """What was found, under the headings of `OURS`; without a verdict for what heeds no limit."""
+    """Under the headings `OURS`; without a verdict for an agent that heeds no limit."""
     if cell is None:
-        return [plain_cell("missing"), *(plain_cell("-") for _ in OURS[1:])]
-    low, high = cell.within_interval
+        return ["missing", *("-" for _ in OURS[1:])]
+    cost, earned = cell.cost.text, cell.episode_return.text
     if not judged:
-        return [
-            plain_cell("-"),
-            plain_cell(cell.cost.text),
-            plain_cell("-"),
-            plain_cell(cell.episode_return.text),
-            plain_cell("-"),
-        ]
-    return [
-        plain_cell(
-            f"{cell.limit_name} = {numbers([cell.limit])}"
-            if cell.limit_name[0] == "p"
-            else numbers([cell.limit])
-        ),
-        (cell.cost.text, mark(cell.met)),
-        plain_cell(f"{percent(cell.within)} [{100 * low:.0f}, {100 * high:.0f}]"),
-        plain_cell(cell.episode_return.text),
-        plain_cell("-" if cell.share is None else f"{cell.share:.2f}"),
-    ]
+        return ["-", cost, "-", earned, "-"]
+    low, high = cell.within_interval
+    name = f"{cell.limit_name} = " if cell.limit_name[0] == "p" else ""
+    within = f"{percent(cell.within)} [{100 * low:.0f}, {100 * high:.0f}]"
+    share = "-" if cell.share is None else f"{cell.share:.2f}"
+    return [name + numbers([cell.limit]), (cost, mark(cell.met)), within, earned, share]
 
 
-def their_cells(cell: Published | None) -> list[Cell]:
-    """What was printed, under the headings of `THEIRS`."""
+def paper_cells(cell: Published | None) -> list[Cell]:
+    """Printed numbers, under the headings `PAPERS`."""
     if cell is None:
-        return [plain_cell("-") for _ in THEIRS]
+        return ["-" for _ in PAPERS]
     limit = "" if cell.limit is None else f" / {numbers([cell.limit])}"
-    return [
-        (_with_spread(cell.cost, cell.cost_spread) + limit, mark(cell.met)),
-        plain_cell(_with_spread(cell.episode_return, cell.return_spread)),
-    ]
+    cost = _with_spread(cell.cost, cell.cost_spread) + limit
+    return [(cost, mark(cell.met)), _with_spread(cell.episode_return, cell.return_spread)]
 
 
-TALLY = (
-    "",
-    "limits met",
-    "paper: limits met",
-    "episodes within",
-    "share: mean",
-    "median",
-    "mean, 0 where missed",
-)
+def both_cells(ours: Pooled | None, papers: Published | None, **options: bool) -> list[Cell]:
+    return [*our_cells(ours, **options), *paper_cells(papers)]
 
 
 def tally(
-    what: str, cells: Sequence[Pooled | None], published: Sequence[Published | None] = ()
+    name: str, cells: Sequence[Pooled | None], published: Sequence[Published | None] = ()
 ) -> list[Cell]:
-    """How many limits were met and what was earned over several cells, under the headings of
-    `TALLY`."""
-    found, printed = (
-        [cell for cell in cells if cell is not None],
-        [cell for cell in published if cell is not None],
-    )
-    shares = [cell.share for cell in found if cell.share is not None]
-    safe = [cell.safe_share for cell in found if cell.safe_share is not None]
+    """Limits met and shares earned over several cells, under the headings `TALLY`."""
+    ours = [cell for cell in cells if cell is not None]
+    printed = [cell for cell in published if cell is not None]
+    shares = [cell.share for cell in ours if cell.share is not None]
+    safe = [cell.safe_share for cell in ours if cell.safe_share is not None]
     earned = (np.mean(shares), np.median(shares), np.mean(safe)) if shares else ()
-    texts = (
-        what,
-        f"{sum(cell.met for cell in found)} of {len(found)}",
+    return [
+        name,
+        f"{sum(cell.met for cell in ours)} of {len(ours)}",
         f"{sum(bool(cell.met) for cell in printed)} of {len(printed)}" if printed else "-",
-        percent(float(np.mean([cell.within for cell in found])) if found else None),
+        percent(float(np.mean([cell.within for cell in ours])) if ours else None),
         *(f"{value:.2f}" for value in earned),
         *("-" for _ in range(3 - len(earned))),
-    )
-    return [plain_cell(text) for text in texts]
+    ]
 
 
 def mark(met: bool | None) -> str:
-    """How a cell is coloured."""
     return "" if met is None else "met" if met else "missed"
+
+
+def interval_line(
+    label: str, x: Sequence[float], estimates: Sequence[Estimate], level: float | None = None
+) -> Line:
+    """Means, and their intervals as a shade."""
+    means, lows, highs = ([getattr(e, name) for e in estimates] for name in ("mean", "low", "high"))
+    return Line(label, x, means, lows, highs, level)
+
+
+def compare_ways(verdicts: list[Row], datasets: Sequence[str], ways: Sequence[str]) -> list[Part]:
+    """Ways of acting beside each other: all in all, for each seed, and under every limit."""
+    keys = [{"dataset": dataset, "limit_name": name} for dataset in datasets for name in LIMITS]
+    rows = [
+        [key["dataset"], way, *our_cells(pooled(verdicts, variant=way, **key))]
+        for key in keys
+        for way in ways
+    ]
+    parts = {"In all": verdicts}
+    for seed in sorted({row["seed"] for row in verdicts}):
+        parts[f"Seed {seed} alone"] = rows_with(verdicts, seed=seed)
+    sheets: list[Part] = []
+    for title, own in parts.items():
+        cells = {way: [pooled(own, variant=way, **key) for key in keys] for way in ways}
+        sheets.append(Sheet(title, TALLY, [tally(way, cells[way]) for way in ways]))
+    return [*sheets, Sheet("Every limit", ("dataset", "policy", *OURS), rows, NOTE)]
 
 
 def _with_spread(value: float | None, spread: float | None) -> str:

@@ -1,65 +1,37 @@
-"""Several ways to act beside each other: all in all, for each seed, and under every limit."""
+"""The ways of acting that tables compare: a name, and options of the policy."""
 
-from __future__ import annotations
+from typing import Any
 
-from collections.abc import Sequence
+from saformer.api.judge import REFERENCE
 
-from saformer.experiments.plan import LIMITS
-from saformer.experiments.pooling import (
-    INTERVAL_NOTE,
-    OURS,
-    TALLY,
-    our_cells,
-    pooled,
-    select,
-    tally,
-)
-from saformer.experiments.work import Row
-from saformer.report.sheet import MARK_NOTE, Part, Sheet, plain_cell
-from saformer.report.table import Cell
-
-PROPOSED: dict[str, tuple[tuple[str, object], ...]] = {
+Options = tuple[tuple[str, Any], ...]
+"""Names and values; by a digest of them an evaluation is found again."""
+WITHOUT_CRITIC: Options = (("rule", "none"),)
+PROPOSED: dict[str, Options] = {
     "paper's rule": (),
-    "no critic": (("rule", "none"),),
+    "no critic": WITHOUT_CRITIC,
     "by reserve": (("rule", "reserve"),),
 }
-"""Options of one model; what is executed is a proposal, unmodified."""
+"""Whatever is executed is a proposal, unmodified."""
+ABLATED: dict[str, Options] = {
+    "critic": (),
+    "no critic": WITHOUT_CRITIC,
+    "means alone": (*WITHOUT_CRITIC, ("candidates", 1)),
+}
+"""The first of the candidates is the mean of both heads."""
+CDT, SHIELDED = "CDT", "told what earns most + shield"
+IN_SHIELD: Options = (("rule", "reserve"), ("enforce", False), ("candidates", 1))
+"""As policies act in a shield by default."""
+COMPARED = (*PROPOSED, CDT, SHIELDED, REFERENCE)
+"""With and without a shield."""
 
 
-def beside_each_other(
-    verdicts: Sequence[Row], datasets: Sequence[str], ways: Sequence[str]
-) -> list[Part]:
-    """The sheets that compare them."""
-    rows = [
-        [plain_cell(dataset), plain_cell(way), *our_cells(cell)]
-        for dataset in datasets
-        for name in LIMITS
-        for way in ways
-        for cell in [pooled(verdicts, dataset=dataset, variant=way, limit_name=name)]
-    ]
-    return [
-        Sheet("In all", TALLY, _tallies(verdicts, datasets, ways)),
-        *(
-            Sheet(
-                f"Seed {seed} alone", TALLY, _tallies(select(verdicts, seed=seed), datasets, ways)
-            )
-            for seed in sorted({row["seed"] for row in verdicts})
-        ),
-        Sheet("Every limit", ("dataset", "policy", *OURS), rows, f"{MARK_NOTE} {INTERVAL_NOTE}"),
-    ]
+def proposals(count: int) -> Options:
+    """The usual way, with so many proposals."""
+    return (("candidates", count),)
 
 
-def _tallies(
-    verdicts: Sequence[Row], datasets: Sequence[str], ways: Sequence[str]
-) -> list[list[Cell]]:
-    return [
-        tally(
-            way,
-            [
-                pooled(verdicts, dataset=d, variant=way, limit_name=name)
-                for d in datasets
-                for name in LIMITS
-            ],
-        )
-        for way in ways
-    ]
+def execution(agent: str, options: Options) -> dict[str, Any]:
+    """The options of a policy: SaFormer acts by the paper's rule unless they say otherwise."""
+    usual = {"rule": "paper"} if agent == "saformer" else {}
+    return {**usual, **dict(options)}

@@ -1,1 +1,0 @@
-"""Tables, figures and pages, made from run directories alone."""

@@ -1,198 +1,177 @@
 """Which limits a dataset can support: tables for the terminal, and one self-contained page."""
 
-from __future__ import annotations
-
-import html
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from rich.console import RenderableType
 from rich.text import Text
 
 from saformer import __version__
-from saformer.report import figure
-from saformer.report.frame import section, write_page
-from saformer.report.table import Cell, html_table, numbers, terminal_table
+from saformer.report.figure import DATA, POINTS, canvas, colours, styled, svg
+from saformer.report.page import Caution, Page, Part, Picture, Remark, Sheet
+from saformer.report.table import numbers, rounded, terminal_table
 
-ALL_WELL = "No warnings: return and cost are correlated, costs are spread, and every limit has its examples."
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """A table, before it is known where it will be shown."""
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str
+TITLE = "Which limits can this data support?"
+OF_THRESHOLDS = ("episode", "min", "10%", "20%", "30%", "50%", "max", "mean")
+OF_ASSUMPTIONS = ("episode cost", "correlation", "of ranks", "spread", "variation", "with length")
+OF_LIMITS = ("limit", "within", "share", "frontier", "median return")
+ALL_WELL = (
+    "No warnings: return and cost are correlated, costs are spread, and every limit has its "
+    "examples."
+)
+ABOUT_THRESHOLDS = (
+    "A tenth of the trajectories cost what stands under 10%, or less, and so on; the last row is "
+    "their return."
+)
+ABOUT_ASSUMPTIONS = (
+    "Correlation of return and cost, and of their ranks; spread: (p90 - p10) / median of the cost; "
+    "variation: its deviation / mean; correlation of cost with the episode's length."
+)
+ABOUT_LIMITS = (
+    "Trajectories within each limit, of every constraint at once. Frontier: the mean of the five "
+    "best stored returns within the limit. Median return: of all trajectories within it."
+)
 
 
 def inspection_tables(inspection: dict[str, Any]) -> list[RenderableType]:
     """For the terminal: an overview, the tables, and the warnings last, where they are seen."""
     shown: list[RenderableType] = [Text(_overview(inspection))]
-    for grid in _grids(inspection):
-        shown += [
-            Text(f"\n{grid.title}", style="bold"),
-            terminal_table(grid.headings, _plain_cells(grid)),
-        ]
-    warnings = [
-        Text.assemble(("warning: ", "bold yellow"), w["text"]) for w in inspection["warnings"]
-    ]
+    for sheet in _sheets(inspection):
+        title = Text(f"\n{sheet.title}", style="bold")
+        shown += [title, terminal_table(sheet.headings, sheet.rows)]
+    texts = [warning["text"] for warning in inspection["warnings"]]
+    warnings = [Text.assemble(("warning: ", "bold yellow"), text) for text in texts]
     return [*shown, Text(), *(warnings or [Text(ALL_WELL, style="green")])]
 
 
-def write_inspection(
-    inspection: dict[str, Any],
-    path: str | Path,
-    *,
-    title: str = "Which limits can this data support?",
-) -> Path:
+def write_inspection(inspection: dict[str, Any], path: str | Path, *, title: str = TITLE) -> Path:
     """The same as a page, with figures."""
-    sections = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="note">{html.escape(_overview(inspection))}</p>',
-        _warnings(inspection),
-        *(section(grid.title, _html(grid), grid.note) for grid in _grids(inspection)),
-        *(
-            part
-            for index in range(len(inspection["constraints"]))
-            for part in _figures(inspection, index)
-        ),
-        "<h2>How this was made</h2>",
-        f"<pre>{html.escape(_provenance(inspection))}</pre>",
-    ]
-    return write_page(path, title, sections)
-
-
-def _overview(inspection: dict[str, Any]) -> str:
-    length = inspection["length"]
-    left_out = (
-        f", {inspection['num_left_out']} unfinished left out" if inspection["num_left_out"] else ""
-    )
-    discount = (
-        f"; costs discounted by {inspection['cost_discount']:g}"
-        if inspection["cost_discount"] != 1
-        else ""
-    )
-    return (
-        f"{inspection['num_trajectories']} trajectories{left_out}, {inspection['num_steps']} "
-        "steps; "
-        f"{length['min']:g} to {length['max']:g} steps an episode, median "
-        f"{length['median']:g}{discount}"
-    )
-
-
-def _grids(inspection: dict[str, Any]) -> list[_Grid]:
-    return [_threshold_grid(inspection), _assumption_grid(inspection), _limit_grid(inspection)]
-
-
-def _threshold_grid(inspection: dict[str, Any]) -> _Grid:
-    constraints, earned = inspection["constraints"], inspection["episode_return"]
-    rows = [
-        [c["criterion"], *_each(c["thresholds"].values()), numbers([c["cost"]["mean"]])]
-        for c in constraints
-    ]
-    of_return = [earned["percentiles"][name] for name in ("p0", "p10", "p20", "p30", "p50", "p100")]
-    return _Grid(
-        "Thresholds",
-        ("episode", "min", "10%", "20%", "30%", "50%", "max", "mean"),
-        [*rows, ["return", *_each(of_return), numbers([earned["mean"]])]],
-        "A tenth of the trajectories cost what stands under 10%, or less, and so on; the last "
-        "row is their return.",
-    )
-
-
-def _assumption_grid(inspection: dict[str, Any]) -> _Grid:
-    keys = ("correlation", "rank_correlation", "relative_spread", "variation", "length_correlation")
-    return _Grid(
-        "Assumptions",
-        ("episode cost", "correlation", "of ranks", "spread", "variation", "with length"),
-        [
-            [c["criterion"], *(_two_digits(c[key]) for key in keys)]
-            for c in inspection["constraints"]
-        ],
-        "Correlation of return and cost, and of their ranks; spread: (p90 - p10) / median of the "
-        "cost; variation: its "
-        "deviation / mean; correlation of cost with the episode's length.",
-    )
-
-
-def _limit_grid(inspection: dict[str, Any]) -> _Grid:
-    rows = [
-        [
-            f"{limit['name']} = {numbers(limit['values'])}",
-            str(limit["num_within"]),
-            f"{limit['share_within']:.1%}",
-            numbers([limit["frontier"]]),
-            numbers([limit["median_return"]]),
-        ]
-        for limit in inspection["limits"]
-    ]
-    return _Grid(
-        "Limits",
-        ("limit", "within", "share", "frontier", "median return"),
-        rows,
-        "Trajectories within each limit, of every constraint at once. Frontier: the mean of the "
-        "five best stored "
-        "returns within the limit. Median return: of all trajectories within it.",
-    )
-
-
-def _figures(inspection: dict[str, Any], index: int) -> list[str]:
-    name = inspection["constraints"][index]["criterion"]
-    alone = " Frontier of this constraint alone." if len(inspection["constraints"]) > 1 else ""
-    shown, known = len(inspection["sample"]["episode_return"]), inspection["num_trajectories"]
-    return [
-        section(
-            f"Return and cost ({name})",
-            figure.pair_plot(inspection, index),
-            f"{shown} of {known} trajectories; dashed: the limits; line: the mean of the five "
-            "best returns within "
-            f"each cost.{alone}",
-        ),
-        section(
-            f"Episode cost ({name})",
-            figure.cost_distribution(inspection, index),
-            "Dashed: the limits, as above.",
-        ),
-    ]
-
-
-def _warnings(inspection: dict[str, Any]) -> str:
-    items = "".join(
-        f"<li>{html.escape(warning['text'])}</li>" for warning in inspection["warnings"]
-    )
-    return (
-        f'<div class="caution"><ul>{items}</ul></div>'
-        if items
-        else f'<p class="lead">{ALL_WELL}</p>'
-    )
-
-
-def _html(grid: _Grid) -> str:
-    return html_table(grid.headings, _plain_cells(grid))
-
-
-def _plain_cells(grid: _Grid) -> list[list[Cell]]:
-    return [[(text, "") for text in row] for row in grid.rows]
-
-
-def _provenance(inspection: dict[str, Any]) -> str:
+    constraints = inspection["constraints"]
     facts = {
         "saformer": __version__,
         "data fingerprint": inspection["fingerprint"],
-        "criteria": [constraint["criterion"] for constraint in inspection["constraints"]],
+        "criteria": [constraint["criterion"] for constraint in constraints],
         "cost_discount": inspection["cost_discount"],
     }
-    return json.dumps(facts, indent=1)
+    warnings = [warning["text"] for warning in inspection["warnings"]]
+    parts: list[Part] = [
+        Remark((_overview(inspection),), style="note"),
+        Caution("", warnings) if warnings else Remark((ALL_WELL,), style="lead"),
+        *_sheets(inspection),
+        *(part for index in range(len(constraints)) for part in _pictures(inspection, index)),
+        Remark((json.dumps(facts, indent=1),), "How this was made", "listing"),
+    ]
+    return Page(title, parts).write(path)
 
 
-def _each(values: Any) -> list[str]:
+def _overview(inspection: dict[str, Any]) -> str:
+    length, missing = inspection["length"], inspection["num_left_out"]
+    discount = inspection["cost_discount"]
+    left_out = f", {missing} unfinished left out" if missing else ""
+    discounted = f"; costs discounted by {discount:g}" if discount != 1 else ""
+    return (
+        f"{inspection['num_trajectories']} trajectories{left_out}, {inspection['num_steps']} "
+        f"steps; {length['min']:g} to {length['max']:g} steps an episode, median "
+        f"{length['median']:g}{discounted}"
+    )
+
+
+def _sheets(inspection: dict[str, Any]) -> list[Sheet]:
+    constraints, earned = inspection["constraints"], inspection["episode_return"]
+    costs = [
+        [c["criterion"], *_each(c["thresholds"].values()), numbers([c["cost"]["mean"]])]
+        for c in constraints
+    ]
+    returns = [earned["percentiles"][name] for name in ("p0", "p10", "p20", "p30", "p50", "p100")]
+    costs.append(["return", *_each(returns), numbers([earned["mean"]])])
+    keys = ("correlation", "rank_correlation", "relative_spread", "variation", "length_correlation")
+    assumptions = [[c["criterion"], *(rounded(c[key]) for key in keys)] for c in constraints]
+    limits = []
+    for limit in inspection["limits"]:
+        name, count = f"{limit['name']} = {numbers(limit['values'])}", str(limit["num_within"])
+        earnings = _each([limit["frontier"], limit["median_return"]])
+        limits.append([name, count, f"{limit['share_within']:.1%}", *earnings])
+    return [
+        Sheet("Thresholds", OF_THRESHOLDS, costs, ABOUT_THRESHOLDS),
+        Sheet("Assumptions", OF_ASSUMPTIONS, assumptions, ABOUT_ASSUMPTIONS),
+        Sheet("Limits", OF_LIMITS, limits, ABOUT_LIMITS),
+    ]
+
+
+def _pictures(inspection: dict[str, Any], index: int) -> list[Picture]:
+    name = inspection["constraints"][index]["criterion"]
+    alone = " Frontier of this constraint alone." if len(inspection["constraints"]) > 1 else ""
+    shown, count = len(inspection["sample"]["episode_return"]), inspection["num_trajectories"]
+    about = (
+        f"{shown} of {count} trajectories; dashed: the limits; line: the mean of the five best "
+        f"returns within each cost.{alone}"
+    )
+    pairs, costs = _pair_plot(inspection, index), _cost_distribution(inspection, index)
+    return [
+        Picture(f"Return and cost ({name})", pairs, about),
+        Picture(f"Episode cost ({name})", costs, "Dashed: the limits, as above."),
+    ]
+
+
+def _each(values: Iterable[float | None]) -> list[str]:
     return [numbers([value]) for value in values]
 
 
-def _two_digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+@styled
+def _pair_plot(inspection: dict[str, Any], index: int) -> str:
+    constraint, sample = inspection["constraints"][index], inspection["sample"]
+    figure = Figure(figsize=(9.0, 5.2), layout="constrained")
+    grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
+    axis = figure.add_subplot(grid[1, 0])
+    above = figure.add_subplot(grid[0, 0], sharex=axis)
+    beside = figure.add_subplot(grid[1, 1], sharey=axis)
+    costs, returns = [cost[index] for cost in sample["episode_cost"]], sample["episode_return"]
+    axis.scatter(costs, returns, s=8, c=POINTS, linewidths=0, label="trajectories")
+    curve = constraint["frontier"]
+    x = [*curve["cost"], max(curve["cost"][-1], constraint["thresholds"]["max"])]
+    y = [*curve["best"], curve["best"][-1]]
+    axis.step(x, y, "k-", where="post", lw=1.2, label="frontier")
+    axis.set(xlabel=f"episode cost ({constraint['criterion']})", ylabel="episode return")
+    _bars(above, constraint["cost"])
+    _bars(beside, inspection["episode_return"], orientation="horizontal")
+    _limit_lines((axis, above), inspection["limits"], index)
+    for margin in (above, beside):
+        margin.label_outer(remove_inner_ticks=True)
+    above.set_ylabel("number")
+    beside.set_xlabel("number")
+    corner = figure.add_subplot(grid[0, 1], frame_on=False, xticks=[], yticks=[])
+    layout: Any = {"loc": "upper left", "ncols": 2, "borderpad": 0, "columnspacing": 1}
+    corner.legend(*axis.get_legend_handles_labels(), **layout)
+    return svg(figure)
+
+
+@styled
+def _cost_distribution(inspection: dict[str, Any], index: int) -> str:
+    constraint = inspection["constraints"][index]
+    percentiles = constraint["cost"]["percentiles"]
+    figure, (count, share) = canvas(2)
+    _bars(count, constraint["cost"])
+    count.set(title="trajectories of each cost", ylabel="number")
+    shares = [float(name[1:]) / 100 for name in percentiles]
+    share.plot(list(percentiles.values()), shares, "k-", lw=1.2)
+    share.yaxis.set_major_formatter(PercentFormatter(1.0))
+    share.set(title="trajectories within a limit", ylabel="share", ylim=(0, 1.02))
+    _limit_lines((count, share), inspection["limits"], index)
+    for axis in (count, share):
+        axis.set_xlabel(f"episode cost ({constraint['criterion']})")
+    return svg(figure)
+
+
+def _bars(axis: Axes, spread: dict[str, Any], **options: Any) -> None:
+    axis.stairs(spread["counts"], spread["edges"], fill=True, color=DATA, **options)
+
+
+def _limit_lines(axes: Sequence[Axes], limits: list[dict[str, Any]], index: int) -> None:
+    for limit, colour in zip(limits, colours(len(limits)), strict=True):
+        for axis in axes:
+            axis.axvline(limit["values"][index], color=colour, lw=0.9, ls="--", label=limit["name"])

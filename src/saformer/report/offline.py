@@ -1,92 +1,88 @@
-"""What held-out logs say of a model, as a table and as a page."""
+"""A model judged on held-out logs, as a table and as a page."""
 
-from __future__ import annotations
-
-import html
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
-from saformer.report import figure
-from saformer.report.frame import how_it_was_made, learning, section, write_page
-from saformer.report.table import Cell, html_table, numbers, percent, terminal_table
+from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, styled, svg
+from saformer.report.learning import run_listing, training_pictures
+from saformer.report.page import Caution, Page, Part, Picture, Remark, Sheet
+from saformer.report.table import numbers, percent, terminal_table
 from saformer.runs.run import Run
 
-HEADINGS = (
-    "limit", "support", "frontier", "likelihood", "gain", "bias", "error", "missed", "before", "alarms"
-)  # fmt: skip
+EVIDENCE_HEADINGS = (
+    *("limit", "support", "frontier", "likelihood", "gain", "bias", "error"),
+    *("missed", "before", "alarms"),
+)
 ERROR_HEADINGS = ("expectation", "mean error", "bias", "root mean square", "deviation", "explained")
+SIZES = ("mean_absolute", "root_mean_square", "deviation")
 LEGEND = (
-    "Support: training trajectories within the limit. Frontier: the mean of their five best returns. Near the limit, "
-    "over the held-out trajectories whose cost lies nearest to it: likelihood of the logged actions when the limit is "
-    "asked for (nats per step, action in model units), gain over one Gaussian that is blind to state and limit, and "
-    "bias and mean absolute error of the forecast cost-to-go. Over all judged steps, forecast <= remaining budget, as "
-    "when acting: missed, accepted though the trajectory went over the limit; before, the same where the limit was not "
-    "yet passed; alarms, rejected though it stayed within."
+    "Support: training trajectories within the limit. Frontier: the mean of their five best "
+    "returns. Near the limit, over the held-out trajectories whose cost lies nearest to it: "
+    "likelihood of the logged actions when the limit is asked for (nats per step, action in model "
+    "units), gain over one Gaussian that is blind to state and limit, and bias and mean absolute "
+    "error of the forecast cost-to-go. Over all judged steps, forecast <= remaining budget, as "
+    "when acting: missed, accepted though the trajectory went over the limit; before, the same "
+    "where the limit was not yet passed; alarms, rejected though it stayed within."
+)
+ABOUT_LIMITS = (
+    "Missed overruns: of the steps on the way to going over the limit, those that the critic "
+    "accepted. False alarms: of the steps of trajectories within it, those that it rejected. "
+    "A dash: there were none to judge."
 )
 
 
 def offline_summary(offline: dict[str, Any]) -> str:
-    """What was judged, and the figures over all of it, in one line."""
+    """The figures over all judged steps, in one line."""
     judged, steps = offline["num_judged"], offline["num_steps"]
     explained = ", ".join(
-        f"{percent(errors['explained'])} of the variance of {name} (bias {numbers([errors['bias']], sign=True)})"
+        f"{percent(errors['explained'])} of the variance of {name} "
+        f"(bias {numbers([errors['bias']], sign=True)})"
         for name, errors in zip(offline["criteria"], offline["critic"], strict=True)
     )
     return (
-        f"{offline['num_held_out']} held-out trajectories beside {offline['num_training']} trained on, "
-        f"{'all' if judged == steps else f'{judged} of'} {steps} steps judged; the critic explains {explained}, the "
-        f"actor gains {_nats(offline['action']['gain'])} nats per step on a blind Gaussian"
+        f"{offline['num_held_out']} held-out trajectories beside {offline['num_training']} trained "
+        f"on, {'all' if judged == steps else f'{judged} of'} {steps} steps judged; the critic "
+        f"explains {explained}, the actor gains {_nats(offline['action']['gain'])} nats per step "
+        "on a blind Gaussian"
     )
 
 
 def offline_table(offline: dict[str, Any]) -> Table:
-    """For the terminal."""
-    caption = "\n".join(
-        [offline_summary(offline), *(f"warning: {text}" for text in offline["warnings"])]
-    )
-    return terminal_table(HEADINGS, _rows(offline), caption=caption, title=offline["label"])
+    """The evidence on each limit, for the terminal."""
+    warnings = (f"warning: {text}" for text in offline["warnings"])
+    caption = "\n".join([offline_summary(offline), *warnings])
+    rows = [_cells(evidence) for evidence in offline["limits"]]
+    return terminal_table(EVIDENCE_HEADINGS, rows, caption=caption, title=offline["label"])
 
 
 def write_offline_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
     """Describe what held-out logs say of a run's model. Needs nothing but the run's folder."""
-    offline = run.read_json("offline.json")
-    spec = run.spec
-    kept = ("window", "cost_discount", "num_windows", "num_windows_judged")
-    parts = [
-        f"<h1>{html.escape(spec.task_name)}</h1>",
-        f'<p class="note">{html.escape(spec.agent)}, seed {spec.seed}.</p>',
-        f'<div class="caution"><b>{html.escape(offline["label"])}.</b></div>',
-        f'<p class="lead">{html.escape(offline_summary(offline))}.</p>',
-        *_warnings(offline),
-        "<h2>Limits</h2>",
-        html_table(HEADINGS, _rows(offline)),
-        f'<p class="note">{html.escape(LEGEND)}</p>',
-        section(
-            "Support, and whether the critic can be believed",
-            figure.limits_offline(offline),
-            "Missed overruns: of the steps on the way to going over the limit, those that the critic accepted. False "
-            "alarms: of the steps of trajectories within it, those that it rejected. A dash: there were none to judge.",
-        ),
-        "<h2>All held-out steps</h2>",
-        html_table(ERROR_HEADINGS, _error_rows(offline)),
-        f'<p class="note">{html.escape(_about_actions(offline))}</p>',
-        section(
-            "Forecast and logged cost-to-go",
-            figure.calibration(offline),
-            f"{len(offline['calibration']['forecast'])} steps, evenly drawn. Below the line the critic forecast too "
-            "little: that is where limits get broken.",
-        ),
-        section("Error over the course of a trajectory", figure.error_by_progress(offline)),
-        *learning(run),
-        *how_it_was_made(run, command, {"judged": {name: offline[name] for name in kept}}),
+    offline, spec = run.read_json("offline.json"), run.spec
+    warnings, evidence = offline["warnings"], [_cells(each) for each in offline["limits"]]
+    names = ("window", "cost_discount", "num_windows", "num_windows_judged")
+    judged = {"judged": {name: offline[name] for name in names}}
+    drawn = (
+        f"{len(offline['calibration']['forecast'])} steps, evenly drawn. Below the line the critic "
+        "forecast too little: that is where limits get broken."
+    )
+    errors, about = _error_rows(offline), _about_actions(offline)
+    parts: list[Part] = [
+        Remark((f"{spec.agent}, seed {spec.seed}.",), style="note"),
+        Caution(f"{offline['label']}."),
+        Remark((f"{offline_summary(offline)}.",), style="lead"),
+        *([Caution("What these figures do not support:", warnings)] if warnings else []),
+        Sheet("Limits", EVIDENCE_HEADINGS, evidence, LEGEND),
+        Picture("Support, and whether the critic can be believed", _limits(offline), ABOUT_LIMITS),
+        Sheet("All held-out steps", ERROR_HEADINGS, errors, about),
+        Picture("Forecast and logged cost-to-go", _calibration(offline), drawn),
+        Picture("Error over the course of a trajectory", _error_by_progress(offline)),
+        *training_pictures(run),
+        run_listing(run, command, judged),
     ]
-    return write_page(path, f"{spec.task_name}: no rollout", parts)
-
-
-def _rows(offline: dict[str, Any]) -> list[list[Cell]]:
-    return [[(text, "") for text in _cells(evidence)] for evidence in offline["limits"]]
+    return Page(f"{spec.task_name}: no rollout", parts, heading=spec.task_name).write(path)
 
 
 def _cells(evidence: dict[str, Any]) -> list[str]:
@@ -99,9 +95,7 @@ def _cells(evidence: dict[str, Any]) -> list[str]:
         _nats(near["action"]["gain"]),
         numbers([errors["bias"] for errors in near["critic"]], sign=True),
         numbers([errors["mean_absolute"] for errors in near["critic"]]),
-        percent(verification["missed"]),
-        percent(verification["missed_before"]),
-        percent(verification["false_alarms"]),
+        *(percent(verification[name]) for name in ("missed", "missed_before", "false_alarms")),
     ]
 
 
@@ -109,38 +103,80 @@ def _nats(value: float | None) -> str:
     return "-" if value is None else f"{value:+.2f}"
 
 
-def _error_rows(offline: dict[str, Any]) -> list[list[Cell]]:
-    names = [f"critic: cost-to-go ({name})" for name in offline["criteria"]] + [
-        "actor: return-to-go"
-    ]
-    return [
-        [(text, "") for text in (name, *_error_cells(errors))]
-        for name, errors in zip(names, [*offline["critic"], offline["return_to_go"]], strict=True)
-    ]
-
-
-def _error_cells(errors: dict[str, Any]) -> list[str]:
-    return [
-        numbers([errors["mean_absolute"]]),
-        numbers([errors["bias"]], sign=True),
-        numbers([errors["root_mean_square"]]),
-        numbers([errors["deviation"]]),
-        percent(errors["explained"]),
-    ]
+def _error_rows(offline: dict[str, Any]) -> list[list[str]]:
+    critics = [f"critic: cost-to-go ({name})" for name in offline["criteria"]]
+    names, errors = [*critics, "actor: return-to-go"], [*offline["critic"], offline["return_to_go"]]
+    rows = []
+    for name, error in zip(names, errors, strict=True):
+        sizes = [numbers([error[key]]) for key in SIZES]
+        bias, explained = numbers([error["bias"]], sign=True), percent(error["explained"])
+        rows.append([name, sizes[0], bias, *sizes[1:], explained])
+    return rows
 
 
 def _about_actions(offline: dict[str, Any]) -> str:
     action = offline["action"]
     return (
-        "Bias: expected - logged. Explained: share of the variance, 1 - (root mean square / deviation) squared. "
-        f"Logged actions: log-likelihood {_nats(action['log_likelihood'])} nats per step (action in "
-        f"model units), {_nats(action['blind_log_likelihood'])} by a Gaussian that is blind to state "
-        f"and limit; the expected action is off by {numbers(action['mean_absolute_error'])} per dimension."
+        "Bias: expected - logged. Explained: share of the variance, 1 - (root mean square / "
+        f"deviation) squared. Logged actions: log-likelihood {_nats(action['log_likelihood'])} "
+        "nats per step (action in model units), "
+        f"{_nats(action['blind_log_likelihood'])} by a Gaussian that is blind to state and limit; "
+        f"the expected action is off by {numbers(action['mean_absolute_error'])} per dimension."
     )
 
 
-def _warnings(offline: dict[str, Any]) -> list[str]:
-    if not offline["warnings"]:
-        return []
-    items = "".join(f"<li>{html.escape(text)}</li>" for text in offline["warnings"])
-    return [f'<div class="caution">What these figures do not support:<ul>{items}</ul></div>']
+@styled
+def _calibration(offline: dict[str, Any]) -> str:
+    forecasts = np.array(offline["calibration"]["forecast"])
+    logged, names = np.array(offline["calibration"]["logged"]), offline["criteria"]
+    figure, axes = canvas(len(names))
+    for name, axis, y, x in zip(names, axes, forecasts.T, logged.T, strict=True):
+        low = y < x
+        for some, colour, label in ((~low, ACCEPTED, "too high"), (low, REJECTED, "too low")):
+            axis.scatter(x[some], y[some], s=5, c=colour, alpha=0.5, linewidths=0, label=label)
+        ends = [min(x.min(), y.min()), max(x.max(), y.max())]
+        axis.plot(ends, ends, "k--", lw=1, label="exact")
+        axis.set(title=name, xlabel="logged cost-to-go", ylabel="forecast cost-to-go")
+        axis.legend(markerscale=2)
+    return svg(figure)
+
+
+@styled
+def _error_by_progress(offline: dict[str, Any]) -> str:
+    names, stretches = offline["criteria"], offline["by_progress"]
+    course = [100 * stretch["progress"] for stretch in stretches]
+    figure, axes = canvas(len(names))
+    for index, (name, axis) in enumerate(zip(names, axes, strict=True)):
+        absolute = [stretch["mean_absolute"][index] for stretch in stretches]
+        bias = [stretch["bias"][index] for stretch in stretches]
+        axis.axhline(0, color="k", lw=0.8)
+        axis.plot(course, absolute, ".-", lw=1, color="k", label="mean absolute error")
+        label = "bias (below 0: forecast too low)"
+        axis.plot(course, bias, ".-", lw=1, color=REJECTED, label=label)
+        axis.set(title=name, xlabel="percent of the trajectory gone", ylabel="cost", xlim=(0, 100))
+        axis.legend()
+    return svg(figure)
+
+
+@styled
+def _limits(offline: dict[str, Any]) -> str:
+    limits = offline["limits"]
+    x, supports = np.arange(len(limits)), [evidence["support"] for evidence in limits]
+    figure, (supported, wrong) = canvas(2)
+    bars = supported.bar(x, [100 * each["share"] for each in supports], width=0.6, color=DATA)
+    supported.bar_label(bars, [each["num_within"] for each in supports], fontsize=8)
+    label = "percent (above: how many)"
+    supported.set(title="training trajectories within the limit", ylabel=label)
+    kinds = (("missed_before", REJECTED, "missed overruns"), ("false_alarms", DATA, "false alarms"))
+    for offset, (key, colour, label) in zip((-0.2, 0.2), kinds, strict=True):
+        shares = [evidence["verification"][key] for evidence in limits]
+        heights = [100 * (share or 0) for share in shares]
+        bars = wrong.bar(x + offset, heights, 0.38, color=colour, label=label)
+        wrong.bar_label(bars, [percent(share) for share in shares], fontsize=8)
+    wrong.set(title="the critic's word on logged actions", ylabel="percent of steps")
+    wrong.set(ylim=(0, 125), yticks=range(0, 101, 20))
+    wrong.legend(loc="upper right", ncols=2)
+    for axis in (supported, wrong):
+        axis.set_xticks(x, [evidence["limit"]["name"] for evidence in limits])
+        axis.set_xlabel("limit")
+    return svg(figure)

@@ -1,85 +1,150 @@
-"""One self-contained HTML page about a run that was rolled out."""
+"""A page of tables, figures and remarks: one self-contained HTML file, or Markdown."""
 
 from __future__ import annotations
 
-import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from saformer.report import rollouts
-from saformer.report.exploration import exploration
-from saformer.report.frame import how_it_was_made, learning, section, write_page
-from saformer.report.table import has_shield, numbers, summary, verdict_html
-from saformer.runs.run import Run
-from saformer.runs.spec import RunSpec
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-SHIELDED = (
-    " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says "
-    "nothing of what was "
-    "learnt: judge that without the shield."
-)
+from saformer.files import write_atomically
+from saformer.report.table import Cell, text_and_mark
+
+MARKS = {"met": " ✓", "missed": " ✗", "": ""}  # for a page that is printed without colours
+MARK_NOTE = "✓ and green: the mean cost is within the limit (tolerance 0); ✗ and red: it is not."
 
 
-def write_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
-    """Describe an evaluated run for people to read. Needs nothing but the run's folder."""
-    evaluation, trace = run.read_json("evaluation.json"), run.read_json("trace.json")
-    spec = run.spec
-    parts = [
-        f"<h1>{html.escape(spec.task_name)}</h1>",
-        f'<p class="note">{html.escape(spec.agent)}, seed {spec.seed}; {html.escape(_promise(spec, evaluation))}.</p>',
-        f'<p class="lead">{html.escape(summary(evaluation))}.</p>',
-        verdict_html(evaluation),
-        '<p class="note">Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns '
-        "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored "
-        "return), at most 1.25. "
-        "Redrawn: steps that took more than one round of proposals. Fallback: steps in which no "
-        "round held a safe "
-        "candidate (by reserve: in which the limit was at stake). "
-        f"Both are 0 for agents that propose nothing.{_of_the_shield(evaluation)}</p>",
-        section("Cost and return against the limit", rollouts.cost_and_return(evaluation)),
-        section("Among the data", rollouts.among_the_data(evaluation, trace["data"])),
-        section(
-            "How episodes spent their budgets",
-            rollouts.cost_paths(trace),
-            "Up to five episodes a limit; the dot marks the end, green if within the limit.",
-        ),
-        *_decisions(trace),
-        *exploration(run),
-        *learning(run),
-        *how_it_was_made(
-            run,
-            command,
-            {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]},
-        ),
-    ]
-    return write_page(path, spec.task_name, parts)
+@dataclass(frozen=True)
+class Sheet:
+    """A table; marked cells are coloured, and ticked unless `ticked` is off."""
+
+    template: ClassVar[str] = "sheet.html"
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    ticked: bool = True
+
+    @property
+    def cells(self) -> list[list[tuple[str, str]]]:
+        """A text and its mark each."""
+        pairs = [map(text_and_mark, row) for row in self.rows]
+        ticks = MARKS if self.ticked else dict.fromkeys(MARKS, "")
+        return [[(text + ticks[mark], mark) for text, mark in row] for row in pairs]
+
+    def markdown(self) -> list[str]:
+        rows = [self.headings, ["---" for _ in self.headings]]
+        rows += [[text for text, _ in row] for row in self.cells]
+        lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in rows]
+        return [*(f"| {line} |" for line in lines), "", *_note(self.note)]
 
 
-def _of_the_shield(evaluation: dict[str, Any]) -> str:
-    """What it means that there was one, if there was."""
-    return SHIELDED if has_shield(evaluation) else ""
+@dataclass(frozen=True)
+class Picture:
+    """A figure, as SVG."""
+
+    template: ClassVar[str] = "picture.html"
+    title: str
+    svg: str
+    note: str = ""
 
 
-def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
-    """What the policy was made for, and what it is judged by."""
-    if spec.limit is not None:
-        return f"trained for the limit {spec.limit} = {numbers(spec.agent_config['limit'])} alone"
-    if spec.finetuning is not None:
-        return f"fine-tuned to {', '.join(spec.finetuning['limits'])} from {spec.finetuning['from']['run']}"
-    return (
-        f"one policy, asked to keep {len(evaluation['verdicts'])} limits it was not retrained for"
-    )
+@dataclass(frozen=True)
+class Remark:
+    """A paragraph; several lines are a list."""
+
+    template: ClassVar[str] = "remark.html"
+    lines: tuple[str, ...]
+    title: str = ""
+    style: Literal["", "lead", "note", "listing"] = ""
+
+    def markdown(self) -> list[str]:
+        return [*(f"- {line}" if len(self.lines) > 1 else line for line in self.lines), ""]
 
 
-def _decisions(trace: dict[str, Any]) -> list[str]:
-    if not trace["decisions"]:
-        return []
-    telling = max(trace["decisions"], key=lambda moment: moment["balance"])
-    caption = (
-        "Each point is a proposed return and action, at the cost that the critic forecasts for "
-        "it. Candidates beyond "
-        "the remaining budget are rejected; of the rest, the one that asks for the highest "
-        "return is executed. "
-        "By reserve, the expected one is, until the limit is at stake."
-    )
-    return [section("One decision", rollouts.decision(telling, trace["data"]["criteria"]), caption)]
+@dataclass(frozen=True)
+class Caution:
+    """A warning that nobody overlooks."""
+
+    template: ClassVar[str] = "caution.html"
+    title: ClassVar[str] = ""
+    about: str
+    lines: Sequence[str] = ()
+
+    def markdown(self) -> list[str]:
+        return [self.about, "", *(f"- {line}" for line in self.lines), ""]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values."""
+
+    template: ClassVar[str] = "facts.html"
+    title: str
+    values: Mapping[str, Any]
+    links: Mapping[str, str] = field(default_factory=dict)  # files of names, on pages alone
+
+    @property
+    def entries(self) -> list[tuple[str, str]]:
+        return [(name, _text(value)) for name, value in self.values.items()]
+
+    def markdown(self) -> list[str]:
+        return [*(f"- {name}: {text}" for name, text in self.entries), ""]
+
+
+Part = Sheet | Picture | Remark | Caution | Facts
+
+
+@dataclass(frozen=True)
+class Page:
+    """Parts under one heading."""
+
+    title: str
+    parts: Sequence[Part]
+    heading: str = ""  # by default the title
+    broad: bool = False  # room for tables of many columns
+    index: str = ""  # the file of a page that lists this one
+
+    def write(self, path: str | Path) -> Path:
+        """One self-contained HTML file, whole or not at all."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, _template().render(page=self))
+        return path
+
+    def write_beside_markdown(self, folder: Path, name: str) -> Path:
+        """NAME.html, NAME.md, and the figures of the latter. Returns the page."""
+        folder.mkdir(parents=True, exist_ok=True)
+        lines, num_pictures = [f"# {self.heading or self.title}", ""], 0
+        for part in self.parts:
+            lines += [f"## {part.title}", ""] if part.title else []
+            if isinstance(part, Picture):
+                num_pictures += 1
+                file = f"{name}-{num_pictures}.svg"
+                write_atomically(folder / file, part.svg)
+                lines += [f"![{part.title}]({file})", "", *_note(part.note)]
+            else:
+                lines += part.markdown()
+        write_atomically(folder / f"{name}.md", "\n".join(lines))
+        return self.write(folder / f"{name}.html")
+
+
+@cache
+def _template() -> Template:
+    layout: Any = {"trim_blocks": True, "lstrip_blocks": True}
+    loader = PackageLoader("saformer.report")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **layout)
+    return environment.get_template("page.html")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {inner}" for name, inner in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _note(note: str) -> list[str]:
+    return [note, ""] if note else []

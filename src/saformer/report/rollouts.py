@@ -1,187 +1,179 @@
-"""Figures of an evaluation, as SVG text: costs have a panel for each constraint."""
+"""The page of a run that was rolled out, and its figures: costs have a panel per constraint."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from saformer.report.figure import ACCEPTED, DATA, REJECTED, STYLE, canvas, colours, svg
+from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, colours, styled, svg
+from saformer.report.learning import run_listing, training_pictures
+from saformer.report.page import Page, Part, Picture, Remark, Sheet
+from saformer.report.table import has_shield, numbers, summary, verdict_rows
+from saformer.runs.run import Run
+from saformer.runs.spec import RunSpec
+
+VERDICT = {True: ACCEPTED, False: REJECTED}
+LEGEND = (
+    "Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns "
+    "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), "
+    "at most 1.25. Redrawn: steps that took more than one round of proposals. Fallback: steps in "
+    "which no round held a safe candidate (by reserve: in which the limit was at stake). "
+    "Both are 0 for agents that propose nothing."
+)
+SHIELDED = (
+    " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says "
+    "nothing of what was learnt: judge that without the shield."
+)
+ABOUT_PATHS = "Up to five episodes a limit; the dot marks the end, green if within the limit."
+ABOUT_DECISION = (
+    "Each point is a proposed return and action, at the cost that the critic forecasts for it. "
+    "Candidates beyond the remaining budget are rejected; of the rest, the one that asks for the "
+    "highest return is executed. By reserve, the expected one is, until the limit is at stake."
+)
 
 
-def cost_and_return(evaluation: dict[str, Any]) -> str:
-    """What episodes cost and earned, against the limit they were given; return against the first
-    constraint's."""
-    verdicts, episodes, criteria = (
-        evaluation["verdicts"],
-        evaluation["episodes"],
-        evaluation["criteria"],
+def write_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
+    """Describe an evaluated run for people to read. Needs nothing but the run's folder."""
+    evaluation, trace, spec = (
+        run.read_json("evaluation.json"),
+        run.read_json("trace.json"),
+        run.spec,
     )
-    with matplotlib.rc_context(STYLE):
-        figure, (*costs, earned) = canvas(len(criteria) + 1)
-        for place, axis in enumerate(costs):
-            given, spent = ([row[name][place] for row in episodes] for name in ("limit", "cost"))
-            within = [cost <= limit for cost, limit in zip(spent, given, strict=True)]
-            axis.scatter(given, spent, c=_colours(within), **_points(9))
-            rising = _rising(verdicts, place)
-            limits = [verdict["limit"]["values"][place] for verdict in rising]
-            axis.plot(
-                limits,
-                [verdict["mean_cost"][place] for verdict in rising],
-                "k.-",
-                lw=1,
-                label="mean",
-            )
-            axis.plot(limits, limits, "k--", lw=1, label="limit")
-            name = criteria[place] if len(criteria) > 1 else "cost"
-            axis.set(
-                title=f"{name} (green: within the limit)", xlabel="limit", ylabel="episode cost"
-            )
-        rising, given = _rising(verdicts, 0), [row["limit"][0] for row in episodes]
-        limits = [verdict["limit"]["values"][0] for verdict in rising]
-        colour = _colours([row["within"] for row in episodes])
-        earned.scatter(given, [row["episode_return"] for row in episodes], c=colour, **_points(9))
-        earned.plot(
-            limits, [verdict["mean_return"] for verdict in rising], "k.-", lw=1, label="mean"
-        )
-        frontier = np.array([verdict["frontier"] for verdict in rising], dtype=float)
-        earned.plot(limits, frontier, "k:", lw=1.2, label="frontier of the data")
-        of_first = f" ({criteria[0]})" if len(criteria) > 1 else ""
-        earned.set(title="return", xlabel=f"limit{of_first}", ylabel="episode return")
-        for axis in (*costs, earned):
-            axis.legend()
-        return svg(figure)
-
-
-def among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
-    """Return against each cost: the policy's episodes among the stored trajectories."""
-    with matplotlib.rc_context(STYLE):
-        figure, axes = canvas(len(data["criteria"]))
-        for place, axis in enumerate(axes):
-            axis.scatter(
-                np.array(data["cost"])[:, place],
-                data["return"],
-                c=DATA,
-                label="stored trajectories",
-                s=8,
-                lw=0,
-            )
-            for verdict, colour in zip(
-                evaluation["verdicts"], colours(len(evaluation["verdicts"])), strict=True
-            ):
-                name = verdict["limit"]["name"]
-                rows = [row for row in evaluation["episodes"] if row["limit_name"] == name]
-                found = (
-                    [row["cost"][place] for row in rows],
-                    [row["episode_return"] for row in rows],
-                )
-                axis.scatter(*found, s=12, color=colour, linewidths=0, label=f"policy under {name}")
-                axis.axvline(verdict["limit"]["values"][place], color=colour, lw=0.8, ls="--")
-            axis.set(xlabel=f"episode cost ({data['criteria'][place]})", ylabel="episode return")
-        axes[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return svg(figure)
-
-
-def cost_paths(trace: dict[str, Any]) -> str:
-    """How episodes spent their budgets, one panel per limit and constraint."""
-    names = list(dict.fromkeys(path["limit_name"] for path in trace["paths"]))
-    criteria = trace["data"]["criteria"]
-    panels = [
-        (name, colour, place)
-        for name, colour in zip(names, colours(len(names)), strict=True)
-        for place in range(len(criteria))
+    criteria, by_balance = trace["data"]["criteria"], lambda moment: moment["balance"]
+    telling = sorted(trace["decisions"], key=by_balance, reverse=True)[:1]
+    about = f"{spec.agent}, seed {spec.seed}; {_promise(spec, evaluation)}."
+    legend = LEGEND + (SHIELDED if has_shield(evaluation) else "")
+    facts = {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]}
+    parts: list[Part] = [
+        Remark((about,), style="note"),
+        Remark((f"{summary(evaluation)}.",), style="lead"),
+        Sheet("", *verdict_rows(evaluation), note=legend, ticked=False),
+        Picture("Cost and return against the limit", _cost_and_return(evaluation)),
+        Picture("Among the data", _among_the_data(evaluation, trace["data"])),
+        Picture("How episodes spent their budgets", _spending(trace), ABOUT_PATHS),
+        *(Picture("One decision", _decision(each, criteria), ABOUT_DECISION) for each in telling),
+        *training_pictures(run),
+        run_listing(run, command, facts),
     ]
-    with matplotlib.rc_context(STYLE):
-        figure, axes = canvas(
-            len(panels), columns=min(3, len(names)) if len(criteria) == 1 else len(criteria)
-        )
-        for (name, colour, place), axis in zip(panels, axes, strict=True):
-            paths = [path for path in trace["paths"] if path["limit_name"] == name]
-            limit = paths[0]["limit"][place]
-            for path in paths:
-                spent = [0.0, *(row[place] for row in path["spent"])]
-                axis.plot([0, *path["step"]], spent, color=colour, lw=1)
-                axis.plot(
-                    path["step"][-1],
-                    spent[-1],
-                    ".",
-                    color=ACCEPTED if spent[-1] <= limit else REJECTED,
-                )
-            axis.axhline(limit, color="k", lw=0.9, ls="--")
-            spending = "spent" if len(criteria) == 1 else f"spent ({criteria[place]})"
-            axis.set(
-                title=f"{name}: limit {limit:.0f}",
-                xlabel="step",
-                ylabel=spending,
-                ylim=(0, None),
-                xlim=(0, None),
-            )
-        return svg(figure)
+    return Page(spec.task_name, parts).write(path)
 
 
-def decision(moment: dict[str, Any], criteria: list[str]) -> str:
-    """The candidates of one decision: what they promise, what the critic forecasts, which was
-    executed."""
-    with matplotlib.rc_context(STYLE):
-        figure, axes = canvas(len(criteria))
-        for place, axis in enumerate(axes):
-            _candidates(axis, moment, place)
-            of = f" ({criteria[place]})" if len(criteria) > 1 else ""
-            axis.set(
-                xlabel=f"forecast cost of the rest of the episode{of}", ylabel="return asked for"
-            )
-        safe = moment["safe"]
-        how = (
-            "the fallback decided"
-            if moment["fell_back"]
-            else f"{sum(safe)} of {len(safe)} forecast within"
-        )
-        axes[0].set(title=f"{moment['limit_name']}, step {moment['step']}: {how}")
-        axes[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return svg(figure)
+def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
+    """The limits that the policy was made for."""
+    if spec.limit is not None:
+        return f"trained for the limit {spec.limit} = {numbers(spec.agent_config['limit'])} alone"
+    if spec.finetuning is not None:
+        limits, source = spec.finetuning["limits"], spec.finetuning["from"]["run"]
+        return f"fine-tuned to {', '.join(limits)} from {source}"
+    count = len(evaluation["verdicts"])
+    return f"one policy, asked to keep {count} limits it was not retrained for"
 
 
-def _candidates(axis: Axes, moment: dict[str, Any], place: int) -> None:
-    forecast = np.array(moment["forecast_cost"])[:, place]
-    asked, safe, chosen = (
-        np.array(moment["return_to_go"]),
-        np.array(moment["safe"]),
-        moment["chosen"],
-    )
-    axis.scatter(
-        forecast[~safe],
-        asked[~safe],
-        s=22,
-        c=REJECTED,
-        marker="x",
-        linewidths=1,
-        label="forecast beyond",
-    )
-    axis.scatter(
-        forecast[safe], asked[safe], s=18, c=ACCEPTED, linewidths=0, label="forecast within"
-    )
-    axis.scatter(
-        forecast[chosen],
-        asked[chosen],
-        s=110,
-        facecolors="none",
-        edgecolors="k",
-        linewidths=1.2,
-        label="executed",
-    )
-    axis.axvline(moment["remaining"][place], color="k", lw=0.9, ls="--", label="remaining budget")
+@styled
+def _cost_and_return(evaluation: dict[str, Any]) -> str:
+    """Costs and returns of episodes against their limits; returns against the first one's."""
+    verdicts, episodes = evaluation["verdicts"], evaluation["episodes"]
+    criteria = evaluation["criteria"]
+    points: Any = {"s": 9, "alpha": 0.5, "linewidths": 0}
+    figure, (*costs, earned) = canvas(len(criteria) + 1)
+    for index, axis in enumerate(costs):
+        bounds, spent = ([row[name][index] for row in episodes] for name in ("limit", "cost"))
+        within = [cost <= limit for cost, limit in zip(spent, bounds, strict=True)]
+        axis.scatter(bounds, spent, c=[VERDICT[is_within] for is_within in within], **points)
+        rising = _rising(verdicts, index)
+        limits = [verdict["limit"]["values"][index] for verdict in rising]
+        means = [verdict["mean_cost"][index] for verdict in rising]
+        axis.plot(limits, means, "k.-", lw=1, label="mean")
+        axis.plot(limits, limits, "k--", lw=1, label="limit")
+        name = criteria[index] if len(criteria) > 1 else "cost"
+        axis.set(title=f"{name} (green: within the limit)", xlabel="limit", ylabel="episode cost")
+    rising, bounds = _rising(verdicts, 0), [row["limit"][0] for row in episodes]
+    limits = [verdict["limit"]["values"][0] for verdict in rising]
+    colour = [VERDICT[row["within"]] for row in episodes]
+    earned.scatter(bounds, [row["episode_return"] for row in episodes], c=colour, **points)
+    means = [verdict["mean_return"] for verdict in rising]
+    earned.plot(limits, means, "k.-", lw=1, label="mean")
+    frontier = np.array([verdict["frontier"] for verdict in rising], dtype=float)
+    earned.plot(limits, frontier, "k:", lw=1.2, label="frontier of the data")
+    of_first = f" ({criteria[0]})" if len(criteria) > 1 else ""
+    earned.set(title="return", xlabel=f"limit{of_first}", ylabel="episode return")
+    for axis in (*costs, earned):
+        axis.legend()
+    return svg(figure)
 
 
-def _rising(verdicts: list[dict[str, Any]], place: int) -> list[dict[str, Any]]:
+@styled
+def _among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
+    figure, axes = canvas(len(data["criteria"]))
+    stored, verdicts = np.array(data["cost"]), evaluation["verdicts"]
+    for index, axis in enumerate(axes):
+        label = "stored trajectories"
+        axis.scatter(stored[:, index], data["return"], c=DATA, label=label, s=8, lw=0)
+        for verdict, colour in zip(verdicts, colours(len(verdicts)), strict=True):
+            name = verdict["limit"]["name"]
+            rows = [row for row in evaluation["episodes"] if row["limit_name"] == name]
+            costs = [row["cost"][index] for row in rows]
+            returns = [row["episode_return"] for row in rows]
+            label = f"policy under {name}"
+            axis.scatter(costs, returns, s=12, color=colour, linewidths=0, label=label)
+            axis.axvline(verdict["limit"]["values"][index], color=colour, lw=0.8, ls="--")
+        axis.set(xlabel=f"episode cost ({data['criteria'][index]})", ylabel="episode return")
+    axes[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return svg(figure)
+
+
+@styled
+def _spending(trace: dict[str, Any]) -> str:
+    names = list(dict.fromkeys(path["limit_name"] for path in trace["paths"]))
+    criteria, shades = trace["data"]["criteria"], colours(len(names))
+    panels = [
+        (name, colour, index)
+        for name, colour in zip(names, shades, strict=True)
+        for index in range(len(criteria))
+    ]
+    several = len(criteria) > 1
+    figure, axes = canvas(len(panels), columns=len(criteria) if several else min(3, len(names)))
+    for (name, colour, index), axis in zip(panels, axes, strict=True):
+        paths = [path for path in trace["paths"] if path["limit_name"] == name]
+        limit = paths[0]["limit"][index]
+        for path in paths:
+            spent = [0.0, *(row[index] for row in path["spent"])]
+            axis.plot([0, *path["step"]], spent, color=colour, lw=1)
+            axis.plot(path["step"][-1], spent[-1], ".", color=VERDICT[spent[-1] <= limit])
+        axis.axhline(limit, color="k", lw=0.9, ls="--")
+        label = f"spent ({criteria[index]})" if several else "spent"
+        axis.set(title=f"{name}: limit {limit:.0f}", xlabel="step", ylabel=label)
+        axis.set(ylim=(0, None), xlim=(0, None))
+    return svg(figure)
+
+
+@styled
+def _decision(moment: dict[str, Any], criteria: list[str]) -> str:
+    figure, axes = canvas(len(criteria))
+    for index, axis in enumerate(axes):
+        _candidates(axis, moment, index)
+        of = f" ({criteria[index]})" if len(criteria) > 1 else ""
+        label = f"forecast cost of the rest of the episode{of}"
+        axis.set(xlabel=label, ylabel="return asked for")
+    safe, count = sum(moment["safe"]), len(moment["safe"])
+    how = "the fallback decided" if moment["fell_back"] else f"{safe} of {count} forecast within"
+    axes[0].set(title=f"{moment['limit_name']}, step {moment['step']}: {how}")
+    axes[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return svg(figure)
+
+
+def _candidates(axis: Axes, moment: dict[str, Any], index: int) -> None:
+    x, y = np.array(moment["forecast_cost"])[:, index], np.array(moment["return_to_go"])
+    safe, chosen = np.array(moment["safe"]), moment["chosen"]
+    beyond: Any = {"c": REJECTED, "marker": "x", "linewidths": 1, "label": "forecast beyond"}
+    axis.scatter(x[~safe], y[~safe], s=22, **beyond)
+    axis.scatter(x[safe], y[safe], s=18, c=ACCEPTED, linewidths=0, label="forecast within")
+    ring: Any = {"facecolors": "none", "edgecolors": "k", "linewidths": 1.2, "label": "executed"}
+    axis.scatter(x[chosen], y[chosen], s=110, **ring)
+    axis.axvline(moment["remaining"][index], color="k", lw=0.9, ls="--", label="remaining budget")
+
+
+def _rising(verdicts: list[dict[str, Any]], index: int) -> list[dict[str, Any]]:
     """By the limit of one constraint: pairs of limits have no order of their own."""
-    return sorted(verdicts, key=lambda verdict: verdict["limit"]["values"][place])
-
-
-def _colours(within: list[bool]) -> list[str]:
-    return [ACCEPTED if kept else REJECTED for kept in within]
-
-
-def _points(size: float) -> dict[str, Any]:
-    return {"s": size, "alpha": 0.5, "linewidths": 0}
+    return sorted(verdicts, key=lambda verdict: verdict["limit"]["values"][index])

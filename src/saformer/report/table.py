@@ -1,8 +1,5 @@
 """Tables for the terminal or for a page, and the verdicts as one."""
 
-from __future__ import annotations
-
-import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,100 +7,68 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-HEADINGS = (
-    "limit",
-    "met",
-    "cost",
-    "worst",
-    "within (95%)",
-    "return",
-    "frontier",
-    "share",
-    "redrawn",
-    "fallback",
-)
-SHIELD = "shield"
-"""Named where there was one."""
-SHIELDED_HEADINGS = (*HEADINGS[:8], "shielded")
-"""Of what is compared, how it was proposed matters less."""
-CALIBRATED_HEADINGS = (*HEADINGS[:4], "passed (95% below)", "asked", "kept back", *HEADINGS[5:8])
-"""Of what was calibrated for a violation rate."""
-MARKED = {"met", "cost"}
-"""Columns that say whether the limit was met."""
+PROMISED: tuple[str, ...] = ("limit", "met", "cost", "worst", "within (95%)")
+PROMISED += ("return", "frontier", "share")
+HEADINGS = (*PROMISED, "redrawn", "fallback")
+SHIELD = "shield"  # part of the name of a policy that had one
+SHIELDED_HEADINGS = (*PROMISED, "shielded")
+CALIBRATED_HEADINGS = (*PROMISED[:4], "passed (95% below)", "asked", "kept back", *PROMISED[5:])
+"""Of an evaluation that was calibrated for a violation rate."""
+MARKED = {"met", "cost"}  # columns that say whether the limit was met
 TERMINAL_STYLES = {"met": "green", "missed": "red", "": ""}
 
-Cell = tuple[str, str]
-"""A text and its mark: "met", "missed" or none."""
+Cell = str | tuple[str, str]  # a text, or a text and its mark: "met", "missed" or none
+Rows = Sequence[Sequence[Cell]]
+
+
+def text_and_mark(cell: Cell) -> tuple[str, str]:
+    return (cell, "") if isinstance(cell, str) else cell
 
 
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures over all limits, in one line."""
     verdicts, criteria = evaluation["verdicts"], evaluation["criteria"]
+    correlations = evaluation["rank_correlations"]
     name = f"{evaluation['name']}: " if evaluation["beside"] else ""
-    known = any(correlation is not None for correlation in evaluation["rank_correlations"])
-    obeyed = (
-        f"rank correlation of limit and cost {_rounded(evaluation['rank_correlations'])}, "
-        if known
-        else ""
-    )
+    obeyed = f"rank correlation of limit and cost {rounded(*correlations)}, "
+    known = any(correlation is not None for correlation in correlations)
     costs = f"; costs: {', '.join(criteria)}" if len(criteria) > 1 else ""
     return (
-        f"{name}{evaluation['limits_met']} of {len(verdicts)} limits met (tolerance "
-        f"{evaluation['tolerance']:g}, "
-        f"{verdicts[0]['num_episodes']} episodes each), {obeyed}"
-        f"frontier share {_rounded([evaluation['frontier_share']])}, "
+        f"{name}{evaluation['limits_met']} of {len(verdicts)} limits met "
+        f"(tolerance {evaluation['tolerance']:g}, {verdicts[0]['num_episodes']} episodes each), "
+        f"{obeyed if known else ''}frontier share {rounded(evaluation['frontier_share'])}, "
         f"{evaluation['decisions_per_second']:.0f} decisions per second{costs}"
     )
 
 
 def has_shield(evaluation: dict[str, Any]) -> bool:
-    """Whether it was judged with a shield, or is compared with what was."""
-    return any(SHIELD in one["name"] for one in (evaluation, *evaluation["beside"]))
+    """Whether it was judged with a shield, or is compared with a policy that was."""
+    return any(SHIELD in each["name"] for each in (evaluation, *evaluation["beside"]))
 
 
 def verdict_table(evaluation: dict[str, Any]) -> Table:
-    """For the terminal."""
-    headings, rows = _columns(evaluation)
+    headings, rows = verdict_rows(evaluation)
     return terminal_table(headings, rows, caption=summary(evaluation))
 
 
-def verdict_html(evaluation: dict[str, Any]) -> str:
-    """For a page: limits met in green and missed in red, as in the paper."""
-    return html_table(*_columns(evaluation))
-
-
 def terminal_table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    caption: str = "",
-    title: str | None = None,
+    headings: Sequence[str], rows: Rows, *, caption: str = "", title: str | None = None
 ) -> Table:
     """Rows of cells, the first column to the left."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     table.caption = escape(caption) or None
     table.title, table.title_justify = title, "left"
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", overflow="fold")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(text, style=TERMINAL_STYLES[mark]) for text, mark in row))
+        pairs = (text_and_mark(cell) for cell in row)
+        table.add_row(*(Text(text, style=TERMINAL_STYLES[mark]) for text, mark in pairs))
     return table
 
 
-def html_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """The same for a page."""
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(_html_cell(cell) for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def numbers(values: Iterable[float | None], *, sign: bool = False) -> str:
-    """Three digits of each, whole numbers where they are large, "-" for what is not known."""
+    """Three digits of each, whole numbers where they are large, "-" where there is none."""
     return ", ".join(_number(value, "+" if sign else "") for value in values)
-
-
-def _rounded(values: Iterable[float | None]) -> str:
-    return ", ".join("-" if value is None else f"{value:.2f}" for value in values)
 
 
 def percent(share: float | None) -> str:
@@ -111,56 +76,24 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
-def _html_cell(cell: Cell) -> str:
-    text, mark = cell
-    return (f'<td class="{mark}">' if mark else "<td>") + f"{html.escape(text)}</td>"
-
-
-def _number(value: float | None, sign: str) -> str:
-    if value is None:
-        return "-"
-    return f"{value:{sign}.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"
-
-
-def _columns(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """Headings and rows: limit by limit, and under each all that were judged."""
+def verdict_rows(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Cell]]]:
+    """Headings and rows: limit by limit, and under each every policy that was judged."""
     judged = [evaluation, *evaluation["beside"]]
     if evaluation.get("rate") is not None:
-        return CALIBRATED_HEADINGS, [
-            _calibrated_row(evaluation, place) for place in range(len(evaluation["verdicts"]))
-        ]
-    if len(judged) == 1 and not has_shield(evaluation):
-        return HEADINGS, [
-            _row(verdict, evaluation["name"], headings=HEADINGS)
-            for verdict in evaluation["verdicts"]
-        ]
-    headings = SHIELDED_HEADINGS + (("policy",) if len(judged) > 1 else ())
-    by_limit = zip(*(one["verdicts"] for one in judged), strict=True)
-    names = [one["name"] for one in judged]
-    rows = [
-        _row(*each, headings=headings)
-        for verdicts in by_limit
-        for each in zip(verdicts, names, strict=True)
-    ]
-    return headings, rows
+        headings, judged = CALIBRATED_HEADINGS, [evaluation]
+    elif len(judged) == 1 and not has_shield(evaluation):
+        headings = HEADINGS
+    else:
+        headings = SHIELDED_HEADINGS + (("policy",) if len(judged) > 1 else ())
+    cells = [_cells(each, index) for index in range(len(evaluation["verdicts"])) for each in judged]
+    return headings, [[row[heading] for heading in headings] for row in cells]
 
 
-def _row(verdict: dict[str, Any], name: str, *, headings: Sequence[str]) -> list[Cell]:
-    cells, mark = _cells(verdict, name), "met" if verdict["met"] else "missed"
-    return [(cells[heading], mark if heading in MARKED else "") for heading in headings]
-
-
-def _calibrated_row(evaluation: dict[str, Any], place: int) -> list[Cell]:
-    verdict, rate = evaluation["verdicts"][place], evaluation["rate"]
-    cells, mark = _cells(verdict, evaluation["name"]), "met" if verdict["met"] else "missed"
-    cells["passed (95% below)"] = f"{1 - verdict['within']:.1%} ({verdict['violation_bound']:.1%})"
-    cells["asked"], cells["kept back"] = f"{100 * rate:.3g}%", f"{evaluation['margins'][place]:.0%}"
-    return [(cells[heading], mark if heading in MARKED else "") for heading in CALIBRATED_HEADINGS]
-
-
-def _cells(verdict: dict[str, Any], name: str) -> dict[str, str]:
+def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
+    """By heading, for one limit."""
+    verdict, name = evaluation["verdicts"][index], evaluation["name"]
     low, high = verdict["within_interval"]
-    return {
+    texts = {
         "limit": f"{verdict['limit']['name']} = {numbers(verdict['limit']['values'])}",
         "met": "yes" if verdict["met"] else "no",
         "cost": numbers(verdict["mean_cost"]),
@@ -168,9 +101,27 @@ def _cells(verdict: dict[str, Any], name: str) -> dict[str, str]:
         "within (95%)": f"{verdict['within']:.0%} ({100 * low:.0f}-{100 * high:.0f})",
         "return": numbers([verdict["mean_return"]]),
         "frontier": numbers([verdict["frontier"]]),
-        "share": _rounded([verdict["frontier_share"]]),
+        "share": rounded(verdict["frontier_share"]),
         "redrawn": percent(verdict["resampled"]),
         "fallback": percent(verdict["fell_back"]),
         "shielded": percent(verdict["shielded"] if SHIELD in name else None),
         "policy": name,
     }
+    if evaluation.get("rate") is not None:
+        passed, bound = 1 - verdict["within"], verdict["violation_bound"]
+        texts["passed (95% below)"] = f"{passed:.1%} ({bound:.1%})"
+        texts["asked"] = f"{100 * evaluation['rate']:.3g}%"
+        texts["kept back"] = f"{evaluation['margins'][index]:.0%}"
+    mark = "met" if verdict["met"] else "missed"
+    return {name: (text, mark if name in MARKED else "") for name, text in texts.items()}
+
+
+def rounded(*values: float | None) -> str:
+    """Two digits of each, "-" where there is none."""
+    return ", ".join("-" if value is None else f"{value:.2f}" for value in values)
+
+
+def _number(value: float | None, sign: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:{sign}.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"

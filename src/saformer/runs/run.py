@@ -49,6 +49,8 @@ class Run:
         self.weights_path = self.path / "weights.safetensors"
         self.export_path = self.path / "export.json"
         self.metrics_path = self.path / "metrics.jsonl"
+        self.failure = ""
+        """why `train_together` left it unfinished"""
 
     @classmethod
     def create(cls, path: str | Path, spec: RunSpec) -> Run:

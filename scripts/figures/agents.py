@@ -41,7 +41,8 @@ def cells(rows: list[Row]) -> str:
             for name in ("cost", "return", "share", "within")
         }
         spread = [np.ptp([row[name] for row in own]) / 2 for name in ("cost", "return")]
-        figures = f"{mean['cost']:.0f} ± {spread[0]:.0f} | {mean['return']:.0f} ± {spread[1]:.0f} | {mean['share']:.2f}"
+        cost = f"{mean['cost']:.0f} ± {spread[0]:.0f}"
+        figures = f"{cost} | {mean['return']:.0f} ± {spread[1]:.0f} | {mean['share']:.2f}"
         met = f"{sum(row['met'] for row in own)} of {len(own)}"
         at = f"{limit} = {own[0]['at_most']:.0f}"
         lines.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from saformer.report.panels import Line, Panel, line_panels
+from saformer.report.figure import Line, Panel, line_panels
 
 
 def table(found: dict[str, Any]) -> str:

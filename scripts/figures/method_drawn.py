@@ -1,4 +1,4 @@
-"""Figures and a table of what `benchmarks.method_scene` watched."""
+"""Figures and a table of what `scripts.figures.method_episodes` watched."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from saformer.core.proposals import num_narrow
+from saformer.reserve import EMPHASIS
 
-from benchmarks.method_scene import (
+from saformer.report.figure import ACCEPTED, POINTS, REJECTED, STYLE, svg
+from scripts.figures.method_episodes import (
     NARROW,
     PAPER,
     RESERVE,
@@ -19,8 +22,6 @@ from benchmarks.method_scene import (
     Proposals,
     Scene,
 )
-from saformer.report.figure import ACCEPTED, POINTS, REJECTED, STYLE, svg
-from saformer.rules.reserve import EMPHASIS, num_narrow
 
 LEFT, FORECAST, SHADE = "#24558f", "#c8641b", "#f3e0dd"
 COLOURS = {PAPER: REJECTED, NARROW: POINTS, TOLD_THE_LIMIT: LEFT, RESERVE: ACCEPTED}
@@ -32,7 +33,8 @@ SIZE = (9.0, 3.9)
 
 def table(scene: Scene) -> str:
     """What every way came to, and what there was to choose from in the step that is drawn."""
-    known = f"stop cost {scene.stop_cost:.1f}, needed at first {scene.needed[0]:.1f}, margin {scene.margin:.1f}"
+    needed = f"needed at first {scene.needed[0]:.1f}, margin {scene.margin:.1f}"
+    known = f"stop cost {scene.stop_cost:.1f}, {needed}"
     lines = [f"{scene.task} under {scene.limit_name} = {scene.limit:.1f}, {known}"]
     for way, accounts in scene.accounts.items():
         costs = ", ".join(f"{account.cost:.0f}" for account in accounts)

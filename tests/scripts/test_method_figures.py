@@ -1,4 +1,4 @@
-"""What `benchmarks.method_figures` watches is what happened, and it draws it."""
+"""What `scripts.figures.method` watches is what happened, and it draws it."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,8 +7,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from benchmarks.method_figures import Settings, main
-from benchmarks.method_scene import NARROW, PAPER, RESERVE, TOLD_THE_LIMIT, Account, Scene, watch
+from scripts.figures.method import Settings, main
+from scripts.figures.method_episodes import (
+    NARROW,
+    PAPER,
+    RESERVE,
+    TOLD_THE_LIMIT,
+    Account,
+    Scene,
+    watch,
+)
 
 import saformer
 from saformer.cli.main import main as cli

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from benchmarks.finetuning import RATIOS, Question
-from benchmarks.finetuning_shown import figure, table
+from scripts.figures.finetuning import figure, table
 
 from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
-from saformer.experiments.derived import make_upper
+from saformer.experiments.datasets import make_upper
 
 
 def test_five_limits_lie_below_the_cut_data_and_four_in_it(data, tmp_path):
@@ -31,16 +31,17 @@ def test_the_table_has_a_column_per_limit_and_the_figure_both_lines():
     def verdict(cost: float, earned: float) -> dict:
         return {"mean_cost": [cost], "mean_return": earned}
 
+    below = {"before": verdict(99.0, 5.0), "after": verdict(88.0, 4.0), "least_return": 3.0}
+    within = {"before": verdict(94.0, 6.0), "after": verdict(96.5, 5.0), "least_return": None}
     rows = [
-        {"limit": 90.0, "in_sample": False, "before": verdict(99.0, 5.0), "after": verdict(88.0, 4.0),
-         "least_return": 3.0, "met": True, "earned": True},
-        {"limit": 95.0, "in_sample": True, "before": verdict(94.0, 6.0), "after": verdict(96.5, 5.0),
-         "least_return": None, "met": False, "earned": True},
-    ]  # fmt: skip
+        {"limit": 90.0, "in_sample": False, **below, "met": True, "earned": True},
+        {"limit": 95.0, "in_sample": True, **within, "met": False, "earned": True},
+    ]
     found = {
-        "task": "some-task", "limits": rows, "by_reserve": rows[::-1], "limits_met": 1, "limits_met_before": 1,
-        "new_trajectories": 20, "broke_ceiling": 0.25, "done": {"kept_after": 10}, "seconds": {"exploring": 30.0},
-    }  # fmt: skip
+        **{"task": "some-task", "limits": rows, "by_reserve": rows[::-1], "limits_met": 1},
+        **{"limits_met_before": 1, "new_trajectories": 20, "broke_ceiling": 0.25},
+        **{"done": {"kept_after": 10}, "seconds": {"exploring": 30.0}},
+    }
     lines = table(found).splitlines()
     assert lines[1].split()[-2:] == ["90", "95"]
     assert lines[2].split()[-2:] == ["99", "94"]

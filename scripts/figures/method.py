@@ -1,7 +1,7 @@
 """The figures of docs/method.md: policies rolled out by the paper's rule and by reserve, as SVG.
 
-    python -m benchmarks.method_figures --out docs/figures
-    python -m benchmarks.method_figures --run runs/halfcheetah-medium-... --out docs/figures
+    python -m scripts.figures.method --out docs/figures
+    python -m scripts.figures.method --run runs/halfcheetah-medium-... --out docs/figures
 
 By default of the policy that comes with the package, which needs no data. Of a run whose episodes
 can end before their time, one episode's budget and the ways to stop it are drawn; where the actor
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.method_diagram import rule
-from benchmarks.method_figures_shown import budgets, course, stopping, table, telling
-from benchmarks.method_scene import Scene, watch
+from scripts.figures.method_diagram import rule
+from scripts.figures.method_drawn import budgets, course, stopping, table, telling
+from scripts.figures.method_episodes import Scene, watch
 
 
 @dataclass(frozen=True)

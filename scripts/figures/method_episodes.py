@@ -1,4 +1,4 @@
-"""What `benchmarks.method_figures` draws: episodes of one run under one limit, in several ways, and
+"""What `scripts.figures.method` draws: episodes of one run under one limit, in several ways, and
 their budgets."""
 
 from __future__ import annotations

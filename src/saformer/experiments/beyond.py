@@ -1,0 +1,85 @@
+"""Past the paper: limits by reserve and in a shield; and a cost that no shield can enforce."""
+
+from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.plan import DATASETS, Judging, Needs, Setting, in_each_way
+from saformer.experiments.pooling import compare_ways
+from saformer.experiments.ways import CDT, COMPARED, IN_SHIELD, PROPOSED, REFERENCE, SHIELDED
+from saformer.report.page import Part, Remark
+
+CDT_UPDATES = {"paper": 15_000}
+"""Fewer than SaFormer's: nine of them to 100,000 would take longer than all else here."""
+TOO_FAST = {
+    "halfcheetah-medium": "above(next_state[8], 4)",
+    "walker2d-medium": "above(next_state[8], 2)",
+    "hopper-medium": "above(next_state[5], 2)",
+}
+"""Speed forwards (m/s) in excess of a bound that about three quarters of the data's steps keep."""
+SPEED_UPDATES = {"paper": 40_000}
+ABOUT = (
+    "In the first four rows of a limit every executed action is one that the policy proposed, "
+    "unmodified; the shield makes actions cheaper where they would pass the limit, so that its "
+    "rows prove nothing about what was learnt.",
+    f"{SHIELDED}: the means, told the limit that earns most until the limit is spent, without "
+    "reserve, since the limit is kept anyway.",
+    f"{REFERENCE}: the same model told the largest cost of the data, acting by its mean, in a "
+    "shield.",
+)
+
+
+def _needs_safety(setting: Setting) -> Needs:
+    """The nine models of Table 7, acting in four ways, and CDT on the same data."""
+    models = list(setting.each(*DATASETS))
+    rivals = setting.each(*DATASETS, agent="cdt", updates=CDT_UPDATES.get(setting.scale.name))
+    shielded = [Judging(each, variant=SHIELDED, options=IN_SHIELD, shield=True) for each in models]
+    other = [Judging(rival, variant=CDT) for rival in rivals]
+    return Needs(judgings=(*in_each_way(models, PROPOSED), *shielded, *other))
+
+
+def _present_safety(results: Results) -> list[Part]:
+    verdicts = results.rows["verdicts"]
+    counts = sorted({row["updates"] for row in verdicts if row["agent"] == "cdt"})
+    trained = (f"CDT was trained for {count:,} updates." for count in counts)
+    about = Remark((*ABOUT, *trained), "What the rows are")
+    return [*compare_ways(verdicts, DATASETS, COMPARED), about]
+
+
+SAFETY = Experiment(
+    name="safety",
+    shows="past the paper",
+    title="Limits kept by reserve and by a shield",
+    description="The nine SaFormer models verify by the paper's rule, not at all, by reserve, and "
+    "act in a shield; CDT on the same data; and a policy that heeds no limit, in a shield.",
+    needs=_needs_safety,
+    present=_present_safety,
+)
+
+
+def _needs_speed(setting: Setting) -> Needs:
+    """A model for each robot that learns this cost, acting in three ways."""
+    updates = SPEED_UPDATES.get(setting.scale.name)
+    models = [
+        model
+        for dataset, cost in TOO_FAST.items()
+        for model in setting.each(dataset, criteria=(cost,), updates=updates)
+    ]
+    return Needs(judgings=in_each_way(models, PROPOSED))
+
+
+def _present_speed(results: Results) -> list[Part]:
+    costs = [f"{dataset}: a step costs {cost}." for dataset, cost in TOO_FAST.items()]
+    percentiles = "Limits are percentiles of the stored episodes' sums of it."
+    return [
+        *compare_ways(results.rows["verdicts"], tuple(TOO_FAST), tuple(PROPOSED)),
+        Remark((*costs, percentiles), "What it costs"),
+    ]
+
+
+SPEED = Experiment(
+    name="speed",
+    shows="past the paper",
+    title="A limit on speed",
+    description="SaFormer under a cost of the next state, speed above a bound, which no shield can "
+    "foresee: by the paper's rule, without the critic, and by reserve.",
+    needs=_needs_speed,
+    present=_present_speed,
+)
