@@ -54,8 +54,8 @@ def test_coptidice_meets_its_limit_and_earns_four_fifths_of_the_optimum(data):
 
 @pytest.mark.parametrize(("recovery", "updates"), [(False, 800), (True, 600)])
 def test_cpq_does_what_its_own_rule_says_if_unsafe_actions_recover(data, recovery, updates):
-    """The rule earns 0.68 of the optimum. With recovery, seeds 0, 1, 2 cost 1.00, 1.04, 0.99 of the
-    limit and earn what the rule does.
+    """The rule earns 0.68 of the optimum. With recovery, seeds 1, 2 cost 1.04, 0.99 of the limit
+    and earn what the rule does.
 
     As published nothing moves unsafe actions: seeds 0, 1, 2 cost 1.98, 0.97, 2.00 of the limit and
     earn 1.33, 0.44, 1.35 of the optimum.

@@ -35,9 +35,7 @@ def judge_weights(
 ) -> WeightsVerdict:
     """Roll out under every limit as it is; the seed decides initial states and proposals."""
     policy.seed = seed
-    evaluation = evaluate_policy(
-        policy, data, limits, episodes=episodes, seed=seed, workers=workers
-    )
+    evaluation = evaluate_policy(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
     return {v.limit.name: _plain(v, evaluation.rows) for v in evaluation.verdicts}
 
 
