@@ -101,8 +101,9 @@ def judge_rollouts(
     if calibration is not None:
         margins, rate = [calibration.margin_for(limit) for limit in limits], calibration.rate
     frontiers = [frontier_of(trained.run.spec, totals, limit) for limit in limits]
-    first, *others = [
-        evaluate_policy(
+    evaluations = []
+    for name, policy in _policies(trained, settings).items():
+        evaluation = evaluate_policy(
             policy,
             totals,
             limits,
@@ -113,8 +114,8 @@ def judge_rollouts(
             progress=trained.listener.evaluating,
             workers=trained.context.workers,
         )
-        for name, policy in _policies(trained, settings).items()
-    ]
+        evaluations.append(evaluation)
+    first, *others = evaluations
     evaluation = replace(first, beside=tuple(others), rate=rate)
     is_shielded = settings.shield or settings.both
     return Judged(evaluation, trained.acting(settings, shielded=is_shielded), totals)

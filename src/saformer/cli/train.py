@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from saformer.agents.registry import KINDS
-from saformer.api.listener import Listener
 from saformer.api.train import DataSettings, demo, demo_run, train, train_together
 from saformer.cli.command import Command, peek
 from saformer.cli.progress import listening
@@ -82,26 +81,25 @@ class TrainCommand(Command):
             raise ValueError(
                 "name at least one task and one seed: saformer train hopper-medium-replay --seed 0"
             )
-        with listening(console, tensorboard=self.tensorboard) as listener:
-            runs = self._train(listener)
-        for run in runs:
-            if run.is_done and is_first():
-                console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
-        return 0 if all(run.is_done for run in runs) else 1
-
-    def _train(self, listener: Listener) -> list[Run]:
         shared: dict[str, Any] = {
             "agent": self.agent,
             "limit": self.limit,
             "preset": Preset(self.config, self.fit),
             "device": self.device,
-            "listener": listener,
             **vars(self.data),
         }
-        if len(self.tasks) == len(self.seed) == 1:
-            task, seed = self.tasks[0], self.seed[0]
-            return [train(task, seed=seed, out=self.out, resume=self.resume, **shared).run]
-        return train_together(self.tasks, seeds=self.seed, out=self.out or "runs", **shared)
+        with listening(console, tensorboard=self.tensorboard) as listener:
+            shared["listener"] = listener
+            if len(self.tasks) == len(self.seed) == 1:
+                task, seed = self.tasks[0], self.seed[0]
+                runs = [train(task, seed=seed, out=self.out, resume=self.resume, **shared).run]
+            else:
+                out = self.out or "runs"
+                runs = train_together(self.tasks, seeds=self.seed, out=out, **shared)
+        for run in runs:
+            if run.is_done and is_first():
+                console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
+        return 0 if all(run.is_done for run in runs) else 1
 
 
 @dataclass(frozen=True, kw_only=True)
