@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
-from saformer.api import Listener
+from saformer import Listener
 from saformer.cli.main import main
 from saformer.data.home import home
 from saformer.engine.ray import RayEngine

@@ -29,12 +29,12 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibration")
     allowance.dataset().save(folder / "store")
     asked = {"criteria": ["torque"], "out": folder / "run", "device": "cpu"}
-    run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=300))
-        calibration = saformer.calibrate(
-            run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET
-        )
+        run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
+    calibration = saformer.calibrate(
+        run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET
+    )
     return calibration, saformer.evaluate(
         run.path, rate=RATE, limits=LIMITS, episodes=200, seed=5, **QUIET
     )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
-from saformer.api.shielding import shielded
+from saformer.api.judge import shielded
 from saformer.core.rules import PaperOptions
 from saformer.core.transformer import TrunkConfig
 from saformer.data.limits import Limit
