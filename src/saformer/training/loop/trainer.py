@@ -15,8 +15,8 @@ from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.distributed import Ranks
 from saformer.kernels.precision import set_training_dtype, training_dtype
-from saformer.kernels.sizes import can_fuse
-from saformer.kernels.update_graph import RecordedUpdate
+from saformer.kernels.recording import RecordedUpdate
+from saformer.kernels.sizes import can_fuse, have_triton
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.loop.checkpoints import (
@@ -26,7 +26,7 @@ from saformer.training.loop.checkpoints import (
     restore_optimizer,
 )
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.optimizers import have_triton, optimizer_of
+from saformer.training.loop.optimizers import optimizer_of
 from saformer.training.loop.update import Update
 from saformer.training.packs.learner import Learner, SingleAgent
 from saformer.training.packs.pack import PackedAgent

@@ -62,7 +62,7 @@ class PackedAgent(Learner):
     def begin_update(self) -> None:
         """Draw the salts of fused dropout: a function of the run's seed and of the update."""
         if self._moved:
-            from saformer.kernels.launch import draw_salts
+            from saformer.kernels.parts import draw_salts
 
             updates, salts = self.model.get_buffer("updates"), self.model.get_buffer("salts")
             draw_salts(self._seeds, updates, salts)
