@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,6 +17,7 @@ from saformer.core.policy import over_tensors
 
 Function = Callable[..., Any]
 Generators = Sequence[torch.Generator]
+Optimizers = Mapping[str, Any]
 WARMUP_UPDATES = 3
 MOST_PHASES = 200
 """Compiled by one process; the compiler's own limit is 8 for any one function."""
@@ -116,24 +119,22 @@ class RecordedUpdate:
         self, update: Any, model: nn.Module, generators: Generators, *, compiled: bool
     ) -> None:
         self._batches, self._device = update.batches, generators[0].device
-        before = _Snapshot(model, update.optimizers, generators)
-        self._drawn = tuple(part.clone() for part in update.batches.draw())
         # to the compiler all phases are one function, which it would give up on at the ninth
-        with torch._dynamo.config.patch(recompile_limit=MOST_PHASES):
+        limit = torch._dynamo.config.patch(recompile_limit=MOST_PHASES)
+        with _unchanged(model, update.optimizers, generators), limit:
+            self._drawn = tuple(part.clone() for part in update.batches.draw())
             if compiled:
                 compile_losses(update, update.batches.gather(*self._drawn))
             _warm_up(lambda: update(*self._drawn), self._device, WARMUP_UPDATES)
             self._graph = torch.cuda.CUDAGraph()
-            if not self._drawn:
-                # a generator that is used within is set before every replay
-                for generator in generators:
-                    self._graph.register_generator_state(generator)
-            gc.collect()  # as above
+            # a generator that is used within is set before every replay
+            for generator in () if self._drawn else generators:
+                self._graph.register_generator_state(generator)
+            gc.collect()  # as in `Recorder`
             with torch.cuda.graph(self._graph):
                 update(*self._drawn)
-        for optimizer in update.optimizers.values():
-            optimizer.settle()
-        before.restore()
+            for optimizer in update.optimizers.values():
+                optimizer.settle()
         update.metrics.reset()
         self._drawing = torch.cuda.Stream(self._device)
 
@@ -162,16 +163,12 @@ def compile_losses(update: Any, batch: Any) -> None:
                 torch.autograd.grad(torch.stack(list(losses.values())).sum(), phase.parameters)
         except Exception as error:  # whatever a compiler raises, training can do without it
             update.losses[phase.name] = plain
-            reason = f"{type(error).__name__}: {_reason(error)}"
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            named = [line for line in lines if "Error" in line]  # the last of them says most
+            line = (named[-1:] or lines[:1] or ["no reason given"])[0]
+            reason = f"{type(error).__name__}: {line}"
             message = f"losses of {phase.name} are not compiled ({reason}): training is slower"
             warnings.warn(message, stacklevel=5)
-
-
-def _reason(error: Exception) -> str:
-    """The line of a report that says most: the last that names an error, or the first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "Error" in line]
-    return (named[-1:] or lines[:1] or ["no reason given"])[0]
 
 
 def _warm_up(play: Function, device: torch.device, times: int = 1) -> None:
@@ -184,32 +181,21 @@ def _warm_up(play: Function, device: torch.device, times: int = 1) -> None:
     main.wait_stream(aside)
 
 
-class _Snapshot:
-    """Weights, averages and random states, to be brought back after warming up."""
+@contextmanager
+def _unchanged(model: nn.Module, optimizers: Optimizers, generators: Generators) -> Iterator[None]:
+    """Bring weights, averages and random states back, in place: a graph knows where all lies."""
 
-    @torch.no_grad()
-    def __init__(
-        self, model: nn.Module, optimizers: Mapping[str, Any], generators: Generators
-    ) -> None:
-        self._model, self._optimizers, self._generators = model, optimizers, generators
-        self._before = {tensor: tensor.clone() for tensor in self._tensors()}
-        self._random = [generator.get_state() for generator in generators]
-        self._dropout = torch.cuda.get_rng_state(generators[0].device)
+    def tensors() -> Iterator[Tensor]:
+        states = [state for each in optimizers.values() for state in each.state.values()]
+        return itertools.chain(model.parameters(), model.buffers(), *map(dict.values, states))
 
-    @torch.no_grad()
-    def restore(self) -> None:
-        """In place: a graph remembers where everything lies."""
-        for tensor in self._tensors():
-            before = self._before.get(tensor)
-            tensor.zero_() if before is None else tensor.copy_(before)
-        for generator, random in zip(self._generators, self._random, strict=True):
-            generator.set_state(random)
-        torch.cuda.set_rng_state(self._dropout, self._generators[0].device)
-
-    def _tensors(self) -> Iterator[Tensor]:
-        """All that updates change; optimisers may have nothing before the first."""
-        yield from self._model.parameters()
-        yield from self._model.buffers()
-        for optimizer in self._optimizers.values():
-            for state in optimizer.state.values():
-                yield from state.values()
+    before = {tensor: tensor.detach().clone() for tensor in tensors()}
+    random = [generator.get_state() for generator in generators]
+    dropout = torch.cuda.get_rng_state(generators[0].device)
+    yield
+    with torch.no_grad():
+        for tensor in tensors():  # an optimiser may have had none before its first step
+            tensor.copy_(before[tensor]) if tensor in before else tensor.zero_()
+    for generator, state in zip(generators, random, strict=True):
+        generator.set_state(state)
+    torch.cuda.set_rng_state(dropout, generators[0].device)

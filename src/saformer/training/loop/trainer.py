@@ -98,11 +98,9 @@ class PackTrainer:
     def _prepare(self) -> None:
         """Pack the agents as they are."""
         self.learner = _learner_of(self.members, self.config, self.device, self.ranks)
-        num_models = self.learner.num_models
-        self.optimizers = {
-            phase.name: optimizer_of(phase, self.config, self.device, num_models=num_models)
-            for phase in self.learner.phases
-        }
+        phases, count = self.learner.phases, self.learner.num_models
+        options = self.config, self.device
+        self.optimizers = {p.name: optimizer_of(p, *options, num_models=count) for p in phases}
         self._program: tuple[Update, Callable[[], None]] | None = None
 
     def _built(self) -> tuple[Update, Callable[[], None]]:
@@ -195,10 +193,9 @@ def _shared(
     parts: dict[Sampler, WindowSampler] = {}
     for member in members:
         if not isinstance(member.sampler, WindowSampler):
-            raise ValueError(
-                f"{member.agent.name} learns from statistics of its whole batch, which ranks "
-                "cannot share: train it on one processor, without torchrun"
-            )
+            unshared = f"{member.agent.name} learns from statistics of its whole batch"
+            advice = "train it on one processor, without torchrun"
+            raise ValueError(f"{unshared}, which ranks cannot share: {advice}")
         if member.sampler not in parts:  # members may have one in common
             parts[member.sampler] = member.sampler.sharing(ranks.share)
     sharing = tuple(replace(member, sampler=parts[member.sampler]) for member in members)
