@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 import triton
@@ -222,14 +222,11 @@ def draw_actions_kernel(outputs, weight, bias, noise, centre, scale, low, high, 
 class QKVCache:
     """As `core.transformer.KVCache`, with queries, keys and values of a layer in one tensor."""
 
-    qkv: tuple[Tensor, ...]
-    """per layer [L, P, 3 * E]"""
-    mask: Tensor
-    """[L, P] added to every score: 0 where there was a token, -inf where there was none"""
-    lanes: Tensor
-    """[l] whose past each lane of branches sees"""
+    qkv: tuple[Tensor, ...]  # per layer [L, P, 3 * E]
+    mask: Tensor  # [L, P] added to every score: 0 where there is a token, else -inf
+    lanes: Tensor  # [l] whose past each lane of branches sees
 
-    def of_lanes(self, lanes: Tensor) -> QKVCache:
+    def of_lanes(self, lanes: Tensor) -> Self:
         """Copies nothing: branches look up their lane."""
         return replace(self, lanes=self.lanes[lanes])
 
@@ -283,11 +280,11 @@ class DecisionTrunk(nn.Module):
     def _run(self, x: Tensor, own: int, cache: QKVCache) -> tuple[Tensor, tuple[Tensor, ...]]:
         """All blocks, for branches of `own` tokens or, if that is 0, for the past itself:
         [L, tokens, E] -> outputs of the last token of each, and qkv of each layer."""
-        (lanes, tokens, width), each = x.shape, ()
+        (lanes, tokens, width), each = x.shape, list[Tensor]()
         for index, block in enumerate(self.blocks):
             output, norm, mlp = block.attention.output, block.perceptron_norm, block.perceptron
             is_last = index == len(self.blocks) - 1
-            each = (*each, qkv := _qkv(block, x))
+            each.append(qkv := _qkv(block, x))
             past = cache.qkv[index] if own else qkv
             every = (own or tokens) if is_last else 1
             count, first = tokens // every, every - 1  # of queries
@@ -305,7 +302,7 @@ class DecisionTrunk(nn.Module):
                 rows, count, tokens, first, every, norm.eps, LAST=is_last, **launch,
             )  # fmt: skip
             x = out
-        return x, each
+        return x, tuple(each)
 
 
 def draw_returns(expected: Gaussian, noise: Tensor,

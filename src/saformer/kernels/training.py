@@ -68,7 +68,9 @@ class FusedTrunk(nn.Module):
             own = salts[SITES_PER_BLOCK * index + 1 :][:SITES_PER_BLOCK]
             x = block(x, own, len(layout), read if index == len(self.blocks) - 1 else every)
         in_order = [heads[layout.kinds[position]] for position in read]
-        maps = [head.linear if isinstance(head, GaussianHead) else head for head in in_order]
+        maps: list[Any] = [
+            head.linear if isinstance(head, GaussianHead) else head for head in in_order
+        ]
         sizes = [part.weight.shape[1] for part in maps]
         outputs = triton.next_power_of_2(max(FEWEST_OUTPUTS, *sizes))
         weights = [F.pad(part.weight, (0, 0, 0, outputs - part.weight.shape[1])) for part in maps]

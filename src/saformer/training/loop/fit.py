@@ -130,11 +130,11 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
 
 def _finish(trainer: PackTrainer) -> None:
     """The last stage of training: what a way of acting needs besides the trained weights."""
-    finished = [member for member in trainer.members if member.data is not None]
-    if finished:
+    members = [(member.agent, member.data) for member in trainer.members if member.data is not None]
+    if members:
         trainer.unpack()
-        for member in finished:
-            member.agent.finish(member.data)
+        for agent, data in members:
+            agent.finish(data)
         _save(trainer)
 
 

@@ -18,8 +18,7 @@ class Measured:
 
     num_updates: int  # good ones
     means: dict[str, list[float]]  # over the good updates, for each model
-    non_finite: dict[int, tuple[str, ...]]
-    """names of what was not finite in the update after the last good one, by model"""
+    non_finite: dict[int, tuple[str, ...]]  # by model: names of what was not, in the update after
 
 
 class RunningMetrics:

@@ -42,20 +42,18 @@ class NonFiniteLossError(RuntimeError):
 
     def __init__(self, message: str, indices: tuple[int, ...] = (0,)) -> None:
         super().__init__(message)
-        self.indices = indices
-        """of the members of a pack that diverged"""
+        self.indices = indices  # of the members of a pack that diverged
 
 
 @dataclass(frozen=True)
 class Observer:
     """Callbacks while training goes on."""
 
+    # after every update, with the latest metrics
     progress: Callable[[int, Metrics], None] = lambda update, metrics: None
-    """called after every update with the latest metrics"""
+    # every `evaluate_every` updates; its result becomes a row of metrics
     evaluate: Callable[[Agent], dict[str, Any]] | None = None
-    """called every `evaluate_every` updates; its answer becomes a row of metrics"""
-    row: Callable[[dict[str, Any]], None] = lambda row: None
-    """called with each row of metrics, as it is written"""
+    row: Callable[[dict[str, Any]], None] = lambda row: None  # with each row that is written
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,9 @@ class Member:
     agent: Agent
     sampler: Sampler
     seed: int = 0
-    run: Run | None = None
-    """where checkpoints and metrics are kept, if anywhere"""
+    run: Run | None = None  # where checkpoints and metrics are kept, if anywhere
     observer: Observer = field(default_factory=Observer)
-    data: RelabelledStore | None = None
-    """what the agent is finished with after its last update; None: it is not finished"""
+    data: RelabelledStore | None = None  # to finish the agent with after its last update, if at all
 
 
 class PackTrainer:
@@ -154,8 +150,7 @@ class PackTrainer:
         self.learner.unpack(*indices)
 
     def checkpoint(self, facts: dict[str, Any], index: int = 0) -> Checkpoint:
-        """Everything that a member needs to go on. All ranks must call this: each has random states
-        of its own."""
+        """All that a member needs to go on; every rank must call this, for its random states."""
         self.unpack(index)
         groups = {"model": dict(self.members[index].agent.model.state_dict())}
         for name, optimizer in self.optimizers.items():
@@ -187,9 +182,9 @@ def _shared(
     members: Sequence[Member], config: FitConfig, ranks: Ranks
 ) -> tuple[tuple[Member, ...], FitConfig]:
     """Members that gather this rank's share of batches; unrecorded, since ranks meet in between."""
-    if config.batch_size < ranks.size:
-        too_small = f"{ranks.size} ranks cannot share a batch of {config.batch_size}"
-        raise ValueError(f"{too_small}: use a larger --batch-size")
+    if (size := config.batch_size) < ranks.size:
+        advice = "use a larger --batch-size"
+        raise ValueError(f"{ranks.size} ranks cannot share a batch of {size}: {advice}")
     parts: dict[Sampler, WindowSampler] = {}
     for member in members:
         if not isinstance(member.sampler, WindowSampler):
@@ -208,8 +203,8 @@ def _learner_of(
     """The agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
-    fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_fuse, agents))
-    fused = fused and config.compile != "off"
+    fused = have_triton(device) and dtype == torch.bfloat16 and config.compile != "off"
+    fused = fused and all(map(can_fuse, agents))
     learner: Learner
     if len(agents) == 1 and not fused:
         learner = SingleAgent(agents[0])

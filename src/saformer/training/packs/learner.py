@@ -24,8 +24,7 @@ class Batches:
 
     gather: Callable[..., Any]  # the batch of what was drawn
     draw: Callable[[], tuple[Tensor, ...]] = tuple
-    """indices of samples: on a GPU drawn beside the update before, and no part of what is recorded;
-    empty if `gather` draws"""
+    """indices of samples, or nothing if `gather` draws; on a GPU drawn beside the update before"""
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,7 @@ class PackedAgent(Learner):
 
 
 def but_for_the_limit(config: Any) -> Any:
-    """A config without the one limit of its agent, which lies in the data or in a buffer: runs for
-    different limits can be trained together."""
+    """A config without its limit, which lies in the data or in a buffer: limits can be packed."""
     return replace(config, limit=()) if getattr(config, "limit", ()) else config
 
 
