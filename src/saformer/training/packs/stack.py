@@ -35,7 +35,8 @@ class StackedAgent(Learner):
     def __init__(self, agents: Sequence[Agent]) -> None:
         kinds = {(type(a), repr(but_for_the_limit(a.config)), a.dimensions) for a in agents}
         if len(kinds) != 1:
-            raise ValueError("only agents of one kind, configuration and size can be stacked")
+            shared = "one kind, one configuration and one size"
+            raise ValueError(f"only agents of {shared} can be stacked")
         super().__init__(agents, _stacked([agent.model for agent in agents]))
         self.phases = tuple(replace(p, terms=self._of_all(p.terms)) for p in self.phases)
 
