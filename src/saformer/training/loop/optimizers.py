@@ -61,13 +61,9 @@ def optimizer_of(
         return PlainAdamW(phase, config, num_models=num_models, on_gpu=device.type == "cuda")
     from saformer.kernels.updates import FusedAdamW  # Triton comes with PyTorch for GPUs
 
-    return FusedAdamW(
-        phase.parameters,
-        num_models=num_models,
-        learning_rate=phase.learning_rate or config.learning_rate,
-        weight_decay=_decay(phase, config),
-        gradient_clip=config.gradient_clip,
-    )
+    rate, decay = phase.learning_rate or config.learning_rate, _decay(phase, config)
+    options = {"learning_rate": rate, "weight_decay": decay, "gradient_clip": config.gradient_clip}
+    return FusedAdamW(phase.parameters, num_models=num_models, **options)
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_models: int) -> Tensor:
