@@ -16,7 +16,7 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.kernels.update_graph import compile_losses
+from saformer.kernels.recording import compile_losses
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.fit import _until_next_event
 from saformer.training.loop.metrics import Measured
