@@ -16,8 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-GRACE_SECONDS = 30
-"""What a job has to save its work in when its caller is gone."""
+GRACE_SECONDS = 30  # what a job has to save its work in when its caller is gone
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,8 @@ class Engine(Protocol):
     """Runs jobs. Other processes can import the function; jobs and results are plain values."""
 
     name: str
-    jobs_at_once: int
-    """for people to read"""
-    threads: int | None
-    """of a job; None for as many as it likes"""
+    jobs_at_once: int  # for people to read
+    threads: int | None  # of a job; None for as many as it likes
 
     def map(
         self, function: Callable[[Job], Result], jobs: Sequence[Job]

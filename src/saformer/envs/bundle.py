@@ -81,16 +81,11 @@ class Behaviour:
 class Bundle:
     """The snapshots of one run, and which of them make up which mixture."""
 
-    source: str
-    """robot or file that it was read from"""
-    environment: str
-    """Gymnasium id"""
-    weights: tuple[NDArray[np.floating], ...]
-    """three, [S, inputs, outputs]"""
-    biases: tuple[NDArray[np.floating], ...]
-    """three, [S, outputs]"""
-    steps: NDArray[np.integer]
-    """[S] environment steps at which each snapshot was taken"""
+    source: str  # robot or file that it was read from
+    environment: str  # Gymnasium id
+    weights: tuple[NDArray[np.floating], ...]  # three, [S, inputs, outputs]
+    biases: tuple[NDArray[np.floating], ...]  # three, [S, outputs]
+    steps: NDArray[np.integer]  # [S] environment steps at which each snapshot was taken
     replay: tuple[int, ...]
     medium: int
     expert: int

@@ -54,18 +54,13 @@ class LaneShape:
 class LaneColumns:
     """A row per lane, over a block of memory."""
 
-    state: NDArray[np.float32]
-    """[L, S] the present one"""
-    action: NDArray[np.float32]
-    """[L, A] to be executed"""
-    reward: NDArray[np.float64]
-    """[L] of the last step, as are the following"""
-    cost: NDArray[np.float64]
-    """[L, C]"""
+    state: NDArray[np.float32]  # [L, S] the present one
+    action: NDArray[np.float32]  # [L, A] to be executed
+    reward: NDArray[np.float64]  # [L] of the last step, as are the following
+    cost: NDArray[np.float64]  # [L, C]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    active: NDArray[np.bool_]
-    """[L] which lanes are to be stepped"""
+    active: NDArray[np.bool_]  # [L] which lanes are to be stepped
 
     @classmethod
     def over(cls, block: Any, shape: LaneShape) -> LaneColumns:

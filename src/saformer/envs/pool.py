@@ -28,10 +28,8 @@ import numpy as np
 from saformer.envs.lanes import LaneColumns, LaneShape
 from saformer.envs.worker import DONE, STEP
 
-POSSIBLE = os.name == "posix"
-"""Whether processes can inherit what they are to share."""
-PATIENCE = 2.0
-"""Seconds that a worker has to end by itself."""
+POSSIBLE = os.name == "posix"  # whether processes can inherit what they are to share
+PATIENCE = 2.0  # seconds that a worker has to end by itself
 
 
 class WorkerError(RuntimeError):

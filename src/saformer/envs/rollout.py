@@ -21,18 +21,14 @@ from saformer.envs.stepping import Workers, environments, pick_workers
 class Episode:
     """What happened on one lane."""
 
-    limit: NDArray[np.float64]
-    """[C]"""
+    limit: NDArray[np.float64]  # [C]
     seed: int
     trajectory: Trajectory
-    cost: NDArray[np.float64]
-    """[T, C] of each step, undiscounted"""
+    cost: NDArray[np.float64]  # [T, C] of each step, undiscounted
     num_rounds: NDArray[np.int64]
     """[T] rounds of proposals of each decision; 1 for a policy that does not propose in rounds"""
-    fell_back: NDArray[np.bool_]
-    """[T] whether the fallback decided"""
-    shielded: NDArray[np.bool_]
-    """[T] whether a shield changed the action"""
+    fell_back: NDArray[np.bool_]  # [T] whether the fallback decided
+    shielded: NDArray[np.bool_]  # [T] whether a shield changed the action
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ Workers = int | Literal["auto"]
 FEWEST_STEPS = 40_000
 """Below that many steps in all, starting processes (0.3 s) may take longer than it saves: episodes
 can end early."""
-FEWEST_LANES = 2
-"""Of a worker: with one each, waking it up costs about as much as it saves."""
+FEWEST_LANES = 2  # of a worker: with one each, waking it up costs about as much as it saves
 
 
 class Here:

@@ -31,8 +31,7 @@ class Task:
     """A dataset by name: one that is there already, or one that can be made."""
 
     name: str
-    steps: int | None = None
-    """canonical size of the dataset; None if it has the size it has"""
+    steps: int | None = None  # canonical size of the dataset; None if it has the size it has
     make: Make | None = None
     store: TrajectoryStore | None = None
 

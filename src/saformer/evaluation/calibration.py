@@ -21,8 +21,7 @@ from saformer.evaluation.verdict import Verdict
 
 MARGINS = (0.3, 0.2, 0.15, 0.12, 0.1, 0.08, 0.06, 0.04, 0.02, 0.01, 0.0)
 """From conservative to daring."""
-FIRST_SEED = 1_500_000_000
-"""Calibration starts from seeds that neither data nor evaluation uses."""
+FIRST_SEED = 1_500_000_000  # calibration starts from seeds that neither data nor evaluation uses
 SEEDS_OF_A_MARGIN, SEEDS_OF_A_SEQUENCE = 1_000_000, 100_000_000
 
 
@@ -30,13 +29,11 @@ SEEDS_OF_A_MARGIN, SEEDS_OF_A_SEQUENCE = 1_000_000, 100_000_000
 class MarginTest:
     """One margin on fresh episodes."""
 
-    margin: float
-    """share of the limit that is withheld from the policy"""
+    margin: float  # share of the limit that is withheld from the policy
     first_seed: int
     num_episodes: int
     num_violations: int
-    bound: float
-    """upper bound of the violation rate, with the calibration's confidence"""
+    bound: float  # upper bound of the violation rate, with the calibration's confidence
     mean_return: float
     frontier_share: float
     mean_cost: tuple[float, ...]
@@ -54,8 +51,7 @@ class CalibratedLimit:
     limit: Limit
     tested: tuple[MarginTest, ...]
     """in the order of the sequence; all but the last passed, and the last too if `margin` is its"""
-    margin: float | None
-    """the smallest that passed; None if not even the first did"""
+    margin: float | None  # the smallest that passed; None if not even the first did
 
     @property
     def passed(self) -> MarginTest | None:
@@ -71,10 +67,8 @@ class Calibration:
     confidence: float
     episodes: int
     seed: int
-    run: str
-    """digest of the run that was calibrated, and of what it had learnt by then"""
-    options: Mapping[str, Any]
-    """how it acted; its proposals' seeds are those of the episodes"""
+    run: str  # digest of the run that was calibrated, and of what it had learnt by then
+    options: Mapping[str, Any]  # how it acted; its proposals' seeds are those of the episodes
     limits: tuple[CalibratedLimit, ...]
 
     def plain(self) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from saformer.envs.stepping import Workers
 from saformer.evaluation.trace import DecisionTrace, spending_paths
 from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge_limit
 
-FIRST_SEED = 1_000_000
-"""Evaluation episodes start from seeds that no dataset uses."""
+FIRST_SEED = 1_000_000  # evaluation episodes start from seeds that no dataset uses
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,12 @@ class Evaluation:
     verdicts: tuple[Verdict, ...]
     decisions_per_second: float
     trace: dict[str, Any]
-    criteria: tuple[str, ...]
-    """what the costs are of, one per constraint"""
-    name: str = "the policy"
-    """whose episodes these are"""
-    beside: tuple[Evaluation, ...] = ()
-    """others under the same limits, to be compared with it"""
+    criteria: tuple[str, ...]  # what the costs are of, one per constraint
+    name: str = "the policy"  # whose episodes these are
+    beside: tuple[Evaluation, ...] = ()  # others under the same limits, to be compared with it
     margins: tuple[float, ...] = ()
     """share of each limit that was withheld from the policy; empty where none was"""
-    rate: float | None = None
-    """the violation rate that these margins were calibrated for"""
+    rate: float | None = None  # the violation rate that these margins were calibrated for
 
     @property
     def limits_met(self) -> int:
@@ -95,8 +90,7 @@ class Terms:
     """what is possible within them; by default what the data shows"""
     margins: Sequence[float] | None = None
     """shares of them that are withheld from the policy, which is judged by the whole"""
-    first_seed: int = FIRST_SEED
-    """of the episodes"""
+    first_seed: int = FIRST_SEED  # of the episodes
 
 
 def evaluate_policy(

@@ -42,8 +42,7 @@ NO_ROLLOUT = (
 )
 MAX_WINDOWS = 10_000
 MAX_POINTS, NUM_STRETCHES = 2_000, 20
-LARGE_BIAS = 0.1
-"""A critic that is off by more than this share of a limit cannot guard it."""
+LARGE_BIAS = 0.1  # a critic that is off by more than this share of a limit cannot guard it
 MANY_MISSED = 0.5
 
 Progress = Callable[[int, int], None]
@@ -56,25 +55,18 @@ class OfflineEvaluation:
     criteria: tuple[str, ...]
     cost_discount: float
     window: int
-    num_training: int
-    """trajectories that the model was trained on"""
-    num_held_out: int
-    """trajectories that it was not"""
-    num_steps: int
-    """held-out steps"""
-    num_judged: int
-    """how many of them were judged: all, or an even subsample"""
-    num_windows: int
-    """windows that it takes to judge every step once"""
+    num_training: int  # trajectories that the model was trained on
+    num_held_out: int  # trajectories that it was not
+    num_steps: int  # held-out steps
+    num_judged: int  # how many of them were judged: all, or an even subsample
+    num_windows: int  # windows that it takes to judge every step once
     num_windows_judged: int
-    critic: tuple[Errors, ...]
-    """of the cost-to-go, per constraint"""
+    critic: tuple[Errors, ...]  # of the cost-to-go, per constraint
     return_to_go: Errors
     """of what the actor expects, prompted with limit and cost-to-go in hindsight"""
     action: ActionFit
     limits: tuple[LimitFindings, ...]
-    calibration: dict[str, Any]
-    """forecast and logged cost-to-go of some steps, to draw"""
+    calibration: dict[str, Any]  # forecast and logged cost-to-go of some steps, to draw
     by_progress: tuple[dict[str, Any], ...]
     """the critic's errors over the course of a trajectory, to draw"""
 

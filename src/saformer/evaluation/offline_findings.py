@@ -10,10 +10,8 @@ from saformer.data.limits import Limit, frontier
 from saformer.data.relabel import RelabelledStore
 from saformer.evaluation.offline_reader import Doubles, Indices, JudgedSteps
 
-NEAREST = 0.1
-"""Share of the held-out trajectories that counts as near a limit."""
-FEW = 5
-"""Fewer trajectories than this support no claim; at least so many count as near."""
+NEAREST = 0.1  # share of the held-out trajectories that counts as near a limit
+FEW = 5  # fewer trajectories than this support no claim; at least so many count as near
 
 
 @dataclass(frozen=True)
@@ -22,12 +20,9 @@ class Errors:
 
     mean_absolute: float
     root_mean_square: float
-    bias: float
-    """expected - logged: below 0 where too little was expected"""
-    deviation: float
-    """standard deviation of what was logged"""
-    relative: float
-    """root_mean_square / deviation; NaN if what was logged never changes"""
+    bias: float  # expected - logged: below 0 where too little was expected
+    deviation: float  # standard deviation of what was logged
+    relative: float  # root_mean_square / deviation; NaN if what was logged never changes
     explained: float
     """share of the variance, 1 - relative**2: 1 is perfect, 0 no better than a constant"""
 
@@ -60,10 +55,8 @@ class ActionFit:
     log_likelihood: float
     blind_log_likelihood: float
     """of one Gaussian over all training actions, blind to limit, state and past"""
-    mean_absolute_error: tuple[float, ...]
-    """of the expected action, per dimension, in raw units"""
-    gain: float
-    """log_likelihood - blind_log_likelihood"""
+    mean_absolute_error: tuple[float, ...]  # of the expected action, per dimension, in raw units
+    gain: float  # log_likelihood - blind_log_likelihood
 
 
 def action_fit(steps: JudgedSteps) -> ActionFit:
@@ -77,8 +70,7 @@ class Support:
 
     num_within: int
     share: float
-    frontier: float
-    """mean of the five best returns among them; NaN if there are none"""
+    frontier: float  # mean of the five best returns among them; NaN if there are none
 
 
 def support(training: RelabelledStore, limit: Limit) -> Support:
@@ -93,8 +85,7 @@ class Near:
     num_trajectories: int
     lowest_cost: tuple[float, ...]
     highest_cost: tuple[float, ...]
-    num_judged: int
-    """steps of theirs: all, or an even subsample"""
+    num_judged: int  # steps of theirs: all, or an even subsample
     action: ActionFit
     hindsight_log_likelihood: float
     """of the same actions when each trajectory is prompted with what it really cost"""
@@ -130,26 +121,17 @@ class VerificationRecord:
     """
 
     num_trajectories_over: int
-    num_trajectories_within: int
-    """those with at least one step judged"""
-    num_over: int
-    """steps of trajectories that went over the limit"""
+    num_trajectories_within: int  # those with at least one step judged
+    num_over: int  # steps of trajectories that went over the limit
     num_over_before: int
     """those of them at which the limit was not yet passed: afterwards, rejecting is easy"""
-    num_within: int
-    """steps of trajectories that stayed within it"""
-    num_missed: int
-    """steps over, yet accepted"""
-    num_missed_before: int
-    """those of them at which the limit was not yet passed"""
-    num_false_alarms: int
-    """steps within, yet rejected"""
-    missed: float
-    """num_missed / num_over; like the others NaN where there are none"""
-    missed_before: float
-    """num_missed_before / num_over_before"""
-    false_alarms: float
-    """num_false_alarms / num_within"""
+    num_within: int  # steps of trajectories that stayed within it
+    num_missed: int  # steps over, yet accepted
+    num_missed_before: int  # those of them at which the limit was not yet passed
+    num_false_alarms: int  # steps within, yet rejected
+    missed: float  # num_missed / num_over; like the others NaN where there are none
+    missed_before: float  # num_missed_before / num_over_before
+    false_alarms: float  # num_false_alarms / num_within
 
 
 def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:

@@ -26,12 +26,9 @@ MAX_BASELINE_STEPS = 100_000
 class Windows:
     """Windows and the part of each that is judged: from position `first` to its end."""
 
-    start: Indices
-    """[W] the step that each begins at"""
-    first: Indices
-    """[W] the first position judged: those before it only serve as its past"""
-    trajectory: Indices
-    """[W] the trajectory that each lies in"""
+    start: Indices  # [W] the step that each begins at
+    first: Indices  # [W] the first position judged: those before it only serve as its past
+    trajectory: Indices  # [W] the trajectory that each lies in
 
     def __len__(self) -> int:
         return len(self.start)
@@ -76,26 +73,16 @@ def blind_baseline(model: SaFormer, training: RelabelledStore) -> Gaussian:
 class JudgedSteps:
     """M logged steps and what the model expected there; raw units but for the likelihoods."""
 
-    step: Indices
-    """[M] index among the logged steps"""
-    trajectory: Indices
-    """[M] the trajectory that each belongs to"""
-    progress: Doubles
-    """[M] share of the trajectory that lies behind, in [0, 1)"""
-    episode_cost: Doubles
-    """[M, C] what the whole trajectory cost"""
-    cost_to_go: Doubles
-    """[M, C] as logged"""
-    forecast: Doubles
-    """[M, C] the critic's, of the cost-to-go once the logged action is taken"""
-    expected_return: Doubles
-    """[M] the actor's mean return-to-go"""
-    return_to_go: Doubles
-    """[M] as logged"""
-    log_likelihood: Doubles
-    """[M] of the logged action: nats, action in model units"""
-    blind_log_likelihood: Doubles
-    """[M] the same by the blind baseline"""
+    step: Indices  # [M] index among the logged steps
+    trajectory: Indices  # [M] the trajectory that each belongs to
+    progress: Doubles  # [M] share of the trajectory that lies behind, in [0, 1)
+    episode_cost: Doubles  # [M, C] what the whole trajectory cost
+    cost_to_go: Doubles  # [M, C] as logged
+    forecast: Doubles  # [M, C] the critic's, of the cost-to-go once the logged action is taken
+    expected_return: Doubles  # [M] the actor's mean return-to-go
+    return_to_go: Doubles  # [M] as logged
+    log_likelihood: Doubles  # [M] of the logged action: nats, action in model units
+    blind_log_likelihood: Doubles  # [M] the same by the blind baseline
     action_error: Doubles
     """[M, A] distance of the logged action from the actor's mean within bounds"""
 

@@ -11,8 +11,7 @@ import numpy as np
 from saformer.data.limits import Frontier, Limit
 from saformer.evaluation.confidence import violation_bound, wilson_interval
 
-TOLERANCE = 0.0
-"""Added to a limit before costs are held against it; printed with every table."""
+TOLERANCE = 0.0  # added to a limit before costs are held against it; printed with every table
 
 
 @dataclass(frozen=True)
@@ -23,17 +22,13 @@ class EpisodeRow:
     limit: tuple[float, ...]
     seed: int
     episode_return: float
-    cost: tuple[float, ...]
-    """per constraint; discounted if the policy's costs are"""
+    cost: tuple[float, ...]  # per constraint; discounted if the policy's costs are
     num_steps: int
     terminated: bool
     truncated: bool
-    resampled: float
-    """share of steps that took more than one round of proposals"""
-    fell_back: float
-    """share of steps that the fallback decided"""
-    shielded: float = 0.0
-    """share of steps whose action a shield changed"""
+    resampled: float  # share of steps that took more than one round of proposals
+    fell_back: float  # share of steps that the fallback decided
+    shielded: float = 0.0  # share of steps whose action a shield changed
 
     @property
     def within(self) -> bool:
@@ -51,23 +46,17 @@ class Verdict:
 
     limit: Limit
     num_episodes: int
-    met: bool
-    """Eq. 1: the mean cost is within the limit, for every constraint"""
+    met: bool  # Eq. (1): the mean cost is within the limit, for every constraint
     mean_cost: tuple[float, ...]
     worst_cost: tuple[float, ...]
-    within: float
-    """share of episodes within the limit"""
-    within_interval: tuple[float, float]
-    """95% Wilson interval of that share"""
+    within: float  # share of episodes within the limit
+    within_interval: tuple[float, float]  # 95% Wilson interval of that share
     mean_return: float
-    frontier: float
-    """what the data shows to be possible within the limit"""
-    frontier_share: float
-    """(R - R_min) / (frontier - R_min), capped at 1.25"""
+    frontier: float  # what the data shows to be possible within the limit
+    frontier_share: float  # (R - R_min) / (frontier - R_min), capped at 1.25
     resampled: float
     fell_back: float
-    shielded: float
-    """mean share of steps whose action a shield changed"""
+    shielded: float  # mean share of steps whose action a shield changed
 
     @property
     def safe_share(self) -> float:

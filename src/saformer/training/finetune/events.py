@@ -35,7 +35,9 @@ def judge_weights(
 ) -> WeightsVerdict:
     """Roll out under every limit as it is; the seed decides initial states and proposals."""
     policy.seed = seed
-    evaluation = evaluate_policy(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
+    evaluation = evaluate_policy(
+        policy, data, limits, episodes=episodes, seed=seed, workers=workers
+    )
     return {v.limit.name: _plain(v, evaluation.rows) for v in evaluation.verdicts}
 
 
@@ -111,18 +113,13 @@ class FinetuneObserver:
 class FinetuneOutcome:
     """How fine-tuning ended."""
 
-    held: bool
-    """whether every limit surely holds, with its return; else the allowance is spent"""
+    held: bool  # whether every limit surely holds, with its return; else the allowance is spent
     num_episodes: int
     num_evaluation_episodes: int
-    broke_ceiling: float
-    """share of the explored episodes that did"""
-    before: WeightsVerdict
-    """the first evaluation, before anything was explored"""
-    after: WeightsVerdict
-    """the best evaluation, whose weights the run ends with"""
-    kept_after: int
-    """episodes explored before that evaluation"""
+    broke_ceiling: float  # share of the explored episodes that did
+    before: WeightsVerdict  # the first evaluation, before anything was explored
+    after: WeightsVerdict  # the best evaluation, whose weights the run ends with
+    kept_after: int  # episodes explored before that evaluation
 
     @classmethod
     def of(

@@ -29,26 +29,19 @@ Rows = Sequence["ExploredEpisode"]
 class ExploredEpisode:
     """One row of `episodes.jsonl`."""
 
-    number: int
-    """counted from 0"""
-    update: int
-    """updates of fine-tuning before it"""
+    number: int  # counted from 0
+    update: int  # updates of fine-tuning before it
     limit_name: str
-    limit: tuple[float, ...]
-    """the target"""
-    prompt: tuple[float, ...]
-    """the limit that the policy reads: the target, attenuated"""
+    limit: tuple[float, ...]  # the target
+    prompt: tuple[float, ...]  # the limit that the policy reads: the target, attenuated
     seed: int
-    cost: tuple[float, ...]
-    """the real one, by which it is relabelled"""
+    cost: tuple[float, ...]  # the real one, by which it is relabelled
     episode_return: float
     num_steps: int
     end: End
     broke_ceiling: bool
-    resampled: float
-    """share of steps that took more than one round of proposals"""
-    fell_back: float
-    """share of steps that the fallback decided"""
+    resampled: float  # share of steps that took more than one round of proposals
+    fell_back: float  # share of steps that the fallback decided
     fallback: Fallback
 
     @property
@@ -93,8 +86,7 @@ class Reference:
 
     cost: tuple[float, ...]
     earned: float
-    scale: float
-    """unit of returns: theirs, or their deviation in all the data where that is more"""
+    scale: float  # unit of returns: theirs, or their deviation in all the data where that is more
 
     @classmethod
     def of(cls, data: RelabelledStore) -> Reference:

@@ -15,8 +15,7 @@ from saformer.envs.stepping import Workers, pick_workers
 from saformer.training.finetune.experience import Target
 from saformer.training.loop.interrupt import Interrupt
 
-FIRST_SEED = 2_000_000
-"""Exploration starts from seeds that neither data nor evaluations use."""
+FIRST_SEED = 2_000_000  # exploration starts from seeds that neither data nor evaluations use
 
 
 class EnvironmentFailedError(RuntimeError):
