@@ -63,13 +63,12 @@ class Maker:
             if not _is_described_by_name(cost):
                 raise ValueError(f"criterion {cost.name!r} is not one that its name describes")
         environment = {name: getattr(spec, name) for name in ("identifier", "horizon", "arguments")}
-        plain = {
-            "environment": environment,
-            "registered": registered,
-            "criteria": [cost.name for cost in self.criteria],
-            "bounds": [spec.action_low, spec.action_high],
-        }
-        text = json.dumps(plain)
+        criteria, bounds = (
+            [cost.name for cost in self.criteria],
+            [spec.action_low, spec.action_high],
+        )
+        plain = {"registered": registered, "criteria": criteria, "bounds": bounds}
+        text = json.dumps({"environment": environment, **plain})
         if json.loads(text)["environment"] != environment:
             raise ValueError(f"arguments of {spec.identifier} change when they are written as JSON")
         return text
@@ -84,11 +83,9 @@ class Maker:
         # with a colon, Gymnasium imports the module that registers it
         if ":" not in plain["environment"]["identifier"]:
             gymnasium.registry[registered.id] = registered
-        low, high = plain["bounds"]
-        return cls(
-            EnvironmentSpec(action_low=tuple(low), action_high=tuple(high), **plain["environment"]),
-            tuple(criterion(name) for name in plain["criteria"]),
-        )
+        low, high = map(tuple, plain["bounds"])
+        criteria = tuple(criterion(name) for name in plain["criteria"])
+        return cls(EnvironmentSpec(low, high, **plain["environment"]), criteria)
 
 
 def _is_described_by_name(cost: CostCriterion) -> bool:

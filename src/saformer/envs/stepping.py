@@ -85,9 +85,8 @@ def _text_of(make: Callable[[], Costed]) -> str | None:
             raise ValueError("they were given as a function")
         return make.text()
     except (ValueError, TypeError, gymnasium.error.Error) as error:
+        where = "in this process, as no other could make them"
         warnings.warn(
-            f"environments are stepped in this process, as no other could make them: {error} "
-            "(workers=0 asks for it)",
-            stacklevel=2,
+            f"environments are stepped {where}: {error} (workers=0 does so)", stacklevel=2
         )
         return None

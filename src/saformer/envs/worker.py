@@ -1,7 +1,7 @@
 """A process that steps some of the lanes on request. Started by `saformer.envs.pool`; imports no
 torch.
 
-Requests: what to make, the shape of the block, an empty message for every step, and the end of the
+Requests: what to make, the size of the block, an empty message for every step, and the end of the
 rollout. Answers: done, or what went wrong. It ends when nobody is left to speak to it.
 """
 
@@ -24,8 +24,6 @@ STEP = b""
 
 
 class Worker:
-    """Answers one message after the other."""
-
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._share: Share | None = None
