@@ -29,6 +29,10 @@ class Episode:
     fell_back: NDArray[np.bool_]  # [T] whether the fallback decided
     shielded: NDArray[np.bool_]  # [T] whether a shield changed the action
 
+    def discounted_cost(self, discount: float) -> NDArray[np.float64]:
+        """[T, C] of each step, as it counts at the first."""
+        return discount ** np.arange(len(self.cost))[:, None] * self.cost
+
 
 @dataclass(frozen=True)
 class Hooks:

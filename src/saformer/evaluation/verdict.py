@@ -11,6 +11,7 @@ import numpy as np
 from saformer.data.limits import Frontier, Limit
 from saformer.evaluation.confidence import violation_bound, wilson_interval
 
+SHARES = ("resampled", "fell_back", "shielded")
 TOLERANCE = 0.0  # added to a limit before costs are held against it; printed with every table
 
 
@@ -32,7 +33,6 @@ class EpisodeRow:
 
     @property
     def within(self) -> bool:
-        """Whether every constraint held in this episode."""
         pairs = zip(self.cost, self.limit, strict=True)
         return all(cost <= limit + TOLERANCE for cost, limit in pairs)
 
@@ -54,9 +54,9 @@ class Verdict:
     mean_return: float
     frontier: float  # what the data shows to be possible within the limit
     frontier_share: float  # (R - R_min) / (frontier - R_min), capped at 1.25
-    resampled: float
+    resampled: float  # mean of the episodes' shares, as are the following
     fell_back: float
-    shielded: float  # mean share of steps whose action a shield changed
+    shielded: float
 
     @property
     def safe_share(self) -> float:
@@ -65,7 +65,6 @@ class Verdict:
 
     @property
     def num_violations(self) -> int:
-        """Episodes that passed the limit."""
         return round((1 - self.within) * self.num_episodes)
 
     @property
@@ -74,15 +73,12 @@ class Verdict:
         return violation_bound(self.num_violations, self.num_episodes)
 
     def plain(self) -> dict[str, Any]:
-        derived = {"safe_share": self.safe_share, "violation_bound": self.violation_bound}
-        return {**asdict(self), **derived}
+        bound = self.violation_bound
+        return {**asdict(self), "safe_share": self.safe_share, "violation_bound": bound}
 
 
 def judge_limit(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdict:
-    """Hold episodes against their limit: met if J_C <= d.
-
-    Implements: Eq. (1)
-    """
+    """Hold episodes against their limit: met if J_C <= d. Implements: Eq. (1)"""
     if not rows:
         raise ValueError(f"no episodes to judge under limit {limit.name}")
     costs = np.array([row.cost for row in rows])  # [episodes, C]
@@ -100,7 +96,5 @@ def judge_limit(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) ->
         mean_return=mean_return,
         frontier=frontier.best,
         frontier_share=frontier.share(mean_return),
-        resampled=float(np.mean([row.resampled for row in rows])),
-        fell_back=float(np.mean([row.fell_back for row in rows])),
-        shielded=float(np.mean([row.shielded for row in rows])),
+        **{name: float(np.mean([getattr(row, name) for row in rows])) for name in SHARES},
     )
