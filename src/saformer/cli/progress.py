@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from saformer.api import Listener
-from saformer.runs.metrics import terms_of
+from saformer.runs.metrics import terms_by_phase
 from saformer.training.loop.trainer import Metrics
 
 PLAIN_LINES = 10
@@ -86,7 +86,8 @@ def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listen
 def _losses(metrics: Metrics) -> str:
     """What each phase minimises: the sum of its terms."""
     sums = {
-        phase: sum(metrics[name] for name in names) for phase, names in terms_of(metrics).items()
+        phase: sum(metrics[name] for name in names)
+        for phase, names in terms_by_phase(metrics).items()
     }
     return "  ".join(f"{phase} {total:7.4f}" for phase, total in sums.items())
 

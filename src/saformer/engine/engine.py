@@ -53,9 +53,7 @@ class LocalEngine:
 
     def __init__(self, processes: int = 0) -> None:
         if processes < 0:
-            raise ValueError(
-                f"the number of processes must be at least 0 (this one alone), got {processes}"
-            )
+            raise ValueError(f"at least 0 processes (this one alone) are needed, got {processes}")
         self.processes = processes
         self.jobs_at_once = max(1, processes)
         self.threads = None if processes <= 1 else max(1, (os.cpu_count() or 1) // processes)

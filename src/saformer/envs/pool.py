@@ -56,7 +56,6 @@ class Pool:
 
     @property
     def is_alive(self) -> bool:
-        """Whether no worker has died."""
         return all(process.poll() is None for process, _ in self._workers)
 
     def begin(self, maker: str, seeds: Sequence[int]) -> None:
@@ -185,25 +184,21 @@ _idle_pools_lock = threading.Lock()
 
 @contextmanager
 def borrowed(num_workers: int) -> Iterator[Pool]:
-    """A pool of this size: an idle one, if there is one. After a failure it is not used again."""
-    pool = _idle_pool(num_workers) or Pool(num_workers)
+    """A pool of this size: an idle one, if there is one; if not, idle ones are ended, so that they
+    do not add up. After a failure it is not used again."""
+    with _idle_pools_lock:
+        fitting = [pool for pool in _idle_pools if len(pool) == num_workers and pool.is_alive]
+        if fitting:
+            _idle_pools.remove(fitting[0])
+        else:
+            close_idle()
+    pool = fitting[0] if fitting else Pool(num_workers)
     try:
         yield pool
     except BaseException:
         pool.kill()
         raise
     _idle_pools.append(pool)
-
-
-def _idle_pool(num_workers: int) -> Pool | None:
-    """If none has this size, the others are ended, so that they do not add up."""
-    with _idle_pools_lock:
-        for pool in _idle_pools:
-            if len(pool) == num_workers and pool.is_alive:
-                _idle_pools.remove(pool)
-                return pool
-        close_idle()
-        return None
 
 
 @atexit.register

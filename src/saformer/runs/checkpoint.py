@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,21 +45,16 @@ def load_checkpoint(
     content: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, framework="pt", device=device) as file:
-            facts = _facts(path, file.metadata() or {})
+            metadata = file.metadata() or {}
+            version = metadata.get("version", "an unknown version")
+            if version != str(VERSION):
+                known = f"this version reads {VERSION}"
+                raise ValueError(f"{path} has checkpoint version {version}; {known}")
             for key in file.keys():  # noqa: SIM118 (not a dictionary)
                 group, name = key.split("/", 1)
                 if groups is None or group in groups:
                     content.setdefault(group, {})[name] = file.get_tensor(key)
     except SafetensorError as error:
-        raise ValueError(
-            f"{path} is truncated or damaged ({error}); restore it from a copy, or train again"
-        ) from None
-    return Checkpoint(content, facts)
-
-
-def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    version = metadata.get("version", "an unknown version")
-    if version != str(VERSION):
-        raise ValueError(f"{path} has checkpoint version {version}; this version reads {VERSION}")
-    facts: dict[str, Any] = json.loads(metadata["facts"])
-    return facts
+        remedy = "restore it from a copy, or train again"
+        raise ValueError(f"{path} is truncated or damaged ({error}); {remedy}") from None
+    return Checkpoint(content, json.loads(metadata["facts"]))
