@@ -115,7 +115,8 @@ class _Log:
     def add_decision(
         self, alive: NDArray[np.int64], state: NDArray[np.float32], decision: Decision
     ) -> None:
-        step = {"lane": alive, "state": state, "action": self._lanes["action"][alive]}
+        step: dict[str, NDArray[Any]] = {"lane": alive, "state": state}
+        step["action"] = self._lanes["action"][alive]
         for name, default in (("num_rounds", 1), ("fell_back", False), ("shielded", False)):
             values: torch.Tensor | None = getattr(decision, name)
             unknown = np.full(len(alive), default)
@@ -130,7 +131,9 @@ class _Log:
             is_own = rows["lane"] == lane
             own = {name: values[is_own] for name, values in rows.items() if name != "lane"}
             trajectory = Trajectory.of(
-                *(own.pop(name) for name in ("state", "action", "reward")),
+                own.pop("state"),
+                own.pop("action"),
+                own.pop("reward"),
                 self._lanes["state"][lane].copy(),
                 terminated=bool(self._lanes["terminated"][lane]),
                 truncated=bool(self._lanes["truncated"][lane]),

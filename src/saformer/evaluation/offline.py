@@ -85,7 +85,6 @@ def judge_offline(
     limits: Sequence[Limit],
     *,
     window: int,
-    batch_size: int = 256,
     max_windows: int = MAX_WINDOWS,
     progress: Progress | None = None,
 ) -> OfflineEvaluation:
@@ -108,9 +107,8 @@ def judge_offline(
         if progress is not None:
             progress(num_read, total)
 
-    sizes = {"window": window, "batch_size": batch_size}
     baseline = blind_baseline(model, training)
-    reader = HeldOutReader(model, held_out, baseline, **sizes, on_read=on_read)
+    reader = HeldOutReader(model, held_out, baseline, window=window, on_read=on_read)
     judged = reader.read(chosen)
     findings = []
     for limit, trajectories, part in zip(limits, near_limit, near_windows, strict=True):

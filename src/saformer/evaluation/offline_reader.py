@@ -89,7 +89,7 @@ class HeldOutReader:
         baseline: Gaussian,
         *,
         window: int,
-        batch_size: int,
+        batch_size: int = 256,
         on_read: Callable[[int], None] = lambda num_read: None,
     ) -> None:
         self._model, self._data, self._baseline = model, data, baseline

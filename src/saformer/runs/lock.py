@@ -9,11 +9,13 @@ from pathlib import Path
 
 from saformer.files import locked
 
+LOCK = ".lock"
+
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Refuse to begin while another process is within, until that one ends, however it does."""
-    lock = folder / ".lock"
+    lock = folder / LOCK
     with locked(lock, wait=False) as is_ours:
         if not is_ours and os.name == "posix":
             owner = f"process {lock.read_text().strip() or 'another one'}"

@@ -56,13 +56,10 @@ def explore(
         if interrupt.requested:
             raise StoppedExploringError
         spent[lanes] += next(discounts) * cost
-        return is_above(lanes)
-
-    def is_above(lanes: NDArray[np.int64] | int) -> NDArray[np.bool_]:
-        return (spent[lanes] > highest).any(-1)
+        return np.any(spent[lanes] > highest, axis=1)
 
     def ended(lane: int, episode: Episode) -> None:
-        on_end(targets[lane], episode, bool(is_above(lane)))
+        on_end(targets[lane], episode, bool((spent[lane] > highest).any()))
 
     rollout(
         policy,
