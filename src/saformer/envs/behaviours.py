@@ -104,9 +104,8 @@ def run_episode(
         actions.append(action)
         state, reward, terminated, truncated, _ = environment.step(action)
         rewards.append(float(reward))
-    return Trajectory.of(
-        states, actions, rewards, state, terminated=terminated, truncated=truncated
-    )
+    ends = {"terminated": terminated, "truncated": truncated}
+    return Trajectory.of(states, actions, rewards, state, **ends)
 
 
 def _spec(bundle: Bundle, environment: gymnasium.Env) -> EnvironmentSpec:

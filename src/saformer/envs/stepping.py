@@ -17,9 +17,7 @@ from saformer.envs.lanes import LaneRows, Maker, Share, lane_dtype
 from saformer.envs.pool import POSSIBLE, Pool, borrowed
 
 Workers = int | Literal["auto"]
-FEWEST_STEPS = (
-    40_000  # below so many in all, starting processes (0.3 s) may cost more than it saves
-)
+FEWEST_STEPS = 40_000  # below so many in all, starting processes (0.3 s) may not pay
 FEWEST_LANES = 2  # of a worker: with one each, waking it up costs about as much as it saves
 
 
@@ -85,8 +83,6 @@ def _text_of(make: Callable[[], Costed]) -> str | None:
             raise ValueError("they were given as a function")
         return make.text()
     except (ValueError, TypeError, gymnasium.error.Error) as error:
-        where = "in this process, as no other could make them"
-        warnings.warn(
-            f"environments are stepped {where}: {error} (workers=0 does so)", stacklevel=2
-        )
+        reason = f"as no other could make them: {error} (workers=0 asks for it)"
+        warnings.warn(f"environments are stepped in this process, {reason}", stacklevel=2)
         return None

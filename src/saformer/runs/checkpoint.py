@@ -36,15 +36,13 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         save_file(tensors, unfinished, metadata)
 
 
-def load_checkpoint(
-    path: Path, *, groups: tuple[str, ...] | None = None, device: str = "cpu"
-) -> Checkpoint:
+def load_checkpoint(path: Path, *, groups: tuple[str, ...] | None = None) -> Checkpoint:
     """Read a checkpoint back, or only some of its groups."""
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint at {path}; train first, or check the path")
     content: dict[str, dict[str, Tensor]] = {}
     try:
-        with safe_open(path, framework="pt", device=device) as file:
+        with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             version = metadata.get("version", "an unknown version")
             if version != str(VERSION):

@@ -155,9 +155,7 @@ class Experience:
         self.reference = Reference.of(data)
         before = store.as_of(run.spec.data_fingerprint)
         if before is None:
-            raise ValueError(
-                f"{store.path} does not begin with the data that {run.path} began with"
-            )
+            raise ValueError(f"{store.path} does not begin with the data of {run.path}")
         rows = [ExploredEpisode.from_plain(row) for row in run.read_rows(EPISODES)]
         added = len(store) - len(before)
         if len(rows) < added:
