@@ -24,12 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saformer import Listener, build_data, data_of, load, sweep, train_together
 from saformer.agents.cpq import CPQAgent
 from saformer.agents.registry import KINDS, find_kind
-from saformer.api import Listener, build_data, data_of, load, sweep, train_together
+from saformer.api.judge import frontier_of
 from saformer.api.run_data import relabelled
-from saformer.api.runs import frontier_of
-from saformer.api.settings import options_of
 from saformer.core.policy import Decision, Policy
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
@@ -178,9 +177,7 @@ def judge(
         ]
         if missing:
             trained = load(run.path, device=options.device)
-            policies.append(
-                (trained.policy(options_of(trained, acting)), len(missing) * options.episodes)
-            )
+            policies.append((trained.policy(**acting), len(missing) * options.episodes))
             cells += [(run, parse_limit(limit, data)) for limit in missing]
     if not cells:
         return

@@ -32,9 +32,7 @@ import tyro
 from scripts.figures.finetuning import figure, table
 
 import saformer
-from saformer import api
-from saformer.api import Listener
-from saformer.api.runs import judge
+from saformer import Listener
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import without_nan
 from saformer.envs.tasks import find_task, load_data
@@ -86,13 +84,11 @@ class Settings:
     """On a GPU 20 lanes take hardly longer than 10, and half as many rounds need half as many
     evaluations."""
 
-    def execution(self, rule: str | None = None) -> dict[str, Any]:
-        """Options of the policy that were given."""
-        given = {name: getattr(self, name) for name in ("candidates", "temperature", "past_return")}
-        return {
-            "rule": rule or self.rule,
-            **{name: value for name, value in given.items() if value is not None},
-        }
+    def acting(self, rule: str | None = None) -> dict[str, Any]:
+        """The rule, and the options that were named."""
+        named = {name: getattr(self, name) for name in ("candidates", "temperature", "past_return")}
+        options = {name: value for name, value in named.items() if value is not None}
+        return {"rule": rule or self.rule, "options": options}
 
 
 @dataclass(frozen=True)
@@ -168,7 +164,7 @@ def main(settings: Settings) -> None:
         print(cut_data(settings, plain).resolve())
         return
     offline = settings.run or train(settings, plain)
-    data = api.data_of(Run(offline), data=settings.data)
+    data = saformer.data_of(Run(offline), data=settings.data)
     question = Question.of(data)
     watch.took("data and training")
     before = judged_before(offline, question, settings, plain)
@@ -177,12 +173,12 @@ def main(settings: Settings) -> None:
     reserved = [before if is_reserved else judged(offline, question, settings, plain, "reserve")]
     watch.took("judging by reserve")
     place = settings.out / f"tuned-seed{settings.seed}"
-    tuned = api.finetune(
+    tuned = saformer.finetune(
         offline,
         list(question.limits),
         ceiling=settings.ceiling,
         config=settings.tuning,
-        execution=settings.execution(),
+        **settings.acting(),
         data=settings.data,
         out=place,
         seed=settings.seed,
@@ -223,7 +219,7 @@ def train(settings: Settings, listener: Listener) -> Path:
     preset = PRESETS[settings.preset]()
     preset = replace(preset, fit=replace(preset.fit, updates=settings.updates, evaluate_every=0))
     run = settings.out / "offline"
-    return api.train(
+    return saformer.train(
         str(cut_data(settings, listener)),
         preset=preset,
         seed=settings.seed,
@@ -246,15 +242,13 @@ def judged(
         warnings.filterwarnings(
             "ignore", message="limit .* lies outside the data"
         )  # which is what this is about
-        found = judge(
-            run,
-            limits=list(question.limits),
+        data = settings.data if run == settings.run else None
+        trained = saformer.load(run, data=data, device=settings.device, listener=listener)
+        found = trained.judge(
+            list(question.limits),
             episodes=settings.judged_episodes,
-            execution=settings.execution(rule),
-            data=settings.data if run == settings.run else None,
             seed=JUDGING_SEED,
-            device=settings.device,
-            listener=listener,
+            **settings.acting(rule),
         )
     return found.evaluation.plain()
 

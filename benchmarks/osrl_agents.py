@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.agents import Row, Rows, cell, log
-from saformer.api import build_data
+from saformer import build_data
 from saformer.api.run_data import relabelled
 from saformer.core.batch import Dimensions
 from saformer.core.policy import Decision

@@ -15,8 +15,6 @@ from torch import Tensor
 
 import saformer
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api.run_data import totals_of
-from saformer.api.settings import options_of
 from saformer.core.batch import WindowBatch
 from saformer.core.history import Prompt
 from saformer.core.policy import Decision
@@ -27,14 +25,13 @@ from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.evaluation.evaluate import FIRST_SEED
 from saformer.rules.reserve import EMPHASIS, Reserve, ReserveOptions, num_narrow
-from saformer.runs.run import find_run
 
 PAPER, NARROW, RESERVE = "the paper's rule", "by reserve, usual proposals alone", "by reserve"
 TOLD_THE_LIMIT = "by reserve, told the limit"
-WAYS: Mapping[str, Mapping[str, Any]] = {
-    PAPER: {"rule": "paper"},
-    NARROW: {"rule": "reserve", "spread": 1.0},
-    RESERVE: {"rule": "reserve"},
+WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    PAPER: ("paper", {}),
+    NARROW: ("reserve", {"spread": 1.0}),
+    RESERVE: ("reserve", {}),
 }
 
 
@@ -151,17 +148,18 @@ class Watch:
 
 def watch(path: str, *, limit: str, episodes: int, device: str = "auto") -> Scene:
     """Roll a run out in every way that makes a difference to it."""
-    run, agent = find_run(path), saformer.load(path, device=device)
+    trained = saformer.load(path, device=device)
+    run, agent = trained.run, trained.agent
     if not isinstance(agent, SaFormerAgent) or agent.dimensions.constraints != 1:
         given = f"{agent.name} with {agent.dimensions.constraints} constraints"
         raise ValueError(
             f"{path} is {given}; these figures are of one constraint: give a run of saformer "
             "that has one"
         )
-    options = options_of(agent, WAYS[RESERVE])
+    options = trained.options(*WAYS[RESERVE])
     if agent.reserve is None:
         raise ValueError(f"{path} has no reserve: train it to its end")
-    data, stop_cost = totals_of(run), float(agent.reserve.get_buffer("stop_cost")[0])
+    data, stop_cost = trained.totals, float(agent.reserve.get_buffer("stop_cost")[0])
     parsed = parse_limit(limit, data)
     ways = [way for way in WAYS if way != NARROW or np.isfinite(stop_cost)]  # else few are wide
     scene = Scene(
@@ -173,7 +171,7 @@ def watch(path: str, *, limit: str, episodes: int, device: str = "auto") -> Scen
         needed=_needed(agent.reserve),
         accounts={
             way: roll_out(
-                agent, options_of(agent, WAYS[way]), data, parsed.values[0], episodes=episodes
+                agent, trained.options(*WAYS[way]), data, parsed.values[0], episodes=episodes
             )
             for way in ways
         },

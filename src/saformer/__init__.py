@@ -2,14 +2,16 @@
 
 import saformer
 
-run = saformer.train("hopper-medium-replay", preset="small")
-policy = saformer.load(run.path).policy()
+trained = saformer.train("hopper-medium-replay", preset="small")
+trained.evaluate(limits=["p10", "p50"])
+policy = trained.policy()
 policy.reset(state, limit=300.0)
 decision = policy.act(state)
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -19,29 +21,38 @@ except PackageNotFoundError:
     __version__ = "unknown"
 
 if TYPE_CHECKING:
-    from saformer.api import (
-        Shield,
-        build_data,
-        calibrate,
-        demo,
-        evaluate,
-        evaluate_offline,
-        export,
-        export_data,
-        finetune,
-        import_data,
-        inspect_data,
-        load,
-        sweep,
-        train,
-        train_together,
-    )
+    from pathlib import Path
 
+    from saformer.api.data import build_data, export_data, import_data, inspect_data
+    from saformer.api.finetune import FineTuned
+    from saformer.api.judge import Sweep
+    from saformer.api.listener import Listener
+    from saformer.api.run_data import data_of
+    from saformer.api.train import demo, train, train_together
+    from saformer.evaluation.calibration import Calibration
+    from saformer.evaluation.evaluate import Evaluation
+    from saformer.evaluation.offline import OfflineEvaluation
+    from saformer.shield import Shield
+    from saformer.trained import Trained, load
+
+_HOMES = {
+    "api.data": ("build_data", "export_data", "import_data", "inspect_data"),
+    "api.listener": ("Listener",),
+    "api.run_data": ("data_of",),
+    "api.train": ("demo", "train", "train_together"),
+    "shield": ("Shield",),
+    "trained": ("Trained", "load"),
+}
+_CONTEXT = {"cost_discount", "data", "device", "listener", "out", "workers"}
+"""Keywords of `load`."""
 __all__ = [
+    "Listener",
     "Shield",
+    "Trained",
     "__version__",
     "build_data",
     "calibrate",
+    "data_of",
     "demo",
     "evaluate",
     "evaluate_offline",
@@ -58,9 +69,48 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Found on first use, so that `import saformer.core` needs torch and nothing else.
-    if name in __all__ and name != "__version__":
-        from saformer import api
-
-        return getattr(api, name)
+    # imported on first use, so that `import saformer.core` needs torch and nothing else
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"saformer.{module}"), name)
     raise AttributeError(f"module 'saformer' has no attribute {name!r}")
+
+
+def evaluate(path: str | Path, **settings: Any) -> Evaluation:
+    """`load(path).evaluate(...)`. The settings are those of `load` (`device`, `data`, `out`,
+    `workers`, `listener`) and of `Trained.evaluate` (`limits`, `episodes`, `rule`, `options`,
+    `rate`, `shield`, ...)."""
+    return _loaded(path, settings).evaluate(**settings)
+
+
+def evaluate_offline(path: str | Path, **settings: Any) -> OfflineEvaluation:
+    """`load(path).evaluate_offline(...)`, with the settings of both."""
+    return _loaded(path, settings).evaluate_offline(**settings)
+
+
+def calibrate(path: str | Path, **settings: Any) -> Calibration:
+    """`load(path).calibrate(rate, ...)`, with the settings of both."""
+    return _loaded(path, settings).calibrate(**settings)
+
+
+def sweep(path: str | Path, values: Any = (), **settings: Any) -> Sweep:
+    """`load(path).sweep(values, ...)`, with the settings of both."""
+    return _loaded(path, settings).sweep(values, **settings)
+
+
+def export(path: str | Path, out: str | Path, **settings: Any) -> Path:
+    """`load(path).export(out, ...)`, with the settings of both."""
+    settings.setdefault("device", "cpu")
+    return _loaded(path, settings).export(out, **settings)
+
+
+def finetune(path: str | Path, limits: Any, *, out: Any = None, **settings: Any) -> FineTuned:
+    """`load(path).finetune(limits, ...)`, with the settings of both; `out` is the new run's."""
+    return _loaded(path, settings).finetune(limits, out=out, **settings)
+
+
+def _loaded(path: str | Path, settings: dict[str, Any]) -> Trained:
+    """The trained agent; takes the keywords of `load` out of the settings."""
+    from saformer.trained import load
+
+    return load(path, **{name: settings.pop(name) for name in _CONTEXT & set(settings)})

@@ -87,7 +87,8 @@ def test_nobody_asks_which_agent_it_is():
         for path in [PACKAGE / name, *(PACKAGE / name).rglob("*.py")]:
             text = path.read_text() if path.is_file() else ""
             assert "isinstance(agent" not in text, path
-            assert "agent.name ==" not in text and "agent.name !=" not in text, path
+            assert "agent.name ==" not in text, path
+            assert "agent.name !=" not in text, path
 
 
 def test_long_lines_have_no_excuse():

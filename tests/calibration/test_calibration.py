@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 
 import saformer
-from saformer.api.calibrated import kept_calibration, options_as_calibrated
+from saformer.api.calibrate import Calibrations
+from saformer.api.judge import EvaluateSettings
 from saformer.cli.main import main
 from saformer.core.budget import Budget
 from saformer.data.limits import Limit
@@ -24,8 +25,7 @@ from saformer.evaluation.calibration import (
 from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.evaluate import FIRST_SEED
 from saformer.evaluation.verdict import Verdict
-from saformer.rules.reserve import ReserveOptions, fit_reserve
-from saformer.runs.run import Run
+from saformer.rules.reserve import fit_reserve
 from tests.cli.test_cli import tiny_run
 
 ROLLING = ["--workers", "0", "--device", "cpu"]
@@ -133,7 +133,6 @@ def test_between_two_limits_the_larger_margin_holds():
 def run(tmp_path_factory):
     """Trained for three updates: what it does under a limit of 30 costs at most 20."""
     path = tmp_path_factory.mktemp("calibration") / "run"
-    tiny_run(path)
     asked = {
         "rate": 0.1,
         "limits": ["30"],
@@ -144,6 +143,7 @@ def run(tmp_path_factory):
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
+        tiny_run(path)
         with pytest.warns(UserWarning, match="outside the data"):
             saformer.calibrate(path, **asked)
     return path
@@ -187,7 +187,7 @@ def test_what_is_not_known_is_refused(run, capsys, asked, answer):
 def test_calibration_and_evaluation_share_no_seed(run):
     """Neither of states nor of proposals. Seen to fail when calibration begins where evaluation
     does."""
-    kept = json.loads((run / "calibration.json").read_text())[0]
+    kept = json.loads((run / "calibration.json").read_text())["calibrations"][0]
     starts = [one["first_seed"] for one in kept["limits"][0]["tested"]]
     assert starts == [margin_seed(0, 0), margin_seed(0, 1)]
     assert min(starts) - FIRST_SEED > 1000 * 1_000_000  # evaluations of a million seeds
@@ -197,7 +197,7 @@ def test_another_way_to_act_is_refused(run):
     """Seen to fail when options are not compared."""
     with pytest.raises(ValueError, match="acts otherwise"):
         saformer.evaluate(
-            run, rate=0.1, limits=["p50"], execution={"temperature": 0.9}, device="cpu", workers=0
+            run, rate=0.1, limits=["p50"], options={"temperature": 0.9}, device="cpu", workers=0
         )
 
 
@@ -207,19 +207,17 @@ def test_another_run_is_refused(run, tmp_path):
     (tmp_path / "other" / "calibration.json").write_text((run / "calibration.json").read_text())
     with pytest.raises(ValueError, match="another run"):
         saformer.evaluate(tmp_path / "other", rate=0.1, limits=["p50"], device="cpu", workers=0)
-    agent, kept = saformer.load(run, device="cpu"), kept_calibration(run, 0.1)
-    assert isinstance(options_as_calibrated(agent, Run(run), kept, {}), ReserveOptions)
-    next(agent.model.parameters()).data[0] += 1e-3
-    with pytest.raises(ValueError, match="before it learnt on"):
-        options_as_calibrated(agent, Run(run), kept, {})
-
-
-@pytest.mark.filterwarnings("ignore:limit 30 lies outside the data")
-def test_an_older_rule_is_refused(run, monkeypatch):
-    """Seen to fail when the same weights are the same policy by whatever rule they act."""
-    monkeypatch.setattr("saformer.api.calibrated.RULE", 99)
-    with pytest.raises(ValueError, match="of an older version"):
-        saformer.evaluate(run, rate=0.1, limits=["30"], episodes=1, device="cpu", workers=0)
+    trained = saformer.load(run, device="cpu")
+    calibrations, settings = Calibrations(trained), EvaluateSettings()
+    calibration = calibrations.of_rate(0.1)
+    assert calibrations.applied(calibration, settings).rule == "reserve"
+    for part in (trained.agent.model.reserve, trained.agent.model.actor):
+        weights = next(value for value in part.state_dict().values() if value.ndim)
+        before = weights.clone()
+        weights[0] += 1e-3
+        with pytest.raises(ValueError, match="before it learnt on"):
+            calibrations.applied(calibration, settings)
+        weights.copy_(before)
 
 
 def test_what_cannot_be_calibrated_is_said(run, tmp_path, capsys):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import saformer
-from saformer.api.calibrated import kept_calibrations
+from saformer.api.calibrate import read_calibrations
 from saformer.cli.main import main
 from saformer.rules.reserve import fit_reserve
 from saformer.runs import pretrained
@@ -42,7 +42,7 @@ def said(capsys, *arguments: object, code: int = 0) -> str:
 
 def test_an_exact_export_is_calibrated_as_its_run_is(made):
     """And acts alike, to the bit. Seen to fail when calibrations stay behind."""
-    assert kept_calibrations(Run(made / "exact")) == kept_calibrations(Run(made / "run"))
+    assert read_calibrations(Run(made / "exact")) == read_calibrations(Run(made / "run"))
     run, exact = (
         saformer.evaluate(made / name, rate=0.1, episodes=3, **ROLLING) for name in ("run", "exact")
     )
@@ -58,7 +58,7 @@ def test_a_rounded_export_must_be_calibrated_again(made, tmp_path, capsys):
         "not calibrated, though the run is for violation rates of 0.1: rounded weights are "
         "another policy" in told
     )
-    assert not kept_calibrations(Run(tmp_path / "export"))
+    assert not read_calibrations(Run(tmp_path / "export"))
     refused = said(capsys, "evaluate", tmp_path / "export", *ASKED, code=1)
     assert (
         "is not calibrated for a violation rate of 0.1, for none. The run that it was exported "

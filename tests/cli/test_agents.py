@@ -8,8 +8,7 @@ import pytest
 
 import saformer
 from saformer.agents.registry import KINDS
-from saformer.cli import evaluate, train
-from saformer.cli.main import main
+from saformer.cli.main import command_of, main
 from saformer.data.limits import parse_limit
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -55,7 +54,7 @@ def test_train_evaluate_and_report_every_agent(tmp_path, capsys, name):
     names = [verdict["limit"]["name"] for verdict in found["verdicts"]]
     assert names == (["p60"] if spec.limit else ["p10", "p20", "p30", "p50"])
     if spec.limit:
-        expected = parse_limit("p60", saformer.api.data_of(Run(tmp_path / "run"))).values
+        expected = parse_limit("p60", saformer.data_of(Run(tmp_path / "run"))).values
         assert spec.agent_config["limit"] == list(expected)
         assert found["verdicts"][0]["limit"]["values"] == list(expected)
     page = (tmp_path / "run" / "report.html").read_text()
@@ -107,26 +106,28 @@ def test_the_api_takes_agent_and_limit(tmp_path):
     run = saformer.train(
         "allowance", agent="bc_safe", limit=9, preset=brief, data_steps=2000, out=tmp_path / "one"
     )
-    assert run.spec.agent_config["limit"] == [9.0]
-    assert run.spec.name.startswith("allowance-bc_safe-9-seed0-")
-    assert saformer.load(run.path).config.limit == (9.0,)
+    spec = run.run.spec
+    assert spec.agent_config["limit"] == [9.0]
+    assert spec.name.startswith("allowance-bc_safe-9-seed0-")
+    assert saformer.load(run.path).agent.config.limit == (9.0,)
     with pytest.raises(ValueError, match="the preset is for bc_safe, not for dt"):
         saformer.train("allowance", agent="dt", preset=brief)
     with pytest.raises(ValueError, match="unknown preset 'tiny'"):
         saformer.train("allowance", preset="tiny")
-    with pytest.raises(ValueError, match="bc_safe has no option candidates; it has noise"):
-        saformer.evaluate(run.path, execution={"candidates": 3})
+    with pytest.raises(ValueError, match="BCSafeOptions has no option candidates; it has noise"):
+        saformer.evaluate(run.path, options={"candidates": 3})
 
 
 def test_flags_are_those_of_the_agent(tmp_path, capsys):
     """Seen to fail when the options of a run are always SaFormer's."""
     assert (
-        train.parse(["allowance", "--agent", "dt", "--action", "gaussian"]).config.action
+        command_of(["train", "allowance", "--agent", "dt", "--action", "gaussian"]).config.action
         == "gaussian"
     )
-    assert train.parse(["allowance", "--agent=cdt", "--preset=paper"]).config.window == 20
+    assert command_of(["train", "allowance", "--agent=cdt", "--preset=paper"]).config.window == 20
     assert train_briefly("dt", tmp_path / "run", "--action", "gaussian") == 0
-    found = evaluate.parse([str(tmp_path / "run"), "--target-return", "7", "--noise", "two_point"])
+    command = ["evaluate", str(tmp_path / "run"), "--target-return", "7", "--noise", "two_point"]
+    found = command_of(command)
     assert (found.acting.target_return, found.acting.noise) == (7.0, "two_point")
     assert (
         main(

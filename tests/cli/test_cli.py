@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from saformer.agents.registry import KINDS
-from saformer.cli import calibrate, demo, evaluate, finetune, sweep, train
-from saformer.cli.main import VERBS, main
+from saformer.cli.main import COMMANDS, command_of, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 
@@ -22,9 +21,9 @@ def tiny_run(path, *more: str) -> int:
     )
 
 
-def flags(parse, capsys, *arguments: str) -> set[str]:
+def flags(capsys, *arguments: str) -> set[str]:
     with pytest.raises(SystemExit):
-        parse([*arguments, "--help"])
+        command_of([*arguments, "--help"])
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
 
 
@@ -59,50 +58,53 @@ def test_flags_are_frozen(capsys):
             "--multiplier-learning-rate", "--no-sample",
         },
     }
-    assert flags(train.parse, capsys) == of_training | of_transformers | of_agents["saformer"]
+    assert flags(capsys, "train") == of_training | of_transformers | of_agents["saformer"]
     for agent, own in of_agents.items():
-        assert flags(train.parse, capsys, "--agent", agent) == of_training | of_transformers | own
+        assert flags(capsys, "train", "--agent", agent) == of_training | of_transformers | own
     for agent, own in of_agents_of_steps.items():
-        assert flags(train.parse, capsys, "--agent", agent) == of_training | own
+        assert flags(capsys, "train", "--agent", agent) == of_training | own
     assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
-    assert flags(evaluate.parse, capsys) == {
-        "--action-noise", "--both", "--candidates", "--data", "--device", "--episodes", "--fallback", "--json",
-        "--limits", "--margin", "--offline", "--out", "--past-return", "--rate", "--reference", "--report", "--rounds",
-        "--seed", "--shield", "--spread", "--temperature", "--verification", "--workers",
+    of_acting = {
+        "--action-noise", "--candidates", "--data", "--device", "--out", "--past-return", "--rule", "--seed",
+        "--temperature", "--workers",
     }
-    assert flags(calibrate.parse, capsys) == {
-        "--action-noise", "--candidates", "--confidence", "--data", "--device", "--episodes", "--fallback", "--json",
-        "--limits", "--margin", "--margins", "--out", "--past-return", "--rate", "--rounds", "--seed", "--spread",
-        "--temperature", "--verification", "--workers",
-    }
-    assert flags(finetune.parse, capsys) == {
-        "--action-noise", "--attenuation", "--candidates", "--ceiling", "--data", "--device", "--episodes",
-        "--evaluate-every", "--evaluation-episodes", "--exploration-fallback", "--exploration-rounds", "--fallback",
-        "--floor", "--initial-temperature", "--lanes", "--learning-rate", "--limit", "--margin", "--new-share", "--out",
-        "--past-return", "--resume", "--rounds", "--seed", "--spread", "--target-entropy", "--temperature",
-        "--temperature-rate", "--tensorboard", "--updates", "--verification", "--warmup-updates", "--workers",
-    }
-    assert flags(sweep.parse, capsys) == {
-        "--data", "--device", "--episodes", "--json", "--limits", "--option", "--out", "--seed", "--values",
-        "--workers",
-    }
+    of_reserve, of_the_paper = {"--holdback", "--no-enforce", "--spread"}, {"--fallback", "--rounds"}
+    assert flags(capsys, "evaluate") == {
+        "--both", "--episodes", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
+    } | of_acting | of_reserve
+    assert flags(capsys, "evaluate", "--rule", "paper") == {
+        "--both", "--episodes", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
+    } | of_acting | of_the_paper
+    assert flags(capsys, "calibrate") == {
+        "--confidence", "--episodes", "--json", "--limits", "--margins", "--rate",
+    } | of_acting | of_reserve
+    assert flags(capsys, "finetune") == {
+        "--attenuation", "--ceiling", "--episodes", "--evaluate-every", "--evaluation-episodes",
+        "--exploration-fallback", "--exploration-rounds", "--floor", "--initial-temperature", "--lanes",
+        "--learning-rate", "--limit", "--new-share", "--resume", "--target-entropy", "--temperature-rate",
+        "--tensorboard", "--updates", "--warmup-updates",
+    } | of_acting | of_the_paper
+    assert flags(capsys, "sweep") == {
+        "--episodes", "--json", "--limits", "--option", "--values",
+    } | of_acting | of_reserve
     # fmt: on
-    assert flags(demo.parse, capsys) == {"--device", "--out", "--scale", "--seed"}
+    assert flags(capsys, "demo") == {"--device", "--out", "--scale", "--seed"}
 
 
 def test_presets_fill_in_what_is_not_said():
     """Seen to fail when the preset's values are not the parser's defaults."""
-    small, paper = train.parse(["allowance"]), train.parse(["allowance", "--preset", "paper"])
+    small = command_of(["train", "allowance"])
+    paper = command_of(["train", "allowance", "--preset", "paper"])
     assert (small.config.window, small.config.trunk.width, small.fit.updates) == (5, 64, 6000)
     assert (paper.config.window, paper.config.trunk.width, paper.fit.updates) == (20, 128, 100_000)
-    changed = train.parse(["allowance", "--preset=paper", "--width", "32"])
+    changed = command_of(["train", "allowance", "--preset=paper", "--width", "32"])
     assert (changed.config.trunk.width, changed.config.window) == (32, 20)
 
 
 def test_help_lists_every_verb(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out
-    assert all(f"saformer {verb}" in said for verb in VERBS)
+    assert all(f"saformer {verb}" in said for verb in COMMANDS)
     assert main(["--version"]) == 0
 
 
@@ -172,7 +174,7 @@ def test_resume_of_a_run_that_died_before_its_first_checkpoint(tmp_path):
             "saformer is not trained for one limit: leave limit (--limit) out",
         ),
         (["train", "allowance", "--window", "0"], "window must be at least 1"),
-        (["sweep", "OUT/exists"], "saformer has no option target_return; it has"),
+        (["sweep", "OUT/exists"], "ReserveOptions has no option target_return; it has"),
         (["sweep", "OUT/exists", "--option", "temperature"], "say which values of temperature"),
         (["train", "allowance", "--device", "quantum"], "unknown device 'quantum'"),
         (["train", "allowance", "--resume", "--out", "OUT/none"], "no run to resume"),

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saformer.api import build_data
+from saformer import build_data
 from saformer.api.run_data import run_of_store
-from saformer.cli import data
-from saformer.cli.main import main
+from saformer.cli.main import command_of, main
 from saformer.data.folder import one_maker
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -41,7 +40,7 @@ def write_log(path: Path, *, episodes: int = 30) -> Path:
 
 def flags(verb: str, capsys) -> set[str]:
     with pytest.raises(SystemExit):
-        data.parse(verb, ["--help"])
+        command_of(["data", verb, "--help"])
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", capsys.readouterr().out)) - {"--help"}
 
 

@@ -98,7 +98,7 @@ def test_the_nine_are_frozen():
 
 def test_policies_of_the_nine_are_held_against_the_canonical_build(data):
     """Whatever data they were trained on. Seen to fail when the run's own data is the yardstick."""
-    from saformer.api.runs import frontier_of
+    from saformer.api.judge import frontier_of
     from saformer.core.batch import Dimensions
     from saformer.runs.spec import RunSpec
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from saformer.agents.registry import KINDS, create_agent
-from saformer.cli import calibrate, data, evaluate, experiment, export, finetune, sweep, train
-from saformer.cli.main import main
+from saformer.cli.main import command_of, main
 from saformer.core.batch import Dimensions
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
@@ -68,21 +67,10 @@ def test_commands_parse(tmp_path, monkeypatch):
     gone."""
     monkeypatch.chdir(tmp_path)
     Path("mapping.toml").write_text(re.search(r"```toml\n(.*?)```", DATA, re.DOTALL)[1])
-    known = {
-        "train": train.parse,
-        "evaluate": evaluate.parse,
-        "sweep": sweep.parse,
-        "calibrate": calibrate.parse,
-    }
-    known |= {"experiment": experiment.parse, "finetune": finetune.parse, "export": export.parse}
     lines = re.findall(COMMAND, README + DATA + EXPERIMENTS + FINETUNING + EXPORTING, re.MULTILINE)
     assert len(lines) >= 20
     for line in lines:
-        verb, *rest = shlex.split(line)
-        if verb == "data":
-            data.parse(rest[0], rest[1:])
-        elif verb not in {"doctor", "agents"}:
-            known[verb](rest)
+        command_of(shlex.split(line))
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -90,9 +78,9 @@ def test_every_agent_has_a_page_whose_commands_are_understood(tmp_path, monkeypa
     """Options are those of the page's own run. Seen to fail when an agent's option is renamed."""
     monkeypatch.chdir(tmp_path)
     for line in re.findall(COMMAND, AGENTS[name], re.MULTILINE):
-        verb, *rest = shlex.split(line)
-        if verb == "train":
-            command = train.parse(rest)
+        words = shlex.split(line)
+        command = command_of(words)
+        if words[0] == "train":
             assert command.agent == name
             kind = KINDS[name]
             config = replace(kind.config(), **({"limit": (1.0,)} if kind.has_one_limit else {}))
@@ -101,8 +89,6 @@ def test_every_agent_has_a_page_whose_commands_are_understood(tmp_path, monkeypa
             )
             if command.out is not None:
                 Run.create(command.out, spec)
-        else:
-            {"evaluate": evaluate.parse, "sweep": sweep.parse}[verb](rest)
 
 
 @pytest.fixture(scope="module")

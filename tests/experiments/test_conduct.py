@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from saformer.api import Listener
+from saformer import Listener
 from saformer.api.run_data import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.engine.engine import LocalEngine
@@ -212,7 +212,7 @@ def test_why_training_failed_is_returned(tmp_path, monkeypatch):
     """Seen to fail when the reason is looked for in what was said."""
     diverging = Training(DATASET, "dt")
     monkeypatch.setattr(
-        "saformer.api.training.fit_together",
+        "saformer.api.train.fit",
         lambda members, *_, **__: {0: FloatingPointError("the loss is not finite")},
     )
     (result,) = conducted([experiment(Judging(diverging))], tmp_path)

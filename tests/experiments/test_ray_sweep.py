@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
-from saformer.api import Listener
+from saformer import Listener
 from saformer.cli.main import main
 from saformer.data.home import home
 from saformer.engine.ray import RayEngine
@@ -74,6 +74,7 @@ def workers_of(raylets: set[int]) -> Iterator[int]:
             yield int(facts["Pid"])
 
 
+@pytest.mark.long
 def test_a_sweep_outlives_a_worker_and_a_node(cluster, tmp_path):
     """Seen to fail when lost jobs are given up."""
     doomed = cluster.add_node(num_cpus=1)

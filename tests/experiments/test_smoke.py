@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from saformer.api.shielding import REFERENCE
+from saformer.api.judge import REFERENCE
 from saformer.cli.main import main
 from saformer.experiments.catalogue import EXPERIMENTS, render
 from saformer.experiments.plan import DATASETS, LIMITS

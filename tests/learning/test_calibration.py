@@ -14,6 +14,8 @@ from saformer.rules.reserve import fit_reserve
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
 
+pytestmark = pytest.mark.long
+
 # Actions have a random sign, so their Gaussian's mean is 0: docs/deviations.md, 10.
 TRUNK = TrunkConfig(layers=1, width=32, dropout=0.0)
 AGENT = SaFormerConfig(window=2, candidates=16, action_noise="two_point", trunk=TRUNK)
@@ -29,12 +31,12 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibration")
     allowance.dataset().save(folder / "store")
     asked = {"criteria": ["torque"], "out": folder / "run", "device": "cpu"}
-    run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=300))
-        calibration = saformer.calibrate(
-            run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET
-        )
+        run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
+    calibration = saformer.calibrate(
+        run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET
+    )
     return calibration, saformer.evaluate(
         run.path, rate=RATE, limits=LIMITS, episodes=200, seed=5, **QUIET
     )

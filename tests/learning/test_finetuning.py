@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from saformer import api
+import saformer
+from saformer import Listener
 from saformer.agents.saformer import SaFormerConfig
-from saformer.api import Listener
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
@@ -18,10 +18,12 @@ from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
 
+pytestmark = pytest.mark.long
+
 LEAST = 10.0
 """What the cheapest stored episode costs at least."""
 LIMIT = 0.7 * LEAST
-PAPER = {"rule": "paper"}
+PAPER = "paper"
 """What is fine-tuned explores and is judged by the paper's rule."""
 AGENT = SaFormerConfig(
     window=10, candidates=32, temperature=0.5, trunk=TrunkConfig(layers=2, width=32, dropout=0.0)
@@ -48,16 +50,16 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetuning")
     quiet = Listener(say=lambda message: None)
     store = dear_episodes(folder / "store")
-    run = api.train(
+    run = saformer.train(
         str(store), preset=Preset(AGENT, FIT), out=folder / "offline", device="cpu", listener=quiet
     )
-    tuned = api.finetune(
+    tuned = saformer.finetune(
         run.path, [LIMIT], config=CONFIG, out=folder / "tuned", device="cpu", listener=quiet
     )
     asked = [f"{LIMIT:g}", "p30", "p50"]
-    judged = api.evaluate(tuned.run.path, limits=asked, execution=PAPER, device="cpu", seed=3)
+    judged = saformer.evaluate(tuned.run.path, limits=asked, rule=PAPER, device="cpu", seed=3)
     with pytest.warns(UserWarning, match="outside the data"):
-        before = api.evaluate(run.path, limits=asked, execution=PAPER, device="cpu", seed=3)
+        before = saformer.evaluate(run.path, limits=asked, rule=PAPER, device="cpu", seed=3)
     return tuned.outcome, before.verdicts, judged.verdicts
 
 

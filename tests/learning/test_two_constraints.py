@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
-from saformer.api.shielding import shielded
+from saformer.api.judge import shielded
 from saformer.core.rules import PaperOptions
 from saformer.core.transformer import TrunkConfig
 from saformer.data.limits import Limit
@@ -14,6 +14,8 @@ from saformer.envs import allowance
 from saformer.evaluation.evaluate import Evaluation, evaluate_policy
 from saformer.training.loop.config import FitConfig
 from tests.alone import fit
+
+pytestmark = pytest.mark.long
 
 CONFIG = SaFormerConfig(window=4, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=2000, batch_size=64, learning_rate=3e-3, warmup_updates=100)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api.settings import options_of
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.history import Prompt
 from saformer.core.rules import NoCriticOptions
@@ -20,7 +19,6 @@ from saformer.rules.reserve import (
     GAIN,
     NUM_LEVELS,
     Reserve,
-    ReserveOptions,
     best_prompts,
     earned_by,
     fit_reserve,
@@ -214,15 +212,3 @@ def test_in_a_shield_nobody_stops_or_idles(data):
     assert decision.verification is None
     assert not decision.fell_back.any()
     assert torch.allclose(decision.action, plain.act(state).action)
-
-
-@pytest.mark.parametrize(
-    ("rule", "enforce"), [({}, False), ({"rule": "reserve"}, True), ({"rule": "paper"}, None)]
-)
-def test_what_was_asked_for_is_kept_in_a_shield(data, rule, enforce):
-    """Seen to fail when every rule gives way to a shield."""
-    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
-    agent.finish(data)
-    options = options_of(agent, rule, shielded=True)
-    assert getattr(options, "enforce", None) is enforce
-    assert isinstance(options, ReserveOptions) is (enforce is not None)

@@ -12,7 +12,6 @@ import torch
 import saformer
 from saformer.agents.registry import KINDS
 from saformer.api import run_data
-from saformer.cli import export
 from saformer.cli.main import main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
@@ -56,7 +55,7 @@ def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         pytest.fail("data was asked for")
 
-    monkeypatch.setattr(run_data, "open_data", refuse)
+    monkeypatch.setattr(run_data, "task_data", refuse)
     monkeypatch.setattr(run_data, "find_task", refuse)
 
 
@@ -95,7 +94,7 @@ def test_rounded_to_bfloat16_are_matrices_alone(made):
     to fail when statistics are rounded, and when weights stay narrow.
     """
     run, kept = read_model(Run(made / "run")), read_groups(Run(made / "rounded"), "model")
-    loaded = saformer.load(made / "rounded", device="cpu").model.state_dict()
+    loaded = saformer.load(made / "rounded", device="cpu").agent.model.state_dict()
     matrices = [name for name, value in kept.items() if value.dtype == torch.bfloat16]
     assert matrices
     assert all(kept[name].ndim > 1 for name in matrices)
@@ -236,7 +235,7 @@ def pickled(_: bytes) -> bytes:
         ("export.json", None, "is not a whole export: it has no export.json"),
         ("export.json", lambda _: b"{", "export.json is damaged"),
         ("export.json", lambda _: b"[]", "export.json is damaged: it has no environment, sha256"),
-        ("export.json", lambda _: b'{"sha256": "", "environment": {}}', "export.json is damaged"),
+        ("export.json", lambda _: b'{"sha256": "", "environment": {}}', "is not what was exported"),
         ("run.json", None, "is not a run: it has no run.json"),
         (
             "run.json",
@@ -344,4 +343,4 @@ def test_without_a_simulator_it_needs_the_data(tmp_path, capsys):
 
 
 def test_flags_are_frozen(capsys):
-    assert flags(export.parse, capsys) == {"--command", "--data", "--dtype"}
+    assert flags(capsys, "export") == {"--command", "--data", "--dtype"}

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from saformer import api
+import saformer
 from saformer.envs import allowance
 from saformer.runs.lock import alone_in
 from saformer.training.loop.presets import Preset
@@ -57,7 +57,7 @@ def test_fine_tuning_and_training_keep_out_a_second_program(tmp_path):
     assert (tuned.path / "episodes.jsonl").read_bytes() == before
     (source.path / "done.json").unlink()
     with alone_in(source.path), pytest.raises(RuntimeError, match="is being written"):
-        api.train(
+        saformer.train(
             source.spec.task,
             preset=Preset(tiny_config(), FIT),
             out=source.path,

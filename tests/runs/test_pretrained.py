@@ -47,7 +47,7 @@ def test_a_name_stands_where_a_path_would(bundle, tmp_path, monkeypatch, capsys)
     assert {file.name for file in Path("runs/pretrained-tiny").iterdir()} == kept
     assert main(["evaluate", "pretrained:tiny", *BRIEF, "--out", "elsewhere"]) == 0
     assert Path("elsewhere/report.html").exists()
-    assert saformer.load("pretrained:tiny").name == "saformer"
+    assert saformer.load("pretrained:tiny").agent.name == "saformer"
     assert {file.name: file.read_bytes() for file in bundle.iterdir()} == before
     assert not (tmp_path / "nothing").exists()
 

@@ -73,7 +73,7 @@ def test_watches_what_evaluation_sees(run):
     at every step."""
     scene = watch(str(run.path), limit="p20", episodes=3)
     for way, rule in ((PAPER, "paper"), (RESERVE, "reserve")):
-        judged = saformer.evaluate(run.path, limits=["p20"], episodes=3, execution={"rule": rule})
+        judged = saformer.evaluate(run.path, limits=["p20"], episodes=3, rule=rule)
         assert [one.cost for one in scene.accounts[way]] == pytest.approx(
             [row.cost[0] for row in judged.rows], rel=1e-4
         )

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from saformer import api
+import saformer
+from saformer import Listener
 from saformer.agents.finetuned import EntropyConfig, FineTunedAgent
 from saformer.agents.saformer import SaFormerAgent
-from saformer.api import Listener
 from saformer.core.rules import PaperRule
 from saformer.core.transformer import TrunkConfig
 from saformer.data.growing import GrowingSampler, Room
@@ -50,7 +50,8 @@ HOPELESS = [0.001]
 
 
 def original(path: Path, store: Path) -> Run:
-    return api.train(str(store), preset=Preset(tiny_config(), FIT), out=path, device="cpu")
+    preset = Preset(tiny_config(), FIT)
+    return saformer.train(str(store), preset=preset, out=path, device="cpu").run
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,9 @@ def whole(source, tmp_path_factory) -> Run:
 
 def tune(source: Run, out: Path, *, said=lambda message: None, **options):
     options = {"limits": HOPELESS, "config": CONFIG, "workers": 0, **options}
-    return api.finetune(source.path, out=out, device="cpu", listener=Listener(say=said), **options)
+    return saformer.finetune(
+        source.path, out=out, device="cpu", listener=Listener(say=said), **options
+    )
 
 
 def rows(run: Run | Path) -> list[dict]:
@@ -116,7 +119,7 @@ def test_it_says_what_it_came_from_and_is_a_run_like_any_other(source, whole):
     assert came_from["run"] == str(source.path)
     assert came_from["spec"] == source.spec.digest
     assert came_from["update"] == 3
-    found = api.evaluate(whole.path, episodes=2, device="cpu")
+    found = saformer.evaluate(whole.path, episodes=2, device="cpu")
     assert [verdict.limit.values for verdict in found.verdicts] == [
         (0.001,)
     ]  # what it was made for
@@ -157,7 +160,7 @@ def test_exploration_proposes_once_and_judging_as_the_policy_does(source, whole)
     assert source.spec.agent_config.get("rounds", 4) > 1
     assert {row["resampled"] for row in rows(whole)} == {0.0}
     assert all(row["fell_back"] > 0 for row in rows(whole))
-    judged = api.evaluate(whole.path, episodes=2, execution={"rule": "paper"}, device="cpu")
+    judged = saformer.evaluate(whole.path, episodes=2, rule="paper", device="cpu")
     assert judged.verdicts[0].resampled > 0
 
 
@@ -238,7 +241,7 @@ def test_ctrl_c_between_updates_loses_none(source, whole, tmp_path):
 
     listener = Listener(training=training)
     with pytest.raises(InterruptedTrainingError):
-        api.finetune(
+        saformer.finetune(
             source.path,
             HOPELESS,
             config=CONFIG,
@@ -442,7 +445,7 @@ def test_by_reserve_the_policy_is_judged_and_not_explored(source, tmp_path, monk
 
     monkeypatch.setattr("saformer.training.finetune.algorithm.explore", watched)
     before = sorted(path.name for path in source.path.iterdir())
-    tuned = tune(source, tmp_path / "tuned", execution={"rule": "reserve"})
+    tuned = tune(source, tmp_path / "tuned", rule="reserve")
     assert set(explored) == {PaperRule}
     assert tuned.run.spec.finetuning["execution"]["rule"] == "reserve"
     assert sorted(path.name for path in source.path.iterdir()) == before
@@ -450,4 +453,4 @@ def test_by_reserve_the_policy_is_judged_and_not_explored(source, tmp_path, monk
 
 def test_what_keeps_no_limit_is_not_fine_tuned_to_one(source, tmp_path):
     with pytest.raises(ValueError, match="keeps no limit without a shield"):
-        tune(source, tmp_path / "tuned", execution={"rule": "reserve", "enforce": False})
+        tune(source, tmp_path / "tuned", rule="reserve", options={"enforce": False})

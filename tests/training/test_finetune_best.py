@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from saformer import api
+import saformer
 from saformer.envs import allowance
 from saformer.runs.run import Run
 from saformer.training.finetune import algorithm
@@ -108,7 +108,7 @@ def test_the_run_ends_with_the_weights_of_its_best_evaluation(source, judged, tm
     tuned = tune(source, tmp_path / "tuned")
     assert len(judged) == 4
     assert_same(tuned.run.load().groups["model"], judged[1])
-    assert_same(api.load(tuned.run.path, device="cpu").model.state_dict(), judged[1])
+    assert_same(saformer.load(tuned.run.path, device="cpu").agent.model.state_dict(), judged[1])
     assert tuned.outcome.after["0.001"]["cost"] == [0.2]
     assert tuned.outcome.kept_after == tuned.run.read_json("done.json")["kept_after"] == 3
     assert "best" not in tuned.run.load().groups

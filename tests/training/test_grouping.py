@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import saformer
+from saformer import Listener, build_data
 from saformer.agents.cdt import CDTAgent, CDTConfig
 from saformer.agents.dt import DTAgent, DTConfig
-from saformer.api import Listener, build_data
 from saformer.core.transformer import TrunkConfig
 from saformer.runs.run import Run
 from saformer.training.loop.fit import InterruptedTrainingError

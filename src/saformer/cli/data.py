@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from saformer.api.datasets import build_data, export_data, import_data, inspect_data, survey_logs
+from saformer.api.data import build_data, export_data, import_data, inspect_data, survey_logs
+from saformer.cli.command import Command, peek
 from saformer.cli.progress import listening
 from saformer.data.home import data_home
 from saformer.data.logs.mapping import LogMapping
@@ -23,20 +24,13 @@ from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import is_store, task_names
 from saformer.report.inspection import inspection_tables, write_inspection
 
-VERBS = {
-    "build": "make a task's data on this machine, without a download",
-    "import": "turn logs (CSV, Parquet), HDF5, NPZ or Minari data into a store",
-    "inspect": "which limits can this data support?",
-    "export": "write data as a Minari dataset",
-    "list": "what can be built, and what is there already",
-}
 SOURCES = (
     "a task, a trajectory store, d4rl:NAME, minari:NAME, or a file (.csv, .parquet, .hdf5, .npz)"
 )
 
 
-@dataclass(frozen=True)
-class BuildCommand:
+@dataclass(frozen=True, kw_only=True)
+class BuildCommand(Command):
     """Roll out behaviour policies until there is enough data. It is seeded: any number of cores
     makes the same bytes.
 
@@ -58,9 +52,15 @@ class BuildCommand:
     out: Path | None = None
     """Where to keep the data; by default where `saformer train` looks for it."""
 
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            path = build_data(**vars(self), listener=listener)
+        Console().print(str(path), soft_wrap=True)
+        return 0
 
-@dataclass(frozen=True)
-class ImportCommand:
+
+@dataclass(frozen=True, kw_only=True)
+class ImportCommand(Command):
     """Turn recorded data into a trajectory store, or say what is wrong with it. Nothing is lost
     silently.
 
@@ -90,9 +90,43 @@ class ImportCommand:
     log: LogMapping = field(default_factory=LogMapping)
     """Columns of a log, and what is known of the machine."""
 
+    @classmethod
+    def defaults(cls, arguments: Sequence[str]) -> Self:
+        """Those of the mapping file."""
+        path = peek(arguments, "mapping")["mapping"]
+        log = LogMapping.from_toml(path) if path else LogMapping()
+        return cls(sources=tyro.MISSING, log=log)
 
-@dataclass(frozen=True)
-class InspectCommand:
+    def run(self, console: Console) -> int:
+        if not self.sources:
+            raise ValueError(f"what is to be imported? Give {SOURCES}")
+        log, out = self.log, self.out or Path(_default_name(self.sources[0]))
+        hints = EnvironmentHints(log.environment, log.horizon, log.action_low, log.action_high)
+        with listening(console) as listener:
+            if self.check:
+                survey = survey_logs(self.sources, log, listener=listener).survey.plain()
+                print(json.dumps(survey, indent=2)) if self.json else _show_survey(survey)
+                return 1 if survey["problems"] else 0
+            imported = import_data(
+                self.sources,
+                out,
+                mapping=log,
+                known=hints,
+                criteria=self.criteria,
+                drop_faulty=self.drop_faulty,
+                listener=listener,
+            )
+        if self.json:
+            fingerprint = imported.store.fingerprint
+            facts = {"path": str(out), "fingerprint": fingerprint, "notes": imported.notes}
+            print(json.dumps(facts, indent=2))
+        following = f"next: saformer data inspect {out}\n      saformer train {out}"
+        console.print(Text(following), soft_wrap=True)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectCommand(Command):
     """Which limits can this data support? Costs, returns, the frontier, and whether the paper's
     assumptions hold."""
 
@@ -116,9 +150,32 @@ class InspectCommand:
     report: Path | None = None
     """Write a page with figures here."""
 
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            inspection = inspect_data(
+                self.source,
+                criteria=self.criteria,
+                cost_discount=self.cost_discount,
+                limits=self.limits,
+                steps=self.steps,
+                seed=self.seed,
+                mapping=LogMapping.from_toml(self.mapping) if self.mapping else None,
+                listener=listener,
+            ).plain()
+        if self.json:
+            print(json.dumps(inspection, indent=2, allow_nan=False))
+        else:
+            for part in inspection_tables(inspection):
+                Console().print(part)
+        if self.report:
+            title = f"{self.source}: which limits can this data support?"
+            page = write_inspection(inspection, self.report, title=title)
+            console.print(f"report written to {page}", soft_wrap=True)
+        return 0
 
-@dataclass(frozen=True)
-class ExportCommand:
+
+@dataclass(frozen=True, kw_only=True)
+class ExportDataCommand(Command):
     """Write data as a Minari dataset, for other tools to load with minari.load_dataset(ID)."""
 
     source: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SOURCE")]]
@@ -127,206 +184,55 @@ class ExportCommand:
     """Minari's id, as in mine/pump/july-v0; $MINARI_DATASETS_PATH says where Minari keeps
     datasets."""
 
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            export_data(self.source, self.dataset_id, listener=listener)
+        return 0
 
-@dataclass(frozen=True)
-class ListCommand:
+
+@dataclass(frozen=True, kw_only=True)
+class ListCommand(Command):
     """Tasks that can be built, and datasets that were."""
 
-
-def main(arguments: Sequence[str], console: Console) -> int:
-    """Run one of the verbs."""
-    if not arguments or arguments[0] in {"-h", "--help"}:
-        _show_help(Console(highlight=False))
+    def run(self, console: Console) -> int:
+        out, home = Console(highlight=False), data_home()
+        out.print(f"can be built: {', '.join(task_names())}", soft_wrap=True)
+        headings = (f"in {home}", "trajectories", "steps", "fingerprint")
+        table = Table(*headings, box=None, pad_edge=False)
+        stores = sorted(path for path in home.glob("*") if is_store(path))
+        for path in stores:
+            try:
+                store = TrajectoryStore.open(path)
+            except ValueError:
+                table.add_row(path.name, "-", "-", "[yellow]damaged or of another version[/yellow]")
+                continue
+            table.add_row(path.name, str(len(store)), str(store.num_steps), store.fingerprint)
+        out.print(table if stores else f"nothing is kept in {home} yet")
         return 0
-    if arguments[0] not in VERBS:
-        console.print(
-            Text(
-                f"saformer data: unknown command {arguments[0]!r}; there are {', '.join(VERBS)}",
-                style="red",
-            )
-        )
-        return 2
-    verbs: dict[str, Callable[[Sequence[str], Console], int]] = {
-        "build": _build,
-        "import": _import,
-        "inspect": _inspect,
-        "export": _export,
-        "list": _list,
-    }
-    return verbs[arguments[0]](arguments[1:], console)
-
-
-def parse(verb: str, arguments: Sequence[str]) -> Any:
-    """Parse the flags of one verb."""
-    commands = {
-        "build": BuildCommand,
-        "import": ImportCommand,
-        "inspect": InspectCommand,
-        "export": ExportCommand,
-        "list": ListCommand,
-    }
-    plain = Annotated[commands[verb], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
-    default = (
-        {"default": ImportCommand(tyro.MISSING, log=_mapping(arguments))}
-        if verb == "import"
-        else {}
-    )
-    return tyro.cli(plain, args=list(arguments), prog=f"saformer data {verb}", **default)  # type: ignore[call-overload]
-
-
-def _build(arguments: Sequence[str], console: Console) -> int:
-    command = parse("build", arguments)
-    with listening(console) as listener:
-        path = build_data(
-            command.task,
-            steps=command.steps,
-            seed=command.seed,
-            mixture=command.mixture,
-            workers=command.workers,
-            out=command.out,
-            listener=listener,
-        )
-    Console().print(str(path), soft_wrap=True)
-    return 0
-
-
-def _import(arguments: Sequence[str], console: Console) -> int:
-    command = parse("import", arguments)
-    if not command.sources:
-        raise ValueError(f"what is to be imported? Give {SOURCES}")
-    if command.check:
-        with listening(console) as listener:
-            found = survey_logs(command.sources, command.log, listener=listener).survey.plain()
-        print(json.dumps(found, indent=2)) if command.json else _show_survey(found)
-        return 1 if found["problems"] else 0
-    out = command.out or Path(_default_name(command.sources[0]))
-    log = command.log
-    known = EnvironmentHints(log.environment, log.horizon, log.action_low, log.action_high)
-    with listening(console) as listener:
-        imported = import_data(
-            command.sources,
-            out,
-            mapping=log,
-            known=known,
-            criteria=command.criteria,
-            drop_faulty=command.drop_faulty,
-            listener=listener,
-        )
-    if command.json:
-        print(
-            json.dumps(
-                {
-                    "path": str(out),
-                    "fingerprint": imported.store.fingerprint,
-                    "notes": imported.notes,
-                },
-                indent=2,
-            )
-        )
-    console.print(
-        Text(f"next: saformer data inspect {out}\n      saformer train {out}"), soft_wrap=True
-    )
-    return 0
-
-
-def _inspect(arguments: Sequence[str], console: Console) -> int:
-    command = parse("inspect", arguments)
-    with listening(console) as listener:
-        found = inspect_data(
-            command.source,
-            criteria=command.criteria,
-            cost_discount=command.cost_discount,
-            limits=command.limits,
-            steps=command.steps,
-            seed=command.seed,
-            mapping=LogMapping.from_toml(command.mapping) if command.mapping else None,
-            listener=listener,
-        ).plain()
-    if command.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-    else:
-        for part in inspection_tables(found):
-            Console().print(part)
-    if command.report:
-        page = write_inspection(
-            found, command.report, title=f"{command.source}: which limits can this data support?"
-        )
-        console.print(f"report written to {page}", soft_wrap=True)
-    return 0
-
-
-def _export(arguments: Sequence[str], console: Console) -> int:
-    command = parse("export", arguments)
-    with listening(console) as listener:
-        export_data(command.source, command.dataset_id, listener=listener)
-    return 0
-
-
-def _list(arguments: Sequence[str], console: Console) -> int:
-    parse("list", arguments)
-    out = Console(highlight=False)
-    out.print(f"can be built: {', '.join(task_names())}", soft_wrap=True)
-    kept = sorted(path for path in data_home().glob("*") if is_store(path))
-    table = Table(
-        "kept in " + str(data_home()),
-        "trajectories",
-        "steps",
-        "fingerprint",
-        box=None,
-        pad_edge=False,
-    )
-    for path in kept:
-        try:
-            store = TrajectoryStore.open(path)
-        except ValueError:
-            table.add_row(path.name, "-", "-", "[yellow]damaged or of another version[/yellow]")
-            continue
-        table.add_row(path.name, str(len(store)), str(store.num_steps), store.fingerprint)
-    out.print(table if kept else f"nothing is kept in {data_home()} yet")
-    return 0
-
-
-def _mapping(arguments: Sequence[str]) -> LogMapping:
-    """The mapping file must be read before the other flags: it decides their defaults."""
-    for place, argument in enumerate(arguments):
-        if argument == "--mapping" and place + 1 < len(arguments):
-            return LogMapping.from_toml(arguments[place + 1])
-        if argument.startswith("--mapping="):
-            return LogMapping.from_toml(argument.partition("=")[2])
-    return LogMapping()
 
 
 def _default_name(source: str) -> str:
     name = source.partition(":")[2] if is_hosted(source) else Path(source.rstrip("/*")).name
     plain = name.split(".")[0].replace("/", "-").replace("*", "") or "store"
-    return (
-        f"{plain}-store" if Path(source).is_dir() and plain == name else plain
-    )  # never the folder that is read
+    is_source = Path(source).is_dir() and plain == name  # never the folder that is read
+    return f"{plain}-store" if is_source else plain
 
 
-def _show_survey(found: dict[str, Any]) -> None:
+def _show_survey(survey: dict[str, Any]) -> None:
     out = Console(highlight=False)
-    lengths = found["episode_lengths"]
+    lengths = survey["episode_lengths"]
     out.print(
-        f"{found['files']} files, {found['rows']} rows, {found['episodes']} episodes of "
-        f"{lengths['min']} to "
-        f"{lengths['max']} steps (median {lengths['median']:g})"
+        f"{survey['files']} files, {survey['rows']} rows, {survey['episodes']} episodes of "
+        f"{lengths['min']} to {lengths['max']} steps (median {lengths['median']:g})"
     )
     table = Table("column", "role", "least", "greatest", "missing", box=None, pad_edge=False)
-    for name, column in found["columns"].items():
+    for name, column in survey["columns"].items():
         bounds = ["-" if column[key] is None else f"{column[key]:.4g}" for key in ("min", "max")]
         table.add_row(Text(name), column["role"], *bounds, str(column["missing"]))
     out.print(table)
-    for problem in found["problems"]:
+    for problem in survey["problems"]:
         out.print(Text(f"problem: {problem}", style="red"), soft_wrap=True)
-    for warning in found["warnings"]:
+    for warning in survey["warnings"]:
         out.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
-    if not found["problems"]:
+    if not survey["problems"]:
         out.print(Text("nothing stands in the way of importing this", style="green"))
-
-
-def _show_help(console: Console) -> None:
-    console.print("saformer data: make, import, inspect and export trajectories.\n")
-    for verb, summary in VERBS.items():
-        console.print(Text(f"  saformer data {verb:<10}{summary}"), soft_wrap=True)
-    console.print("\n`saformer data COMMAND --help` explains each.")

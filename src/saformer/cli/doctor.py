@@ -1,4 +1,4 @@
-"""`saformer doctor`."""
+"""`saformer doctor` and `saformer agents`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from saformer import __version__
+from saformer.cli.command import Command
 from saformer.data.home import data_home
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
@@ -29,56 +29,65 @@ EXTRAS = {
 }
 
 
-@dataclass(frozen=True)
-class DoctorCommand:
+@dataclass(frozen=True, kw_only=True)
+class DoctorCommand(Command):
     """Say what is installed, which device will be used, and how to get what is missing."""
 
+    def run(self, console: Console) -> int:
+        out, python = Console(highlight=False), platform.python_version()
+        machine = f"{platform.system()} {platform.machine()}"
+        out.print(f"saformer {__version__} on Python {python}, {machine}")
+        out.print(f"device: {_device()}")
+        where = f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)"
+        out.print(where, soft_wrap=True)
+        out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
+        table = Table("part", "for", "package", "version", box=None, pad_edge=False)
+        is_broken = _fill(table, "core", "everything", CORE)
+        absent = [name for name, part in EXTRAS.items() if _fill(table, name, part[1], part[0])]
+        out.print(table)
+        for name in absent:
+            out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
+        return 1 if is_broken else 0
 
-def main(arguments: Sequence[str], console: Console) -> int:
-    """Print the findings; fails if something that everything needs is missing."""
-    tyro.cli(DoctorCommand, args=list(arguments), prog="saformer doctor")
-    out = Console(highlight=False)
-    out.print(
-        f"saformer {__version__} on Python {platform.python_version()}, {platform.system()} "
-        f"{platform.machine()}"
-    )
-    out.print(f"device: {_device()}")
-    out.print(
-        f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True
-    )
-    out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
-    table = Table("part", "for", "package", "version", box=None, pad_edge=False)
-    missing = _fill(table, "core", "everything", CORE)
-    absent = [
-        extra
-        for extra, (packages, purpose) in EXTRAS.items()
-        if _fill(table, extra, purpose, packages)
-    ]
-    out.print(table)
-    for extra in absent:
-        out.print(f"for {EXTRAS[extra][1]}: pip install 'saformer\\[{extra}]'", soft_wrap=True)
-    return 1 if missing else 0
+
+@dataclass(frozen=True, kw_only=True)
+class AgentsCommand(Command):
+    """List the methods that can be trained: `saformer train TASK --agent NAME`.
+
+    Those that are trained for one limit need --limit with it; the others hear their limit when they
+    act. `saformer train --agent NAME --help` shows what can be set, `docs/agents` says what each
+    is.
+    """
+
+    def run(self, console: Console) -> int:
+        from saformer.agents.registry import KINDS
+
+        table = Table(box=None, pad_edge=False)
+        for heading in ("agent", "needs --limit", "what it is"):
+            table.add_column(heading, overflow="fold")
+        for name, kind in KINDS.items():
+            table.add_row(name, "yes" if kind.has_one_limit else "no", kind.description)
+        Console(highlight=False).print(table)
+        return 0
 
 
 def _fill(table: Table, part: str, purpose: str, packages: Sequence[str]) -> bool:
-    """Add a row per package; answer whether any is missing."""
+    """Add a row per package; returns whether any is missing."""
     missing = False
-    for place, package in enumerate(packages):
+    for index, package in enumerate(packages):
         try:
-            found = version(package)
+            installed = version(package)
         except PackageNotFoundError:
-            found, missing = "[yellow]missing[/yellow]", True
-        table.add_row(*((part, purpose) if place == 0 else ("", "")), package, found)
+            installed, missing = "[yellow]missing[/yellow]", True
+        table.add_row(*((part, purpose) if index == 0 else ("", "")), package, installed)
     return missing
 
 
 def _pretrained() -> str:
     names = [PREFIX + name for name in pretrained_names()]
-    return (
-        f"{', '.join(names)} (saformer evaluate {names[0]})"
-        if names
-        else "none come with this version"
-    )
+    if not names:
+        return "none come with this version"
+    return f"{', '.join(names)} (saformer evaluate {names[0]})"
 
 
 def _device() -> str:

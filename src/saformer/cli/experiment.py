@@ -6,15 +6,16 @@ import shlex
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from saformer.cli.command import Command
 from saformer.cli.progress import listening
 from saformer.data.home import home
 from saformer.engine.engine import Engine, LocalEngine
@@ -22,10 +23,11 @@ from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
 from saformer.experiments.conduct import Site, conduct, usual_engine
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import SCALES, Setting
+from saformer.training.loop.fit import InterruptedTrainingError
 
 
-@dataclass(frozen=True)
-class ExperimentCommand:
+@dataclass(frozen=True, kw_only=True)
+class ExperimentCommand(Command):
     """Make a table or figure of the paper again, and a page that shows it beside the published
     numbers.
 
@@ -36,8 +38,8 @@ class ExperimentCommand:
     again.
     """
 
-    name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
-    """An experiment, or all."""
+    name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]] = ""
+    """An experiment, or all; without it, they are listed."""
     scale: Literal["smoke", "small", "paper"] = "smoke"
     """smoke: tiny models on scraps of data, minutes on two cores, shows that all works. small:
     preset small, hours on a CPU. paper: Table 6, 100,000 updates, wants a GPU."""
@@ -72,52 +74,36 @@ class ExperimentCommand:
     """auto, cpu, cuda or cuda:N."""
     render: Path | None = None
     """Run nothing: make the pages again from the rows in this folder."""
+    line: tyro.conf.Suppress[tyro.conf.Fixed[str]] = ""
+    """the whole command, for the record"""
 
+    @classmethod
+    def defaults(cls, arguments: Sequence[str]) -> Self:
+        if arguments and arguments[0] in {"-h", "--help"}:
+            Console(highlight=False).print(_listing())
+        return cls(line=shlex.join(["saformer", "experiment", *arguments]))
 
-def parse(arguments: Sequence[str]) -> ExperimentCommand:
-    """Parse flags."""
-    command = Annotated[ExperimentCommand, tyro.conf.FlagCreatePairsOff]
-    return tyro.cli(command, args=list(arguments), prog="saformer experiment")
-
-
-def main(arguments: Sequence[str], console: Console) -> int:
-    """Carry out and render, or list what there is."""
-    if not arguments or arguments[0] in {"-h", "--help"}:
-        Console(highlight=False).print(_listing())
-    if not arguments:
-        return 0
-    command = parse(arguments)
-    experiments = find_experiments(command.name)
-    if command.render is not None:
-        return _render_again(experiments, command.render, console)
-    setting = Setting(SCALES[command.scale], command.seeds, _source(command))
-    try:
-        return _carry_out(experiments, setting, command, arguments, console)
-    except KeyboardInterrupt:
-        again = shlex.join(["saformer", "experiment", *arguments])
-        console.print(
-            Text(f"interrupted; what was trained is saved. Go on with:\n  {again}", style="yellow")
-        )
-        return 130
-
-
-def _carry_out(
-    experiments: Sequence[Experiment],
-    setting: Setting,
-    command: ExperimentCommand,
-    arguments: Sequence[str],
-    console: Console,
-) -> int:
-    with _engine(command) as (engine, site), listening(console) as listener:
-        results = conduct(
-            experiments,
-            setting,
-            engine=engine,
-            site=site,
-            command=shlex.join(["saformer", "experiment", *arguments]),
-            listener=listener,
-        )
-        return _write(results, command.out or Path("results") / command.scale, console)
+    def run(self, console: Console) -> int:
+        if not self.name:
+            Console(highlight=False).print(_listing())
+            return 0
+        experiments = find_experiments(self.name)
+        if self.render is not None:
+            return _render_again(experiments, self.render, console)
+        setting = Setting(SCALES[self.scale], self.seeds, _source(self))
+        try:
+            with _engine(self) as (engine, site), listening(console) as listener:
+                results = conduct(
+                    experiments,
+                    setting,
+                    engine=engine,
+                    site=site,
+                    command=self.line,
+                    listener=listener,
+                )
+                return _write(results, self.out or Path("results") / self.scale, console)
+        except KeyboardInterrupt:
+            raise InterruptedTrainingError("interrupted; what was trained is saved") from None
 
 
 def _write(results: Iterable[Results], folder: Path, console: Console) -> int:
@@ -127,12 +113,8 @@ def _write(results: Iterable[Results], folder: Path, console: Console) -> int:
         console.print(f"{render(folder, result.experiment)}", soft_wrap=True)
         failed = failed or bool(result.failed)
     if failed:
-        console.print(
-            Text(
-                "some runs failed; the pages say which. The same command tries them again.",
-                style="yellow",
-            )
-        )
+        message = "some runs failed; the pages say which. The same command tries them again."
+        console.print(Text(message, style="yellow"))
     return 1 if failed else 0
 
 
@@ -148,28 +130,21 @@ def _render_again(experiments: Sequence[Experiment], folder: Path, console: Cons
 @contextmanager
 def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Site]]:
     if command.engine == "local":
-        engine = (
-            usual_engine(command.device)
-            if command.processes is None
-            else LocalEngine(command.processes)
-        )
+        count = command.processes
+        engine = usual_engine(command.device) if count is None else LocalEngine(count)
         yield engine, Site(command.runs, command.device)
         return
     from saformer.engine.ray import RayEngine
 
     environment = {"SAFORMER_HOME": str(home().resolve())}
-    former = signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # jobs are to save, as they do on Ctrl-C
+    # jobs are to save, as they do on Ctrl-C
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with RayEngine(
             command.address, cpus=command.job_cpus, gpus=command.job_gpus, environment=environment
         ) as ray:
-            packed, there = ray.gpus > 0, command.node_runs
-            yield (
-                ray,
-                Site(command.runs, command.device, packed=packed, elsewhere=True, node_runs=there),
-            )
+            site = Site(command.runs, command.device, packed=ray.gpus > 0, elsewhere=True)
+            yield ray, replace(site, node_runs=command.node_runs)
     finally:
         signal.signal(signal.SIGTERM, former)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from rich.console import Console
@@ -12,83 +13,126 @@ from rich.panel import Panel
 from rich.text import Text
 
 from saformer import __version__
+from saformer.cli.command import Command, parse_command
 from saformer.engine import torchrun
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
-VERBS = {
-    "demo": "data, training, evaluation and a report in a few minutes",
-    "data": "build, import, inspect and export trajectories",
-    "agents": "the methods that can be trained, with one line each",
-    "train": "learn a policy from a task's data: by default one for all limits",
-    "evaluate": "roll a trained policy out under several limits",
-    "calibrate": "find what to keep back of limits so that they are passed at a stated rate at most",
-    "export": "write what a run has learnt to a small folder, to be deployed",
-    "finetune": "explore until a trained policy keeps limits that its data never showed",
-    "sweep": "try an option of a trained policy at several values: which return to ask for",
-    "experiment": "make a table or figure of the paper again, beside the published numbers",
-    "doctor": "what is installed, what is missing and how to get it",
+COMMANDS = {
+    "demo": ("train:DemoCommand", "data, training, evaluation and a report in a few minutes"),
+    "data": ("data", "build, import, inspect and export trajectories"),
+    "agents": ("doctor:AgentsCommand", "the methods that can be trained, with one line each"),
+    "train": ("train:TrainCommand", "learn a policy from a task's data, by default for all limits"),
+    "evaluate": ("judge:EvaluateCommand", "roll a trained policy out under several limits"),
+    "calibrate": ("judge:CalibrateCommand", "withhold enough of limits to keep a violation rate"),
+    "export": ("judge:ExportCommand", "write what a run has learnt to a small folder, to deploy"),
+    "finetune": ("judge:FinetuneCommand", "explore to keep limits that the data never showed"),
+    "sweep": ("judge:SweepCommand", "try an option of a trained policy at several values"),
+    "experiment": ("experiment:ExperimentCommand", "make a table or figure of the paper again"),
+    "doctor": ("doctor:DoctorCommand", "what is installed, what is missing and how to get it"),
 }
+DATA_COMMANDS = {
+    "build": ("data:BuildCommand", "make a task's data on this machine, without a download"),
+    "import": ("data:ImportCommand", "turn logs, HDF5, NPZ or Minari data into a store"),
+    "inspect": ("data:InspectCommand", "which limits can this data support?"),
+    "export": ("data:ExportDataCommand", "write data as a Minari dataset"),
+    "list": ("data:ListCommand", "what can be built, and what is there already"),
+}
+CAN_RESUME = ("train", "finetune")
+"""Commands that --resume continues; others go on when they are given again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; errors that a user can mend are said in one line, without a traceback."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command; errors that a user can mend are said in one line, without a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True, highlight=False)
-    if not arguments or arguments[0] in {"-h", "--help"}:
-        _show_help(Console(highlight=False))
+    is_data = words[:1] == ["data"]
+    prog, commands = ("saformer data", DATA_COMMANDS) if is_data else ("saformer", COMMANDS)
+    verb = next(iter(words[is_data:]), "--help")
+    if verb in {"-h", "--help"}:
+        _show_help(prog, commands)
         return 0
-    if arguments[0] in {"-v", "--version"}:
+    if verb in {"-v", "--version"}:
         print(f"saformer {__version__}")
         return 0
-    verb, rest = arguments[0], arguments[1:]
-    if verb not in VERBS:
-        console.print(
-            Text(f"saformer: unknown command {verb!r}; there are {', '.join(VERBS)}", style="red")
+    if verb not in commands:
+        known = ", ".join(commands)
+        return _complain(console, f"{prog}: unknown command {verb!r}; there are {known}")
+    if words[0] != "train" and torchrun.size() > 1:
+        return _complain(
+            console, f"saformer: torchrun is for `train` alone, not for {verb}: leave it out"
         )
-        return 2
-    if verb != "train" and torchrun.size() > 1:
-        console.print(
-            Text(
-                f"saformer: torchrun is for `train` alone, not for {verb}: leave it out",
-                style="red",
-            )
-        )
-        return 2
     warnings.showwarning = lambda message, *_: console.print(
         Text(f"warning: {message}", style="yellow")
     )
     try:
-        # imported when asked for, so that `doctor` works where other verbs would miss a package
-        code: int = import_module(f"saformer.cli.{verb}").main(rest, console)
-        return code
+        return command_of(words).run(console)
     except (ValueError, OSError, RuntimeError, ModuleNotFoundError, KeyboardInterrupt) as error:
-        console.print(Text(f"saformer {verb}: {_explain(error)}", style="red"), soft_wrap=True)
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return _explain(error, ["saformer", *words], console)
 
 
-def _explain(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return (
-            f"{error.name} is not installed; `saformer doctor` says what needs it and how to get it"
+def command_of(arguments: Sequence[str]) -> Command:
+    """The command of `saformer ARGUMENTS`, imported now, so that `doctor` works where others would
+    miss a package."""
+    prog, commands = "saformer", COMMANDS
+    if arguments[0] == "data":
+        arguments, prog, commands = arguments[1:], "saformer data", DATA_COMMANDS
+    module, _, name = commands[arguments[0]][0].partition(":")
+    cls = getattr(import_module(f"saformer.cli.{module}"), name)
+    return parse_command(cls, arguments[1:], f"{prog} {arguments[0]}")
+
+
+def _complain(console: Console, message: str) -> int:
+    console.print(Text(message, style="red"))
+    return 2
+
+
+def _explain(error: BaseException, words: Sequence[str], console: Console) -> int:
+    """Say what went wrong, or how to go on with what was interrupted."""
+    command = " ".join(words[: 3 if words[1] == "data" else 2])
+    message, code = str(error), 1
+    if isinstance(error, KeyboardInterrupt):
+        message, code = "interrupted", 130
+    elif isinstance(error, ModuleNotFoundError):
+        doctor = "`saformer doctor` says what needs it and how to get it"
+        message = f"{error.name} is not installed; {doctor}"
+    elif isinstance(error, RuntimeError) and _is_resumable(error):
+        resume = ["--resume"] if words[1] in CAN_RESUME else []
+        again = shlex.join([*(word for word in words if word != "--resume"), *resume])
+        if torchrun.is_first():
+            line = Text(f"{error}. Go on with:\n  {again}", style="yellow")
+            console.print(line, soft_wrap=True)
+        return 130
+    console.print(Text(f"{command}: {message}", style="red"), soft_wrap=True)
+    return code
+
+
+def _is_resumable(error: BaseException) -> bool:
+    from saformer.training.loop.fit import (
+        InterruptedTrainingError,  # imports torch, unlike `doctor`
+    )
+
+    return isinstance(error, InterruptedTrainingError)
+
+
+def _show_help(prog: str, commands: Mapping[str, tuple[str, str]]) -> None:
+    console, is_data = Console(highlight=False), commands is DATA_COMMANDS
+    if is_data:
+        console.print("saformer data: make, import, inspect and export trajectories.\n")
+    else:
+        about = "one policy for any cost budget, learnt from logged behaviour"
+        console.print(f"saformer {__version__}: {about}.\n")
+    for verb, (_, summary) in commands.items():
+        console.print(Text(f"  {prog} {verb:<11}{summary}"), soft_wrap=True)
+    if not is_data:
+        ready = [f"saformer evaluate {PREFIX}{name}\n" for name in pretrained_names()[:1]]
+        example = (
+            f"{''.join(ready)}"
+            "saformer train hopper-medium-replay --preset small\n"
+            "saformer evaluate runs/... --limits p10 300 p90\n"
+            "saformer train hopper-medium-replay --agent bc_safe --limit p20"
         )
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-
-
-def _show_help(console: Console) -> None:
-    console.print(
-        f"saformer {__version__}: one policy for any cost budget, learnt from logged behaviour.\n"
-    )
-    for verb, summary in VERBS.items():
-        console.print(Text(f"  saformer {verb:<11}{summary}"))
-    ready = [f"saformer evaluate {PREFIX}{name}\n" for name in pretrained_names()[:1]]
-    example = (
-        f"{''.join(ready)}"
-        "saformer train hopper-medium-replay --preset small\n"
-        "saformer evaluate runs/... --limits p10 300 p90\n"
-        "saformer train hopper-medium-replay --agent bc_safe --limit p20"
-    )
-    console.print(Panel(example, title="for example", title_align="left", expand=False))
-    console.print("`saformer COMMAND --help` explains each.")
+        console.print(Panel(example, title="for example", title_align="left", expand=False))
+    console.print(f"`{prog} COMMAND --help` explains each.")
 
 
 if __name__ == "__main__":

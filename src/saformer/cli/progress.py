@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from saformer.api import Listener
+from saformer.api.listener import Listener
 from saformer.runs.metrics import terms_by_phase
 from saformer.training.loop.trainer import Metrics
 
@@ -34,12 +29,12 @@ class Bars:
             TextColumn("{task.description:<12}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
             TextColumn("{task.fields[note]}"),
             console=console,
             disable=not console.is_terminal,
         )
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, progress.TaskID] = {}
         self._said: dict[str, int] = {}
 
     def __enter__(self) -> Bars:
@@ -50,7 +45,6 @@ class Bars:
         self._progress.stop()
 
     def advance(self, name: str, done: int, total: int, note: str = "") -> None:
-        """This much of the work is done."""
         if self._console.is_terminal:
             if name not in self._tasks:
                 self._tasks[name] = self._progress.add_task(name, total=total, note=note)
@@ -62,33 +56,32 @@ class Bars:
         self._said[name] = tenth  # it falls when the next run begins
 
     def say(self, message: str) -> None:
-        """One line above the bars."""
         self._console.print(message, soft_wrap=True)
 
 
 @contextmanager
 def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listener]:
-    """A listener that draws bars and, if asked to, writes metrics for TensorBoard."""
+    """A listener that draws bars and, if wanted, writes metrics for TensorBoard."""
     row = _tensorboard_writer() if tensorboard else (lambda run, row: None)
     with Bars(console) as bars:
+
+        def training(update: int, total: int, metrics: Metrics) -> None:
+            bars.advance("training", update, total, _losses(metrics))
+
         yield Listener(
             say=bars.say,
-            building=lambda done, total: bars.advance("data", done, total),
-            surveying=lambda done, total: bars.advance("survey", done, total),
-            training=lambda update, total, metrics: bars.advance(
-                "training", update, total, _losses(metrics)
-            ),
+            building=partial(bars.advance, "data"),
+            surveying=partial(bars.advance, "survey"),
+            training=training,
             row=row,
-            evaluating=lambda done, total: bars.advance("evaluation", done, total),
+            evaluating=partial(bars.advance, "evaluation"),
         )
 
 
 def _losses(metrics: Metrics) -> str:
     """What each phase minimises: the sum of its terms."""
-    sums = {
-        phase: sum(metrics[name] for name in names)
-        for phase, names in terms_by_phase(metrics).items()
-    }
+    terms = terms_by_phase(metrics).items()
+    sums = {phase: sum(metrics[name] for name in names) for phase, names in terms}
     return "  ".join(f"{phase} {total:7.4f}" for phase, total in sums.items())
 
 
@@ -104,9 +97,9 @@ def _tensorboard_writer() -> Any:
         for name, value in row.items():
             if isinstance(value, float):
                 writer.add_scalar(name, value, row["update"])
-        for limit, found in row.get("evaluation", {}).items():
-            writer.add_scalar(f"evaluation/{limit}/return", found["return"], row["update"])
-            writer.add_scalar(f"evaluation/{limit}/cost", found["cost"][0], row["update"])
+        for limit, verdict in row.get("evaluation", {}).items():
+            writer.add_scalar(f"evaluation/{limit}/return", verdict["return"], row["update"])
+            writer.add_scalar(f"evaluation/{limit}/cost", verdict["cost"][0], row["update"])
         writer.flush()
 
     return write

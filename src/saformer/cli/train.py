@@ -1,32 +1,29 @@
-"""`saformer train`."""
+"""`saformer train` and `saformer demo`."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 import tyro
 from rich.console import Console
 from rich.text import Text
 
-from saformer.agents.registry import KINDS, find_kind
-from saformer.api import Listener, train, train_together
-from saformer.cli.dressing import dressed, without_flags
+from saformer.agents.registry import KINDS
+from saformer.api.train import DataSettings, demo, demo_run, train, train_together
+from saformer.cli.command import Command, peek
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
+from saformer.report.table import verdict_table
 from saformer.runs.run import Run
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.fit import InterruptedTrainingError
 from saformer.training.loop.presets import PRESETS, Preset
 
-Config = TypeVar("Config")
 
-
-@dataclass(frozen=True)
-class TrainCommand(Generic[Config]):
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand(Command):
     """Learn a policy from a task's data: by default SaFormer's, one for all limits.
 
     The data of the named tasks is made on this machine on first use. The run is kept under runs/
@@ -43,7 +40,7 @@ class TrainCommand(Generic[Config]):
     """One or more of: allowance,
     {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, a trajectory store's path,
     d4rl:NAME or minari:NAME."""
-    config: Config
+    config: Any = None
     """What is learnt."""
     agent: str = "saformer"
     """The method: `saformer agents` lists them."""
@@ -54,21 +51,12 @@ class TrainCommand(Generic[Config]):
     preset: Literal["small", "paper"] = "small"
     """small: minutes on two CPU cores. paper: the paper's sizes, 100,000 updates, wants a GPU. The
     defaults below are the preset's."""
-    criteria: tuple[str, ...] = ()
-    """Criteria, one per constraint: torque, energy, a column's name, an expression such as
-    "abs(action).sum()", module:function; by default those of the data."""
-    held_out: float | None = None
-    """Share of trajectories to keep for an offline evaluation; by default 0.1 where there is no
-    simulator, else 0."""
     seed: tuple[int, ...] = (0,)
     """Decides initial weights, windows and dropout; several give several runs."""
-    data_steps: int | None = None
-    """Environment steps of data to make; by default 300,000 for replay tasks and 1,000,000 for the
-    others."""
-    data_seed: int = 0
-    """Decides the data."""
+    data: DataSettings = field(default_factory=DataSettings)
+    """What it is learnt from."""
     out: Path | None = None
-    """Where to keep the run; by default a folder under runs/ named after its settings. Of several
+    """Where to write the run; by default a folder under runs/ named after its settings. Of several
     runs: the folder of their folders, by default runs/."""
     resume: bool = False
     """Go on with an interrupted run of the same settings. Several runs go on anyway: those that
@@ -80,74 +68,62 @@ class TrainCommand(Generic[Config]):
     fit: FitConfig = field(default_factory=FitConfig)
     """How it is learnt."""
 
+    @classmethod
+    def defaults(cls, arguments: Sequence[str]) -> Self:
+        """Those of the agent and the preset."""
+        words = peek(arguments, "agent", "preset")
+        agent = words["agent"] if words["agent"] in KINDS else "saformer"
+        preset = PRESETS[words["preset"] if words["preset"] in PRESETS else "small"](agent)
+        return cls(tasks=tyro.MISSING, config=preset.agent, fit=preset.fit)
 
-def parse(arguments: Sequence[str]) -> TrainCommand:
-    """Parse flags; whatever is not said comes from the preset."""
-    agent = _said(arguments, "--agent", KINDS) or "saformer"
-    preset = PRESETS[_said(arguments, "--preset", PRESETS) or "small"](agent)
-    config = without_flags(find_kind(agent).config, "limit")
-    default = TrainCommand(tyro.MISSING, dressed(preset.agent, config), agent, fit=preset.fit)
-    command = Annotated[
-        TrainCommand[config], tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff
-    ]  # type: ignore[valid-type]
-    return tyro.cli(command, args=list(arguments), default=default, prog="saformer train")
-
-
-def main(arguments: Sequence[str], console: Console) -> int:
-    """Train, and say how to go on if interrupted."""
-    command = parse(arguments)
-    if not command.tasks or not command.seed:
-        raise ValueError(
-            "name at least one task and one seed: saformer train hopper-medium-replay --seed 0"
-        )
-    try:
-        with listening(console, tensorboard=command.tensorboard) as listener:
-            runs = _train(command, listener)
-    except InterruptedTrainingError as error:
-        if not is_first():
-            return 130
-        again = shlex.join(
-            ["saformer", "train", *(a for a in arguments if a != "--resume"), "--resume"]
-        )
-        console.print(Text(f"{error}. Go on with:\n  {again}", style="yellow"), soft_wrap=True)
-        return 130
-    for run in runs:
-        if run.is_done and is_first():
-            console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
-    return 0 if all(run.is_done for run in runs) else 1
-
-
-def _train(command: TrainCommand, listener: Listener) -> list[Run]:
-    settings: dict[str, Any] = {
-        "limit": command.limit,
-        "preset": Preset(dressed(command.config, find_kind(command.agent).config), command.fit),
-        "criteria": command.criteria,
-        "held_out": command.held_out,
-        "data_steps": command.data_steps,
-        "data_seed": command.data_seed,
-        "device": command.device,
-        "listener": listener,
-    }
-    if len(command.tasks) == len(command.seed) == 1:
-        return [
-            train(
-                command.tasks[0],
-                seed=command.seed[0],
-                out=command.out,
-                resume=command.resume,
-                **settings,
+    def run(self, console: Console) -> int:
+        if not self.tasks or not self.seed:
+            raise ValueError(
+                "name at least one task and one seed: saformer train hopper-medium-replay --seed 0"
             )
-        ]
-    return train_together(command.tasks, seeds=command.seed, out=command.out or "runs", **settings)
+        shared: dict[str, Any] = {
+            "agent": self.agent,
+            "limit": self.limit,
+            "preset": Preset(self.config, self.fit),
+            "device": self.device,
+            **vars(self.data),
+        }
+        with listening(console, tensorboard=self.tensorboard) as listener:
+            shared["listener"] = listener
+            if len(self.tasks) == len(self.seed) == 1:
+                task, seed = self.tasks[0], self.seed[0]
+                runs = [train(task, seed=seed, out=self.out, resume=self.resume, **shared).run]
+            else:
+                out = self.out or "runs"
+                runs = train_together(self.tasks, seeds=self.seed, out=out, **shared)
+        for run in runs:
+            if run.is_done and is_first():
+                console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
+        return 0 if all(run.is_done for run in runs) else 1
 
 
-def _said(arguments: Sequence[str], flag: str, known: Container[str]) -> str | None:
-    """What a flag was given that must be known before the others are read, because it decides their
-    defaults."""
-    for place, argument in enumerate(arguments):
-        name = argument.partition("=")[2] if argument.startswith(f"{flag}=") else None
-        if argument == flag and place + 1 < len(arguments):
-            name = arguments[place + 1]
-        if name in known:
-            return name
-    return None
+@dataclass(frozen=True, kw_only=True)
+class DemoCommand(Command):
+    """Make a hopper-medium-replay dataset, train a small model, evaluate it under five limits,
+    write a report.
+
+    Takes a few minutes on two cores and needs no download. Interrupted, it goes on where it
+    stopped.
+    """
+
+    out: Path = Path("demo")
+    """Where the run and report.html go."""
+    scale: Literal["full", "smoke"] = "full"
+    """smoke: the same steps with next to no data and training, to see that everything works."""
+    seed: int = 0
+    """Decides the weights, the windows and the evaluation."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            page = demo(**vars(self), listener=listener)
+        run = Run(demo_run(self.out, self.scale, self.seed))
+        Console().print(verdict_table(run.read_json("evaluation.json")))
+        Console().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
+        return 0

@@ -104,8 +104,9 @@ def run_episode(
         actions.append(action)
         state, reward, terminated, truncated, _ = environment.step(action)
         rewards.append(float(reward))
-    ends = {"terminated": terminated, "truncated": truncated}
-    return Trajectory.of(states, actions, rewards, state, **ends)
+    return Trajectory.of(
+        states, actions, rewards, state, terminated=terminated, truncated=truncated
+    )
 
 
 def _spec(bundle: Bundle, environment: gymnasium.Env) -> EnvironmentSpec:

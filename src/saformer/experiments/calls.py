@@ -8,8 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from saformer.api import Listener, finetune, train_together
-from saformer.api.runs import judge
+from saformer import Listener, finetune, load, train_together
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, RunJob, Training
 from saformer.experiments.ways import execution
 from saformer.runs.run import Run
@@ -78,16 +77,20 @@ def judge_run(
     with warnings.catch_warnings():
         if judging.training.dataset.endswith(WITHOUT_CHEAPEST):  # on purpose
             warnings.filterwarnings("ignore", message="limit .* lies outside the data")
-        judged = judge(
+        acting = execution(judging.training.agent, judging.options)
+        trained = load(
             run.path,
-            limits=judging.limits,
-            episodes=episodes,
-            execution=execution(judging.training.agent, judging.options),
             cost_discount=judging.cost_discount,
-            shield=judging.shield,
-            reference=judging.shield,
             device=job.device,
             workers=job.workers,
             listener=replace(listener, say=lambda message: None),
+        )
+        judged = trained.judge(
+            judging.limits,
+            episodes=episodes,
+            rule=acting.pop("rule", None),
+            options=acting,
+            shield=judging.shield,
+            reference=judging.shield,
         )
     return judged.evaluation.plain()

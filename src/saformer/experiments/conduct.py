@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from saformer import __version__
-from saformer.api import Listener
+from saformer import Listener, __version__
 from saformer.engine.device import pick_device
 from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments import plan

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from saformer.api import Listener, build_data
-from saformer.api.datasets import open_data
+from saformer import Listener, build_data
+from saformer.api.data import open_data
 from saformer.api.run_data import relabelled
 from saformer.data.inspection import inspect
 from saformer.data.limits import thresholds
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import find_task, is_store, kept_at
+from saformer.envs.tasks import data_path, find_task, is_store
 from saformer.experiments.plan import WITHOUT_CHEAPEST, DataJob, Gathered
 
 SHOWN_TRAJECTORIES = 300
@@ -55,7 +55,7 @@ def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
             make_upper(whole, Path(task))
     elif horizon is not None:
         _make_scraps(job.dataset, Path(task), horizon)
-    elif setting.source == "behaviours" and not kept_at(find_task(task)).exists():
+    elif setting.source == "behaviours" and not data_path(find_task(task)).exists():
         build_data(task, workers=job.workers, listener=listener)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from saformer.api import Listener
+from saformer.api.listener import Listener
 from saformer.data.home import data_home
 from saformer.experiments.datasets import make_data_of
 from saformer.experiments.plan import WITHOUT_CHEAPEST, DataJob, Files, Gathered, RunJob

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from saformer.api.shielding import REFERENCE
+from saformer.api.judge import REFERENCE
 
 Options = tuple[tuple[str, Any], ...]
 """Names and values; by a digest of them an evaluation is found again."""

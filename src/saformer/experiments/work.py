@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from saformer.api import Listener
+from saformer import Listener
 from saformer.experiments.calls import finetune_run, interruptible, judge_run, train_runs
 from saformer.experiments.datasets import limits_in_costs
 from saformer.experiments.plan import KEY, Gathered, Judging, Row, RunJob, Training, failure_of

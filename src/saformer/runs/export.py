@@ -22,7 +22,7 @@ from torch import Tensor
 
 from saformer.files import unfinished_path
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from saformer.runs.run import Run
+from saformer.runs.run import FORMAT, Run, check_format
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """The precisions of matrices."""
@@ -63,8 +63,8 @@ def write_export(
     save_checkpoint(export.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
     # safetensors would keep others from reading it
     shutil.copymode(export.spec_path, export.weights_path)
-    export.write_json(export.export_path.name, {**facts, "sha256": _digest(export.weights_path)})
-    for name, finding in (findings or {}).items():
+    described = {"format": FORMAT, **facts, "sha256": _digest(export.weights_path)}
+    for name, finding in {export.export_path.name: described, **(findings or {})}.items():
         export.write_json(name, finding)
     os.rename(unfinished, path)
     return Run(path)
@@ -85,8 +85,8 @@ def read_model(run: Run) -> dict[str, Tensor]:
     return widened(run.load(groups=("model",)).groups["model"])
 
 
-def read_groups(run: Run, group: str, *, optional: bool = False) -> dict[str, Tensor]:
-    """One group of an export's tensors, checked to be as exported; an optional one may be empty."""
+def read_groups(run: Run, group: str) -> dict[str, Tensor]:
+    """One group of an export's tensors, checked to be what was exported."""
     _check_is_there(run.weights_path)
     checkpoint = load_checkpoint(run.weights_path, groups=(group,))
     is_whole = _digest(run.weights_path) == read_facts(run)["sha256"]
@@ -95,7 +95,7 @@ def read_groups(run: Run, group: str, *, optional: bool = False) -> dict[str, Te
             f"{run.weights_path} is not what was exported with {run.export_path.name} and "
             f"{run.spec_path.name}: something was damaged or exchanged; copy the whole folder again"
         )
-    return checkpoint.groups.get(group, {}) if optional else checkpoint.groups[group]
+    return checkpoint.groups[group]
 
 
 def read_facts(run: Run) -> dict[str, Any]:
@@ -109,6 +109,7 @@ def read_facts(run: Run) -> dict[str, Any]:
     if missing:
         absent = ", ".join(sorted(missing))
         raise ValueError(f"{run.export_path} is damaged: it has no {absent}; copy the export again")
+    check_format(run.export_path, facts)
     return facts
 
 

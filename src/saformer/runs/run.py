@@ -13,6 +13,21 @@ from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
+FORMAT = 2
+"""Of run.json, export.json and calibration.json. Files of version 1 carry no number: their
+SaFormers were trained without a rule of their own, and act by the paper's."""
+
+
+def check_format(path: Path, content: dict[str, Any]) -> int:
+    """The format that a file is written in, which must not be a later one than this version's."""
+    number: int = content.get("format", 1)
+    if number > FORMAT:
+        raise ValueError(
+            f"{path} was made by a newer version of saformer (format {number}, this one reads "
+            f"{FORMAT}): update saformer"
+        )
+    return number
+
 
 class Run:
     """A run's folder.
@@ -56,19 +71,63 @@ class Run:
                 f"{path} exists and is not a run; choose another folder with --out"
             )
         run.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(run.spec_path, json.dumps(spec.plain(), indent=2))
+        run.write_json(run.spec_path.name, {"format": FORMAT, **spec.plain()})
         run.metrics_path.unlink(missing_ok=True)
         return run
 
+    @classmethod
+    def open_or_create(cls, path: Path, spec: RunSpec, *, resume: bool) -> Run:
+        """A new run, or an interrupted one of the same spec to go on with."""
+        if not resume:
+            return cls.create(path, spec)
+        if not cls(path).spec_path.exists():
+            raise FileNotFoundError(
+                f"there is no run to resume in {path}; leave --resume out to begin one"
+            )
+        run = cls(path).begun_with(spec)
+        return run if run.is_done or run.checkpoint_path.exists() else cls.create(path, spec)
+
+    def begun_with(self, spec: RunSpec) -> Run:
+        """This run, if it is there and has this spec."""
+        if not self.spec_path.exists():
+            raise FileNotFoundError(
+                f"there is no run in {self.path}, where another rank began it: all ranks must see "
+                "one folder"
+            )
+        differences = self.spec.differences(spec)
+        if differences:
+            raise ValueError(
+                f"{self.path} was begun with other settings, so it cannot be resumed: "
+                f"{'; '.join(differences)}"
+            )
+        if not self.is_done and self.format < FORMAT:
+            raise ValueError(
+                f"{self.path} was begun by an older version and cannot be resumed: train again "
+                "with another --out"
+            )
+        return self
+
     @property
     def spec(self) -> RunSpec:
+        """All settings that it was begun with."""
+        return self._description()[0]
+
+    @property
+    def format(self) -> int:
+        """By which version it was begun."""
+        return self._description()[1]
+
+    def _description(self) -> tuple[RunSpec, int]:
         if not self.spec_path.exists():
             raise FileNotFoundError(f"{self.path} is not a run: it has no {self.spec_path.name}")
         try:
-            return RunSpec.from_plain(json.loads(self.spec_path.read_text()))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            damage = f"{self.spec_path} is damaged or of another version: {error!r}"
-            raise ValueError(damage) from None
+            plain = json.loads(self.spec_path.read_text())
+            number = check_format(self.spec_path, plain)
+            return RunSpec.from_plain(plain), number
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{self.spec_path} is damaged or of another version: {error!r}"
+            ) from None
 
     @property
     def is_export(self) -> bool:

@@ -57,7 +57,8 @@ class RunSpec:
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> RunSpec:
         dimensions = Dimensions(**values["dimensions"])
-        return cls(**{**values, "dimensions": dimensions, "criteria": tuple(values["criteria"])})
+        changed = {"dimensions": dimensions, "criteria": tuple(values["criteria"])}
+        return cls(**{name: value for name, value in values.items() if name != "format"} | changed)
 
     def differences(self, other: RunSpec) -> list[str]:
         """Where the other differs, for a person to read."""

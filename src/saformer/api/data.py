@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from saformer.api.listener import Listener
-from saformer.api.run_data import relabelled
+from saformer.api.run_data import relabelled, task_data
 from saformer.criteria import CostCriterion, Step, criterion
 from saformer.data.inspection import Inspection, inspect
 from saformer.data.limits import parse_limit
@@ -23,16 +23,7 @@ from saformer.data.sources.names import open_source
 from saformer.data.sources.source import EnvironmentHints, Imported, import_source, merged
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import (
-    MIXTURES,
-    Task,
-    canonical_steps,
-    data_path,
-    find_task,
-    load_data,
-    make_data,
-    make_from_behaviours,
-)
+from saformer.envs import tasks
 
 
 def build_data(
@@ -45,31 +36,28 @@ def build_data(
     out: str | Path | None = None,
     listener: Listener | None = None,
 ) -> Path:
-    """Make the data of a named task, or of a bundle of behaviour policies (.npz). Returns where it
-    is kept.
+    """Make the data of a named task, or of a bundle of behaviour policies (.npz). Returns its
+    folder.
 
-    Without `out` it is kept where `train` looks for it, and not made twice.
+    Without `out` that is where `train` looks for it, and it is not made twice.
     """
     listener = listener or Listener()
     if steps is not None and steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    made = _task(task, mixture)
-    if made.make is None:
+    task_to_make = _task(task, mixture)
+    if task_to_make.make is None:
         raise ValueError(f"{task} is a store already: there is nothing to build")
-    path = Path(out) if out else data_path(made, steps=steps, seed=seed)
-    if out and path.exists():
-        raise FileExistsError(
-            f"{path} exists; stores are never overwritten: choose another name or remove it"
-        )
-    if path.exists():
+    path = Path(out) if out else tasks.data_path(task_to_make, steps=steps, seed=seed)
+    if out:
+        _check_is_new(path)
+    elif path.exists():
         listener.say(f"already built: {path}")
         TrajectoryStore.open(path)
         return path
-    make = partial(make_data, path=path) if out else load_data
-    store = make(made, steps=steps, seed=seed, workers=workers, progress=listener.building)
-    listener.say(
-        f"{len(store)} trajectories, {store.num_steps} steps; fingerprint {store.fingerprint}"
-    )
+    make = partial(tasks.make_data, path=path) if out else tasks.load_data
+    store = make(task_to_make, steps=steps, seed=seed, workers=workers, progress=listener.building)
+    size = f"{len(store)} trajectories, {store.num_steps} steps"
+    listener.say(f"{size}; fingerprint {store.fingerprint}")
     return path
 
 
@@ -86,24 +74,20 @@ def import_data(
     """Turn logs (CSV, Parquet), HDF5, NPZ or Minari data, or several of a kind, into a store at
     `out`."""
     listener = listener or Listener()
-    if Path(out).exists():
-        raise FileExistsError(
-            f"{out} exists; stores are never overwritten: choose another name or remove it"
-        )
-    wanted = [
-        criterion(name) for name in criteria
-    ]  # a wrong one is refused before anything is read
+    _check_is_new(Path(out))
+    wanted = [criterion(name) for name in criteria]  # refuses a wrong one before anything is read
     names = [str(source) for source in sources]
     if all(is_log(name) or (Path(name).is_dir() and not _is_minari(name)) for name in names):
         source = survey_logs(names, mapping, listener=listener).source(drop_faulty=drop_faulty)
     else:
         source = merged([open_source(name, known, progress=listener.building) for name in names])
     source = replace(source, trajectories=partial(_that_can_be_costed, source.trajectories, wanted))
-    found = import_source(source, out, criteria=criteria or None, progress=listener.building)
-    for note in found.notes:
+    imported = import_source(source, out, criteria=criteria or None, progress=listener.building)
+    for note in imported.notes:
         listener.say(f"note: {note}")
-    listener.say(f"imported {found.summary()} to {out}; fingerprint {found.store.fingerprint}")
-    return found
+    fingerprint = imported.store.fingerprint
+    listener.say(f"imported {imported.summary()} to {out}; fingerprint {fingerprint}")
+    return imported
 
 
 def survey_logs(
@@ -125,7 +109,6 @@ def inspect_data(
     listener: Listener | None = None,
 ) -> Inspection:
     """Which limits can this data support? `source` is a task, a store, a hosted name or a file."""
-    listener = listener or Listener()
     with open_data(source, steps=steps, seed=seed, mapping=mapping, listener=listener) as store:
         data = relabelled(store, criteria, cost_discount)
         return inspect(data, [parse_limit(limit, data) for limit in limits] or None)
@@ -149,46 +132,45 @@ def open_data(
     mapping: LogMapping | None = None,
     listener: Listener | None = None,
 ) -> Iterator[TrajectoryStore]:
-    """The data of a task, a store or a hosted name; a file is imported for as long as it is looked
-    at."""
+    """The data of a task, a store or a hosted name; a file is imported for as long as the block
+    lasts."""
     listener = listener or Listener()
     if not (is_log(source) or Path(source).is_file() or _is_minari(source)):
-        yield load_data(find_task(source), steps=steps, seed=seed, progress=listener.building)
+        yield task_data(source, listener, steps, seed)
         return
     with tempfile.TemporaryDirectory() as folder:
-        yield import_data(
-            [source], Path(folder) / "store", mapping=mapping, listener=listener
-        ).store
+        out = Path(folder) / "store"
+        yield import_data([source], out, mapping=mapping, listener=listener).store
+
+
+def _check_is_new(path: Path) -> None:
+    if path.exists():
+        raise FileExistsError(
+            f"{path} exists; stores are never overwritten: choose another name or remove it"
+        )
 
 
 def _that_can_be_costed(
     trajectories: Callable[[], Iterable[Trajectory]], criteria: Sequence[CostCriterion]
 ) -> Iterator[Trajectory]:
-    """The same trajectories, once the first one is seen to have what the criteria read."""
-    for number, trajectory in enumerate(trajectories()):
-        if number == 0:
-            step = Step(
-                trajectory.action,
-                trajectory.state,
-                np.concatenate([trajectory.state[1:], trajectory.final_state[None]]),
-                trajectory.reward,
-                trajectory.columns,
-            )
-            for each in (c for c in criteria if c.missing(trajectory.columns)):
+    """The same trajectories; the first one must have all that the criteria read."""
+    for index, trajectory in enumerate(trajectories()):
+        if index == 0:
+            state, columns = trajectory.state, trajectory.columns
+            next_state = np.concatenate([state[1:], trajectory.final_state[None]])
+            step = Step(trajectory.action, state, next_state, trajectory.reward, columns)
+            for each in (c for c in criteria if c.missing(columns)):
                 each(step)  # raises: it says what is missing and what is there
         yield trajectory
 
 
-def _task(name: str, mixture: str) -> Task:
+def _task(name: str, mixture: str) -> tasks.Task:
     if not name.endswith(".npz"):
-        return find_task(name)
-    if mixture not in MIXTURES:
-        raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(MIXTURES)}")
-    return Task(
-        f"{Path(name).stem}-{mixture}",
-        canonical_steps(mixture),
-        make_from_behaviours(name, mixture),
-    )
+        return tasks.find_task(name)
+    if mixture not in tasks.MIXTURES:
+        raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(tasks.MIXTURES)}")
+    make = tasks.make_from_behaviours(name, mixture)
+    return tasks.Task(f"{Path(name).stem}-{mixture}", tasks.canonical_steps(mixture), make)
 
 
 def _is_minari(name: str) -> bool:

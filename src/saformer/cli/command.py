@@ -1,0 +1,73 @@
+"""Commands: frozen dataclasses whose fields are flags. Each command line is parsed once."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Self, TypeVar
+
+import tyro
+from rich.console import Console
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+
+SomeCommand = TypeVar("SomeCommand", bound="Command")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A verb of the command line."""
+
+    @classmethod
+    def defaults(cls, arguments: Sequence[str]) -> Self | None:
+        """Defaults of all flags, where some flags decide those of others."""
+        return None
+
+    def run(self, console: Console) -> int:
+        """Do it; returns the exit status. Progress goes to the console, results to stdout."""
+        raise NotImplementedError
+
+
+def parse_command(cls: type[SomeCommand], arguments: Sequence[str], prog: str) -> SomeCommand:
+    """The command that these arguments describe. Its own flags replace those of nested settings
+    with the same name, and those of later settings replace those of earlier ones."""
+    default = cls.defaults(arguments)
+    nested = [getattr(default, each.name) for each in fields(cls)] if default else []
+    specs: dict[type, StructConstructorSpec] = {}
+    named = {"options", *(each.name for each in fields(cls))}  # acting has the options
+    for settings in reversed([each for each in nested if is_dataclass(each)]):
+        specs[type(settings)] = _without(settings, set(named))
+        named |= {each.name for each in fields(settings)}
+    registry = ConstructorRegistry()
+    registry.struct_rule(lambda info: specs.get(info.type))
+    flags = Annotated[cls, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
+    more: dict[str, Any] = {"default": default} if default else {}
+    command: SomeCommand = tyro.cli(
+        flags, args=list(arguments), prog=prog, registry=registry, **more
+    )
+    return command
+
+
+def _without(settings: Any, names: Collection[str]) -> StructConstructorSpec:
+    """How tyro makes settings of this class, with no flags for the fields of these names."""
+    info = StructTypeInfo.make(type(settings), settings, in_union_context=False)
+    spec = ConstructorRegistry.get_struct_spec(info)
+    assert isinstance(spec, StructConstructorSpec)
+    flags = tuple(each for each in spec.fields if each.name not in names)
+    return replace(spec, instantiate=partial(_changed, settings), fields=flags)
+
+
+def _changed(settings: Any, **values: Any) -> Any:
+    try:
+        return replace(settings, **values)
+    except ValueError as error:  # of which tyro would make a box; ours are said in one line
+        raise RuntimeError(str(error)) from None
+
+
+def peek(arguments: Sequence[str], *flags: str) -> dict[str, str | None]:
+    """The values of flags that decide the defaults of others."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in flags:
+        parser.add_argument(f"--{flag}", nargs="?")
+    return vars(parser.parse_known_args(list(arguments))[0])

@@ -1,0 +1,297 @@
+"""Commands on a trained run: evaluate, calibrate, sweep, finetune and export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from saformer.agents.registry import find_kind, from_plain
+from saformer.api.calibrate import CalibrateSettings
+from saformer.api.judge import EvaluateSettings, SweepSettings
+from saformer.api.listener import Listener
+from saformer.api.run_data import run_of_store
+from saformer.cli.command import Command, peek
+from saformer.cli.progress import listening
+from saformer.envs.tasks import is_store
+from saformer.evaluation.calibration import CalibratedLimit
+from saformer.report.offline import offline_table, write_offline_report
+from saformer.report.rollouts import write_report
+from saformer.report.table import Cell, numbers, terminal_table, verdict_table
+from saformer.runs.pretrained import folder_of
+from saformer.runs.run import Run
+from saformer.trained import Context, Trained, load
+from saformer.training.finetune.config import FinetuneConfig
+
+ROLLOUTS_ALONE = ("rate", "shield", "both", "reference")
+CALIBRATION = ("limit", "withheld", "passed", "bound", "cost", "return", "share", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand(Command):
+    """What a command on a trained run needs: which one, how its policy acts, and where."""
+
+    usual_rule: ClassVar[str | None] = None
+    """None: the agent's own"""
+    path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
+    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
+    trained on it; or an export; or pretrained:NAME for a policy that comes with the package
+    (`saformer doctor` lists them). It stands before all flags."""
+    acting: Any = None
+    """How the policy acts; by default as the run was trained for."""
+    usual: tyro.conf.Suppress[tyro.conf.Fixed[Any]] = None
+    """the run, and how it acts unless flags say otherwise"""
+    context: Context = field(default_factory=Context)
+    """Where."""
+
+    @classmethod
+    def defaults(cls, arguments: Sequence[str]) -> Self | None:
+        """Options are those of the run's agent, and of the rule that --rule names."""
+        first = arguments[0] if arguments and not arguments[0].startswith("-") else None
+        run = Run(folder_of(run_path(first))) if first else None
+        if run is not None and run.spec_path.exists():
+            kind, plain = find_kind(run.spec.agent), run.spec.agent_config
+        else:
+            kind, plain = find_kind("saformer"), {}
+        config = from_plain(kind.config, plain, strict=False)
+        usual_rule = cls.usual_rule if cls.usual_rule in kind.rules else None
+        options = kind.options_of(config, peek(arguments, "rule")["rule"] or usual_rule)
+        return cls(path=tyro.MISSING, acting=options, usual=(first, options))
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The options that flags changed."""
+        first, usual = self.usual
+        if first != self.path:
+            raise ValueError(f"name the run before all flags: saformer VERB {self.path} --FLAG ...")
+        named = {each.name: getattr(self.acting, each.name) for each in fields(usual)}
+        return {name: value for name, value in named.items() if value != getattr(usual, name)}
+
+    def load(self, listener: Listener) -> Trained:
+        return load(run_path(self.path), listener=listener, **vars(self.context))
+
+
+def run_path(path: str) -> str | Path:
+    """The run's folder; for a store, that of the latest run that was trained on it."""
+    return run_of_store(path) if is_store(path) else path
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand(RunCommand):
+    """Roll a trained policy out under several limits, all in one batch, and judge each.
+
+    Prints a table, writes evaluation.json (every episode, too) to the run's folder or to --out, and
+    a report. Where the data has no simulator, the model is judged on held-out trajectories instead,
+    without any rollout (--offline). The flags under "acting options" are the agent's own, or those
+    of the rule: `saformer evaluate RUN --rule paper --help` shows them.
+    """
+
+    settings: EvaluateSettings = field(default_factory=EvaluateSettings)
+    """What is judged."""
+    offline: bool = False
+    """No rollout: judge the model on trajectories that training held out."""
+    json: bool = False
+    """Print JSON instead of the table."""
+    report: Path | None = None
+    """Where to write the report; by default report.html beside evaluation.json."""
+
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            trained = self.load(listener)
+            if self.offline or not trained.has_environment:
+                evaluation, table, write = self._offline(trained)
+            else:
+                changes = {**self.changes, "seed": self.settings.seed}
+                judged = trained.evaluate(**{**vars(self.settings), "options": changes})
+                evaluation, table, write = judged.plain(), verdict_table, write_report
+        show(evaluation, table, as_json=self.json)
+        page = write(trained.findings, self.report or trained.findings.path / "report.html")
+        console.print(f"report written to {page}", soft_wrap=True)
+        return 0
+
+    def _offline(self, trained: Trained) -> tuple[Any, Callable[..., Any], Callable[..., Path]]:
+        flags = [f"--{name}" for name in ROLLOUTS_ALONE if getattr(self.settings, name)]
+        if flags:
+            raise ValueError(
+                f"{', '.join(flags)} {'needs' if len(flags) == 1 else 'need'} rollouts, but "
+                f"{trained.path} is judged offline, on trajectories that are there already: leave "
+                "it out, or give a run whose data has an environment"
+            )
+        evaluation = trained.evaluate_offline(self.settings.limits).plain()
+        return evaluation, offline_table, write_offline_report
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateCommand(RunCommand):
+    """Find the smallest margin of each limit under which at most a stated share of episodes passes
+    it.
+
+    A margin is the share of a limit that the policy never hears of. Margins are tried from the
+    largest to the smallest, each on fresh episodes, until one cannot be shown to keep the rate.
+    Writes calibration.json to the run's folder or to --out, for `saformer evaluate RUN --rate
+    RATE`. Needs the run's environment.
+    """
+
+    settings: CalibrateSettings = field(default_factory=CalibrateSettings)
+    """What is shown."""
+    json: bool = False
+    """Print JSON instead of the table."""
+
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            settings = {**vars(self.settings), "options": self.changes}
+            calibration = self.load(listener).calibrate(**settings)
+        caption = (
+            f"at most {100 * calibration.rate:.3g}% of episodes pass, with confidence "
+            f"{calibration.confidence:g} for each limit; {calibration.episodes} fresh episodes for "
+            "each margin"
+        )
+        rows = [_calibration_row(each) for each in calibration.limits]
+        table = terminal_table(CALIBRATION, rows, caption=caption)
+        show(calibration.plain(), lambda _: table, as_json=self.json)
+        return 0 if all(each.margin is not None for each in calibration.limits) else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCommand(RunCommand):
+    """Roll a trained policy out with one option at several values, and say which earned most.
+
+    By default the option is the target return of dt and cdt, tried from well within to beyond the
+    data. Writes sweep.json to the run's folder or to --out.
+    """
+
+    settings: SweepSettings = field(default_factory=SweepSettings)
+    """What is tried."""
+    json: bool = False
+    """Print JSON instead of the table."""
+
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            settings = {**vars(self.settings), "options": self.changes}
+            swept = self.load(listener).sweep(**settings).plain()
+        show(swept, _sweep_table, as_json=self.json)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneCommand(RunCommand):
+    """Let a trained SaFormer explore its environment until it keeps limits that its data never
+    showed.
+
+    It prompts for less than each limit, adds every episode with its true cost to the data, and goes
+    on learning from old and new data. One line says what each episode cost. The new run stands
+    beside the old one, which is not touched; Ctrl-C saves it, and the same command with --resume
+    goes on. At the end every limit is judged and a report written.
+    """
+
+    usual_rule: ClassVar[str | None] = "paper"
+    limit: tuple[str, ...] = ()
+    """Limits to keep: costs (3700), or percentiles of the data's (p10); commas separate
+    constraints."""
+    rule: str | None = "paper"
+    """How the policy is judged: paper (Algorithm 1), or reserve as `saformer evaluate` judges."""
+    ceiling: str | None = None
+    """Cost at which an episode of exploration is ended: a cost, or a percentile of the data's. By
+    default none is."""
+    out: Path | None = None
+    """Where to write the new run; by default a folder under runs/ named after the old one."""
+    seed: int = 0
+    """Decides initial states, proposals and windows."""
+    resume: bool = False
+    """Go on with an interrupted run of the same settings."""
+    tensorboard: bool = False
+    """Write metrics for TensorBoard too, into the run's folder (needs saformer[track])."""
+    config: FinetuneConfig = field(default_factory=FinetuneConfig)
+    """How to explore and learn."""
+
+    def run(self, console: Console) -> int:
+        acting: dict[str, Any] = {"rule": self.rule, "options": self.changes}
+        with listening(console, tensorboard=self.tensorboard) as listener:
+            tuned = self.load(listener).finetune(
+                self.limit,
+                ceiling=self.ceiling,
+                config=self.config,
+                out=self.out,
+                seed=self.seed,
+                resume=self.resume,
+                **acting,
+            )
+        with listening(console) as listener:
+            device, workers = self.context.device, self.context.workers
+            trained = load(tuned.run.path, listener=listener, device=device, workers=workers)
+            evaluation = trained.evaluate(self.limit, seed=self.seed, **acting)
+        Console().print(verdict_table(evaluation.plain()))
+        page = write_report(tuned.run, tuned.run.path / "report.html")
+        console.print(f"report written to {page}", soft_wrap=True)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(Command):
+    """Write what a run has learnt to a small folder, to act and be judged where its data is not.
+
+    `saformer.load(OUT)`, `saformer evaluate OUT` and `saformer sweep OUT` read it. It holds the
+    weights, what the run is, and what each stored trajectory earned and cost, so that limits such
+    as p10 need no data; it holds no states, no actions, and nothing to train on with. In float32 it
+    is calibrated as the run is; rounded, it must be calibrated again (`saformer calibrate OUT`).
+    """
+
+    path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
+    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
+    trained on it."""
+    out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]]
+    """A new folder."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Precision of matrices. bfloat16: half the size, three digits; float32: as they were
+    trained."""
+    command: str | None = None
+    """The command that trained the run, for the record."""
+    data: str | None = None
+    """Where the run's store is now, if it was moved."""
+
+    def run(self, console: Console) -> int:
+        with listening(console) as listener:
+            trained = load(run_path(self.path), listener=listener, device="cpu", data=self.data)
+            trained.export(self.out, dtype=self.dtype, command=self.command)
+        return 0
+
+
+def show(content: Any, table: Callable[[Any], Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(content, indent=2, allow_nan=False))
+    else:
+        Console(highlight=False).print(table(content))
+
+
+def _calibration_row(calibrated: CalibratedLimit) -> list[Cell]:
+    """The margin that passed, or how near the most conservative margin came."""
+    shown = calibrated.passed or calibrated.tested[-1]
+    cells = [
+        f"{calibrated.limit.name} = {numbers(calibrated.limit.values)}",
+        f"{100 * shown.margin:.3g}%",
+        f"{shown.num_violations} of {shown.num_episodes}",
+        f"{shown.bound:.1%}",
+        numbers(shown.mean_cost),
+        numbers([shown.mean_return]),
+        f"{shown.frontier_share:.2f}",
+        "" if calibrated.passed else "not reached by the largest margin",
+    ]
+    return [(text, "") for text in cells]
+
+
+def _sweep_table(swept: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in (swept["option"], "return", "cost", "limits met", ""):
+        table.add_column(heading, justify="right")
+    for trial in swept["trials"]:
+        met = f"{trial['limits_met']} of {len(trial['verdicts'])}"
+        best = "earns most" if trial["value"] == swept["best"] else ""
+        earned, cost = numbers([trial["mean_return"]]), numbers(trial["mean_cost"])
+        table.add_row(numbers([trial["value"]]), earned, cost, met, best)
+    return table
