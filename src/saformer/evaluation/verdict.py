@@ -78,7 +78,10 @@ class Verdict:
 
 
 def judge_limit(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdict:
-    """Hold episodes against their limit: met if J_C <= d. Implements: Eq. (1)"""
+    """Hold episodes against their limit: met if J_C <= d.
+
+    Implements: Eq. (1)
+    """
     if not rows:
         raise ValueError(f"no episodes to judge under limit {limit.name}")
     costs = np.array([row.cost for row in rows])  # [episodes, C]
