@@ -1,4 +1,4 @@
-"""The one writer of files that are at any moment the old or the new one, whole."""
+"""Files that are at any moment the old or the new one, whole; and locks."""
 
 from __future__ import annotations
 
@@ -37,3 +37,23 @@ def unfinished_path(path: Path) -> Path:
 def is_unfinished(path: Path) -> bool:
     """Whether a process that died while writing left this behind."""
     return path.name.endswith(UNFINISHED)
+
+
+@contextmanager
+def locked(lock: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file; the system releases it when the process ends, however it does.
+
+    Yields whether it is ours, which without `wait` it may not be.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system: one writer at a time is up to the user
+        yield wait
+        return
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True

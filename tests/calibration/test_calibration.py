@@ -87,7 +87,7 @@ def test_the_sequence_ends_at_its_first_failure():
         ["loose"],
         ["loose"],
     ]
-    assert (loose.tested[1].rate, loose.passed.num_violations) == (0.01, 0)
+    assert (loose.tested[1].num_violations, loose.passed.num_violations) == (1, 0)
 
 
 def test_a_rate_that_is_not_reached_is_none():

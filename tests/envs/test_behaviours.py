@@ -306,7 +306,7 @@ def test_episodes_that_may_never_end_are_refused(tmp_path):
         ),
         (
             {"environment": np.array("CartPole-v1")},
-            "CartPole-v1: actions must be vectors of numbers",
+            "actions of 'CartPole-v1' are Discrete",
         ),
         (
             {"environment": np.array("MountainCarContinuous-v0")},

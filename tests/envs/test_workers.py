@@ -140,11 +140,11 @@ def test_lanes_end_on_their_own_in_workers():
 def test_workers_without_active_lanes_are_left_alone():
     """Seen to fail when every worker is asked at every step."""
     with stepping.environments(troubled(), [9, 9, 9], 3) as found:
-        found.columns.active[:] = [False, True, False]
+        found.lanes["active"][:] = [False, True, False]
         found.start_step()
         assert found._stepping == [1]
         found.finish_step()
-        assert found.columns.state[:, 0].tolist() == [0, 1, 0]
+        assert found.lanes["state"][:, 0].tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("identifier", [IDENTIFIER, f"tests.envs.troubled:{IDENTIFIER}"])

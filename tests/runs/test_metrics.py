@@ -7,7 +7,7 @@ from rich.console import Console
 
 from saformer.agents.registry import KINDS, create_agent
 from saformer.cli.progress import listening
-from saformer.runs.metrics import figures_of, terms_of
+from saformer.runs.metrics import terms_by_phase
 from saformer.training.loop.config import FitConfig
 from tests.alone import Trainer
 from tests.contracts.cases import CASES
@@ -24,8 +24,11 @@ ROW = {
 
 
 def test_terms_are_told_from_what_is_only_watched():
-    assert terms_of(ROW) == {"actor": ["actor/reward", "actor/overrun"], "vae": ["vae/misfit"]}
-    assert figures_of(ROW) == {"actor": ["actor/watched/expected_cost_0"]}
+    assert terms_by_phase(ROW) == {
+        "actor": ["actor/reward", "actor/overrun"],
+        "vae": ["vae/misfit"],
+    }
+    assert terms_by_phase(ROW, watched=True) == {"actor": ["actor/watched/expected_cost_0"]}
 
 
 def test_progress_shows_what_is_minimised():
@@ -50,6 +53,6 @@ def test_the_terms_of_every_agent_are_those_that_reach_modules(data, name):
     """The contract names them. Seen to fail when what is watched is named like a term."""
     agent = create_agent(data, CASES[name].config(0.0, data.cost.shape[1]), seed=0)
     found = Trainer(agent, agent.sampler(data), FitConfig(batch_size=4), seed=0).step()
-    assert {term for terms in terms_of(found).values() for term in terms} == set(
+    assert {term for terms in terms_by_phase(found).values() for term in terms} == set(
         CASES[name].reaches
     )

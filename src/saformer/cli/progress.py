@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from saformer.api.listener import Listener
-from saformer.runs.metrics import terms_of
+from saformer.runs.metrics import terms_by_phase
 from saformer.training.loop.trainer import Metrics
 
 PLAIN_LINES = 10
@@ -80,7 +80,7 @@ def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listen
 
 def _losses(metrics: Metrics) -> str:
     """What each phase minimises: the sum of its terms."""
-    terms = terms_of(metrics).items()
+    terms = terms_by_phase(metrics).items()
     sums = {phase: sum(metrics[name] for name in names) for phase, names in terms}
     return "  ".join(f"{phase} {total:7.4f}" for phase, total in sums.items())
 

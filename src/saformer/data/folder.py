@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data.trajectory import DIGEST_BYTES, Trajectory
-from saformer.files import write_atomically
+from saformer.files import locked, write_atomically
 
 if TYPE_CHECKING:
     from saformer.data.store import EnvironmentSpec
@@ -328,23 +328,3 @@ def one_maker(path: Path) -> Iterator[None]:
             yield
         finally:
             lock.unlink(missing_ok=True)
-
-
-@contextmanager
-def locked(lock: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file; the system releases it when the process ends, however it does.
-
-    Yields whether it is ours, which without `wait` it may not be.
-    """
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system: one writer at a time is up to the user
-        yield wait
-        return
-    with lock.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True

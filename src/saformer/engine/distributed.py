@@ -21,8 +21,7 @@ SEEDS_APART = 1_000_003
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train one model together. Every rank must make the same calls in the same
-    order; alone, they all do nothing."""
+    """The processes that train one model together; every rank must make the same calls in order."""
 
     rank: int = 0
     size: int = 1
@@ -81,7 +80,6 @@ class Ranks:
         return tensors
 
     def wait(self) -> None:
-        """Until every rank has come here."""
         self.any(False)
 
     @contextmanager

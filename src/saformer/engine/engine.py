@@ -16,8 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-GRACE_SECONDS = 30
-"""What a job has to save its work in when its caller is gone."""
+GRACE_SECONDS = 30  # what a job has to save its work in when its caller is gone
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,8 @@ class Engine(Protocol):
     """Runs jobs. Other processes can import the function; jobs and results are plain values."""
 
     name: str
-    jobs_at_once: int
-    """for people to read"""
-    threads: int | None
-    """of a job; None for as many as it likes"""
+    jobs_at_once: int  # for people to read
+    threads: int | None  # of a job; None for as many as it likes
 
     def map(
         self, function: Callable[[Job], Result], jobs: Sequence[Job]
@@ -56,9 +53,7 @@ class LocalEngine:
 
     def __init__(self, processes: int = 0) -> None:
         if processes < 0:
-            raise ValueError(
-                f"the number of processes must be at least 0 (this one alone), got {processes}"
-            )
+            raise ValueError(f"at least 0 processes (this one alone) are needed, got {processes}")
         self.processes = processes
         self.jobs_at_once = max(1, processes)
         self.threads = None if processes <= 1 else max(1, (os.cpu_count() or 1) // processes)

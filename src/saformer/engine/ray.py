@@ -36,15 +36,12 @@ class RayEngine:
         retries: int = 3,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Connect to auto (the cluster of this machine), HOST:PORT, ray://HOST:PORT, or local
-        (begin one). `gpus` of a job: None is one if the cluster has any. `environment`: variables
-        of the jobs."""
+        """`address`: auto (of this machine), HOST:PORT, ray://HOST:PORT, or local (begin one).
+        `gpus` of a job: None is one if there are any. `environment`: variables of jobs."""
         least = {"CPUs": (cpus, 1), "GPUs": (gpus or 0, 0), "retries": (retries, 0)}
         for what, (count, bound) in least.items():
             if count < bound:
-                raise ValueError(
-                    f"the number of {what} of a job must be at least {bound}, got {count}"
-                )
+                raise ValueError(f"a job's {what} must be at least {bound}, got {count}")
         _connect(address, dict(environment or {}))
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.threads: int | None = cpus
@@ -54,10 +51,8 @@ class RayEngine:
         self.jobs_at_once = sum(_room(node, cpus, self.gpus) for node in nodes)
         if not self.jobs_at_once:
             ray.shutdown()
-            raise ValueError(
-                f"no node of the Ray cluster has {cpus} CPUs and {self.gpus:g} GPUs, which a job "
-                "needs: ask for less, or add a node"
-            )
+            needs = f"{cpus} CPUs and {self.gpus:g} GPUs, which a job needs"
+            raise ValueError(f"no node of the Ray cluster has {needs}: ask for less, or add a node")
 
     def __enter__(self) -> RayEngine:
         return self
@@ -92,13 +87,9 @@ class RayEngine:
 
 
 def _connect(address: str, environment: dict[str, str]) -> None:
+    runtime = {"env_vars": environment} if environment else None
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level="ERROR",
-            runtime_env={"env_vars": environment} if environment else None,
-        )
+        ray.init(address, log_to_driver=False, logging_level="ERROR", runtime_env=runtime)
     except (ConnectionError, OSError) as error:
         raise ValueError(
             f"there is no Ray cluster at {address!r} ({str(error).splitlines()[0]}): begin one by "
@@ -108,8 +99,8 @@ def _connect(address: str, environment: dict[str, str]) -> None:
 
 def _room(node: Mapping[str, float], cpus: int, gpus: float) -> int:
     """How many jobs a node has room for."""
-    by_cpus = math.floor(node.get("CPU", 0) / cpus)
-    return min(by_cpus, math.floor(node.get("GPU", 0) / gpus)) if gpus else by_cpus
+    by_gpus = node.get("GPU", 0) / gpus if gpus else math.inf
+    return math.floor(min(node.get("CPU", 0) / cpus, by_gpus))
 
 
 def _attempt(function: Callable[[Any], Any], job: Any) -> tuple[Any, str | None]:

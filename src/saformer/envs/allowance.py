@@ -58,13 +58,8 @@ def dataset(*, episodes: int = 2000, dimensions: int = 1, seed: int = 0) -> Traj
     """Episodes whose strength has a random level and a random taste for high prices."""
     rng = np.random.default_rng(seed)
     trajectories = [_episode(rng, dimensions) for _ in range(episodes)]
-    environment = EnvironmentSpec(
-        action_low=(-1.0,) * dimensions,
-        action_high=(1.0,) * dimensions,
-        horizon=HORIZON,
-        identifier=IDENTIFIER,
-        arguments={"dimensions": dimensions},
-    )
+    low, high = (-1.0,) * dimensions, (1.0,) * dimensions
+    environment = EnvironmentSpec(low, high, HORIZON, IDENTIFIER, {"dimensions": dimensions})
     return TrajectoryStore.of(trajectories, environment, {"source": "allowance", "seed": seed})
 
 

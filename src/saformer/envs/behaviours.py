@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from numpy.typing import NDArray
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.bundle import Behaviour, Bundle, open_bundle
-from saformer.envs.costed import is_flat_box
+from saformer.envs.costed import check_vectors, make_by_id
 
 CHUNK_STEPS = 10_000
+PACKAGES = ("gymnasium", "mujoco", "numpy")
 
 Progress = Callable[[int, int], None]
 
@@ -49,8 +51,7 @@ def build(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> TrajectoryStore:
-    """Roll out the snapshots of a mixture until there are `steps` steps; every episode is run to
-    its end.
+    """Roll out the snapshots of a mixture, in whole episodes, until there are `steps` steps.
 
     The robot is hopper, walker2d, halfcheetah or the path of a bundle (.npz; see
     `saformer.envs.bundle`). medium: the medium snapshot. medium-replay: equal steps of every replay
@@ -68,7 +69,7 @@ def build(
         "bundle": bundle.fingerprint,
         "steps": steps,
         "seed": seed,
-        "versions": _versions("gymnasium", "mujoco", "numpy"),
+        "versions": {name: version(name) for name in PACKAGES if find_spec(name)},
     }
     return TrajectoryStore.of(trajectories, spec, provenance)
 
@@ -78,23 +79,15 @@ def make_environment(identifier: str) -> gymnasium.Env:
 
     An id may name the module that registers it, as in "my_robots:Arm-v0", for other processes.
     """
-    try:
-        environment = gymnasium.make(identifier, disable_env_checker=True)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
+    environment = make_by_id(identifier)
+    check_vectors(environment, identifier)
     actions = environment.action_space
-    for role, space in (("observations", environment.observation_space), ("actions", actions)):
-        if not is_flat_box(space):
-            raise ValueError(
-                f"{identifier}: {role} must be vectors of numbers (a Box of one dimension), got "
-                f"{space}"
-            )
     if not actions.is_bounded():  # type: ignore[attr-defined]
         raise ValueError(f"{identifier}: actions must have finite bounds, got {actions}")
     if environment.spec is None or environment.spec.max_episode_steps is None:
         raise ValueError(
-            f"{identifier} has no max_episode_steps: its episodes may never end, so they cannot "
-            "be run to their end; register it with max_episode_steps=..."
+            f"{identifier} has no max_episode_steps: its episodes may never end; register it with "
+            "max_episode_steps=..."
         )
     return environment
 
@@ -118,22 +111,21 @@ def run_episode(
 
 def _spec(bundle: Bundle, environment: gymnasium.Env) -> EnvironmentSpec:
     """Of the environment, if the snapshots were made for it, as far as can be seen."""
-    (num_observations,) = environment.observation_space.shape  # type: ignore[misc]
-    if bundle.num_observations != num_observations:
+    ours, (theirs,) = bundle.weights[0].shape[1], environment.observation_space.shape  # type: ignore[misc]
+    if ours != theirs:
         raise ValueError(
-            f"{bundle.source} reads {bundle.num_observations} observations, {bundle.environment} "
-            f"gives {num_observations}: it was made for another environment or version"
+            f"{bundle.source} reads {ours} observations, {bundle.environment} gives {theirs}: it "
+            "was made for another environment or version"
         )
     bounds: dict[str, Any] = {}
     for name in ("low", "high"):
-        ours, theirs = getattr(bundle, f"action_{name}"), getattr(environment.action_space, name)
-        if not np.array_equal(ours, theirs.astype(np.float32)):
+        own, bound = getattr(bundle, f"action_{name}"), getattr(environment.action_space, name)
+        if not np.array_equal(own, bound.astype(np.float32)):
             raise ValueError(
-                f"{bundle.source} has action_{name} {ours.tolist()}, {bundle.environment} has "
-                f"{theirs.tolist()}; a bundle must say its environment's own bounds (-1 and 1 "
-                "where it says none)"
+                f"{bundle.source} has action_{name} {own.tolist()}, {bundle.environment} has "
+                f"{bound.tolist()}; a bundle without bounds means -1 and 1"
             )
-        bounds[f"action_{name}"] = tuple(theirs.tolist())
+        bounds[f"action_{name}"] = tuple(bound.tolist())
     horizon: int = environment.spec.max_episode_steps  # type: ignore[union-attr, assignment]
     return EnvironmentSpec(**bounds, horizon=horizon, identifier=bundle.environment)
 
@@ -159,17 +151,13 @@ def _collect(
     workers = min(workers or os.cpu_count() or 1, len(chunks))
     done, total = 0, sum(chunk.steps for chunk in chunks)
     parts: list[list[Trajectory]] = [[] for _ in chunks]
-    for index, part in _run_here(chunks) if workers == 1 else _run_in_processes(chunks, workers):
+    run_here = ((index, _run(chunk)) for index, chunk in enumerate(chunks))
+    for index, part in run_here if workers == 1 else _run_in_processes(chunks, workers):
         parts[index] = part
         done += chunks[index].steps
         if progress:
             progress(done, total)
     return parts
-
-
-def _run_here(chunks: list[_Chunk]) -> Iterator[tuple[int, list[Trajectory]]]:
-    for index, chunk in enumerate(chunks):
-        yield index, _run(chunk)
 
 
 def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int, list[Trajectory]]]:
@@ -187,10 +175,9 @@ def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int,
                 raise
     except BrokenProcessPool:
         raise RuntimeError(
-            "a process that makes data ended early: a script must call this under `if __name__ == "
-            '"__main__":`, as every worker runs the script\'s other lines again (or make the data '
-            "first: saformer data build TASK); if it does, the process was killed, for want of "
-            "memory perhaps: try fewer workers"
+            "a process that makes data ended early: call this under `if __name__ == "
+            '"__main__":`, as every worker runs the script\'s other lines again, or make the data '
+            "first (saformer data build TASK); where memory runs out, try fewer workers"
         ) from None
 
 
@@ -216,12 +203,3 @@ def _run(chunk: _Chunk) -> list[Trajectory]:
             trajectories.append(run_episode(environment, chunk.behaviour, state, rng))
             state, _ = environment.reset()
     return trajectories
-
-
-def _versions(*packages: str) -> dict[str, str]:
-    """Of those that are installed."""
-    versions = {}
-    for package in packages:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions

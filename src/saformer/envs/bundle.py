@@ -36,9 +36,8 @@ ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah":
 LOG_DEVIATION_RANGE = (-10.0, 2.0)
 LAYERS = 3
 SUFFIX = ".npz"
-ROLES = ("replay", "medium", "expert")
 WEIGHTS = tuple(f"{kind}{layer}" for layer in range(LAYERS) for kind in "wb")
-REQUIRED = (*WEIGHTS, "steps", *ROLES, "environment")
+REQUIRED = (*WEIGHTS, "steps", "replay", "medium", "expert", "environment")
 OPTIONAL = ("action_low", "action_high")
 HINT = "scripts/train_behaviours.py makes such files"
 
@@ -56,7 +55,6 @@ class Behaviour:
     action_high: Floats
 
     def act(self, state: NDArray[np.floating], rng: np.random.Generator) -> Floats:
-        """Sample an action for one state."""
         mean, log_deviation = self.gaussian(state)
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return self.squash(mean + np.exp(log_deviation) * noise)
@@ -81,25 +79,16 @@ class Behaviour:
 class Bundle:
     """The snapshots of one run, and which of them make up which mixture."""
 
-    source: str
-    """robot or file that it was read from"""
-    environment: str
-    """Gymnasium id"""
-    weights: tuple[NDArray[np.floating], ...]
-    """three, [S, inputs, outputs]"""
-    biases: tuple[NDArray[np.floating], ...]
-    """three, [S, outputs]"""
-    steps: NDArray[np.integer]
-    """[S] environment steps at which each snapshot was taken"""
+    source: str  # robot or file that it was read from
+    environment: str  # Gymnasium id
+    weights: tuple[NDArray[np.floating], ...]  # three, [S, inputs, outputs]
+    biases: tuple[NDArray[np.floating], ...]  # three, [S, outputs]
+    steps: NDArray[np.integer]  # [S] environment steps at which each snapshot was taken
     replay: tuple[int, ...]
     medium: int
     expert: int
     action_low: Floats
     action_high: Floats
-
-    @property
-    def num_observations(self) -> int:
-        return int(self.weights[0].shape[1])
 
     @property
     def fingerprint(self) -> str:
@@ -109,13 +98,11 @@ class Bundle:
         return digest.hexdigest()[:16]
 
     def behaviour(self, snapshot: int) -> Behaviour:
-        """One snapshot, ready to act."""
         weights = tuple(layer[snapshot].astype(np.float32) for layer in self.weights)
         biases = tuple(layer[snapshot].astype(np.float32) for layer in self.biases)
         return Behaviour(weights, biases, self.action_low, self.action_high)
 
     def snapshots(self, mixture: str) -> list[int]:
-        """Which snapshots a mixture is made of."""
         members = {
             "medium": [self.medium],
             "medium-replay": list(self.replay),
@@ -131,10 +118,8 @@ def open_bundle(robot: str | Path) -> Bundle:
     if str(robot).endswith(SUFFIX):
         return bundle_of(_read(Path(robot)), str(robot))
     if robot not in ENVIRONMENTS:
-        raise ValueError(
-            f"unknown robot {str(robot)!r}; there are {', '.join(ENVIRONMENTS)}, or give the path "
-            f"of a {SUFFIX} bundle"
-        )
+        known = f"{', '.join(ENVIRONMENTS)}, or give the path of a {SUFFIX} bundle"
+        raise ValueError(f"unknown robot {str(robot)!r}; there are {known}")
     folder = resources.files("saformer") / "assets" / "behaviours"
     packaged = _read(Path(str(folder / f"{robot}{SUFFIX}")))
     return bundle_of({"environment": np.array(ENVIRONMENTS[str(robot)]), **packaged}, str(robot))
@@ -157,18 +142,14 @@ def check_destination(path: Path) -> None:
     if path.suffix != SUFFIX:
         raise ValueError(f"a bundle's name must end in {SUFFIX}, got {path}")
     if path.exists():
-        raise FileExistsError(
-            f"{path} exists; bundles are never overwritten: choose another name or remove it"
-        )
+        remedy = "choose another name or remove it"
+        raise FileExistsError(f"{path} exists; bundles are never overwritten: {remedy}")
 
 
 def bundle_of(arrays: Arrays, source: str) -> Bundle:
     """Check arrays that came from outside and make a bundle of them."""
-    missing = [name for name in REQUIRED if name not in arrays]
-    if missing:
-        raise ValueError(
-            f"{source} is not a complete bundle: it has no {', '.join(missing)}; {HINT}"
-        )
+    if missing := ", ".join(name for name in REQUIRED if name not in arrays):
+        raise ValueError(f"{source} is not a complete bundle: it has no {missing}; {HINT}")
     _check_layers(arrays, source)
     count, steps, identifier = len(arrays["w0"]), arrays["steps"], arrays["environment"]
     are_integers = steps.dtype.kind in "iu" and steps.shape == (count,)
@@ -222,10 +203,8 @@ def _check_layers(arrays: Arrays, source: str) -> None:
         outputs = arrays[f"w{layer}"].shape[2]
         expected = {f"w{layer}": (count, inputs, outputs), f"b{layer}": (count, outputs)}
         for name, shape in expected.items():
-            if arrays[name].shape != shape:
-                raise ValueError(
-                    f"{source}: {name} has shape {arrays[name].shape}, expected {shape}"
-                )
+            if (own := arrays[name].shape) != shape:
+                raise ValueError(f"{source}: {name} has shape {own}, expected {shape}")
         inputs = outputs
     if inputs % 2:
         raise ValueError(f"{source}: w2 has {inputs} outputs, expected a mean and a log-deviation")
@@ -237,20 +216,17 @@ def _indices(
     are_integers = values.dtype.kind in "iu" and values.ndim == dimensions and values.size > 0
     expected = "a list of indices" if dimensions else "one index"
     _require(are_integers, source, name, values, f"{expected} of snapshots")
-    indices = tuple(int(index) for index in values.reshape(-1))
+    indices: list[int] = values.reshape(-1).tolist()
     for index in indices:
         if not 0 <= index < count:
-            raise ValueError(
-                f"{source}: {name} names snapshot {index}, but there are {count} (0 to {count - 1})"
-            )
-    return indices
+            known = f"there are {count} (0 to {count - 1})"
+            raise ValueError(f"{source}: {name} names snapshot {index}, but {known}")
+    return tuple(indices)
 
 
 def _bounds(arrays: Arrays, num_actions: int, source: str) -> tuple[Floats, Floats]:
     if ("action_low" in arrays) != ("action_high" in arrays):
-        raise ValueError(
-            f"{source} has one of action_low and action_high, expected both or neither"
-        )
+        raise ValueError(f"{source} has one of action_low, action_high: expected both or neither")
     bounds = []
     for name, default in (("action_low", -1.0), ("action_high", 1.0)):
         values = np.asarray(arrays.get(name, np.full(num_actions, default, np.float32)))
@@ -259,8 +235,6 @@ def _bounds(arrays: Arrays, num_actions: int, source: str) -> tuple[Floats, Floa
         bounds.append(values.astype(np.float32))
     low, high = bounds
     if not (np.isfinite(bounds).all() and (low < high).all()):
-        raise ValueError(
-            f"{source}: actions must lie between finite bounds, got {low.tolist()} to "
-            f"{high.tolist()}"
-        )
+        bounds_text = f"{low.tolist()} to {high.tolist()}"
+        raise ValueError(f"{source}: actions must lie between finite bounds, got {bounds_text}")
     return low, high

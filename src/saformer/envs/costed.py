@@ -16,8 +16,7 @@ from saformer.envs import allowance  # noqa: F401 (registers it, whoever opens a
 
 
 class Costed(gymnasium.Wrapper):
-    """Adds `info["cost"]`, an array [C] with a cost per criterion, to every step. Actions are
-    brought within bounds.
+    """Adds `info["cost"]`, an array [C] of a cost per criterion, and brings actions within bounds.
 
     Criteria see a step as a trajectory stores it (float32), and the numbers in the environment's
     info as columns. A cost that the environment reports itself can be read as the column "cost"; in
@@ -28,25 +27,12 @@ class Costed(gymnasium.Wrapper):
         super().__init__(environment)
         spec = environment.spec
         self._name = spec.id if spec else type(environment.unwrapped).__name__
-        for space, what, remedy in (
-            (
-                environment.observation_space,
-                "observations",
-                "gymnasium.wrappers.FlattenObservation makes one",
-            ),
-            (environment.action_space, "actions", "choose an environment with continuous actions"),
-        ):
-            if not is_flat_box(space):
-                raise ValueError(
-                    f"{what} of {self._name!r} are {space}, but a flat Box (a vector) is needed; "
-                    f"{remedy}"
-                )
+        check_vectors(environment, self._name)
         self._criteria = tuple(criteria)
         self._state: NDArray[Any] | None = None
 
     @property
     def num_costs(self) -> int:
-        """C, one for each criterion."""
         return len(self._criteria)
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
@@ -54,7 +40,6 @@ class Costed(gymnasium.Wrapper):
         return self._state, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Execute the action and cost it as it was executed."""
         action = np.clip(action, self.action_space.low, self.action_space.high)  # type: ignore[attr-defined]
         next_state, reward, terminated, truncated, info = self.env.step(action)
         step = Step(
@@ -74,15 +59,16 @@ def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
     """The environment that a store's data came from, with its costs."""
     if spec.identifier is None:
         raise ValueError("this data has no environment: it can be learnt from, but not rolled out")
+    with warnings.catch_warnings():  # the version is the one that was recorded
+        warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
+        return Costed(make_by_id(spec.identifier, **spec.arguments), criteria)
+
+
+def make_by_id(identifier: str, **arguments: Any) -> gymnasium.Env:
     try:
-        with warnings.catch_warnings():  # the version is the one that was recorded
-            warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
-            environment = gymnasium.make(
-                spec.identifier, disable_env_checker=True, **spec.arguments
-            )
-    except gymnasium.error.Error as error:
-        raise ValueError(f"environment {spec.identifier!r} cannot be made: {error}") from error
-    return Costed(environment, criteria)
+        return gymnasium.make(identifier, disable_env_checker=True, **arguments)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
 
 
 def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:
@@ -93,8 +79,15 @@ def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:
     environment.close()
 
 
-def is_flat_box(space: gymnasium.Space) -> bool:
-    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1
+def check_vectors(environment: gymnasium.Env, name: str) -> None:
+    """Refuse observations or actions that are no vectors of numbers."""
+    flatten = "gymnasium.wrappers.FlattenObservation makes one"
+    choose = "choose an environment with continuous actions"
+    spaces = {"observations": environment.observation_space, "actions": environment.action_space}
+    for (what, space), remedy in zip(spaces.items(), (flatten, choose), strict=True):
+        if not (isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1):
+            need = "a flat Box (a vector) is needed"
+            raise ValueError(f"{what} of {name!r} are {space}, but {need}; {remedy}")
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, NDArray[Any]]:

@@ -21,57 +21,22 @@ from saformer.criteria import CostCriterion, criterion
 from saformer.data.store import EnvironmentSpec
 from saformer.envs.costed import Costed, make
 
-
-@dataclass(frozen=True)
-class LaneShape:
-    """How many lanes there are, and how wide their values."""
-
-    lanes: int
-    state: int
-    action: int
-    constraints: int
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of one lane's row."""
-        fields: dict[str, Any] = {
-            "state": (np.float32, (self.state,)),
-            "action": (np.float32, (self.action,)),
-            "reward": np.float64,
-            "cost": (np.float64, (self.constraints,)),
-            "terminated": np.bool_,
-            "truncated": np.bool_,
-            "active": np.bool_,
-        }
-        return np.dtype(list(fields.items()), align=True)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.lanes * self.dtype.itemsize
+LaneRows = NDArray[np.void]
+"""[L] rows of `lane_dtype`, over a block of memory."""
 
 
-@dataclass(frozen=True)
-class LaneColumns:
-    """A row per lane, over a block of memory."""
-
-    state: NDArray[np.float32]
-    """[L, S] the present one"""
-    action: NDArray[np.float32]
-    """[L, A] to be executed"""
-    reward: NDArray[np.float64]
-    """[L] of the last step, as are the following"""
-    cost: NDArray[np.float64]
-    """[L, C]"""
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    active: NDArray[np.bool_]
-    """[L] which lanes are to be stepped"""
-
-    @classmethod
-    def over(cls, block: Any, shape: LaneShape) -> LaneColumns:
-        """Read and write this block."""
-        rows = np.ndarray((shape.lanes,), shape.dtype, buffer=block)
-        return cls(**{name: rows[name] for name in shape.dtype.names or ()})
+def lane_dtype(state: int, action: int, constraints: int) -> np.dtype[Any]:
+    """A lane's row in the block; the arguments are widths."""
+    fields: dict[str, Any] = {
+        "state": (np.float32, (state,)),  # the present one
+        "action": (np.float32, (action,)),  # to be executed
+        "reward": np.float64,  # of the last step, as are the following
+        "cost": (np.float64, (constraints,)),
+        "terminated": np.bool_,
+        "truncated": np.bool_,
+        "active": np.bool_,  # whether the lane is to be stepped
+    }
+    return np.dtype(list(fields.items()), align=True)
 
 
 @dataclass(frozen=True)
@@ -92,20 +57,18 @@ class Maker:
             importlib.import_module(module)
         registered = json.loads(gymnasium.spec(name).to_json())  # refuses functions
         if str(registered["entry_point"]).startswith("__main__"):
-            raise ValueError(
-                f"{spec.identifier} is defined in the script that is run, not in a module"
-            )
+            where = "in the script that is run, not in a module"
+            raise ValueError(f"{spec.identifier} is defined {where}")
         for cost in self.criteria:
             if not _is_described_by_name(cost):
                 raise ValueError(f"criterion {cost.name!r} is not one that its name describes")
         environment = {name: getattr(spec, name) for name in ("identifier", "horizon", "arguments")}
-        plain = {
-            "environment": environment,
-            "registered": registered,
-            "criteria": [cost.name for cost in self.criteria],
-            "bounds": [spec.action_low, spec.action_high],
-        }
-        text = json.dumps(plain)
+        criteria, bounds = (
+            [cost.name for cost in self.criteria],
+            [spec.action_low, spec.action_high],
+        )
+        plain = {"registered": registered, "criteria": criteria, "bounds": bounds}
+        text = json.dumps({"environment": environment, **plain})
         if json.loads(text)["environment"] != environment:
             raise ValueError(f"arguments of {spec.identifier} change when they are written as JSON")
         return text
@@ -120,11 +83,9 @@ class Maker:
         # with a colon, Gymnasium imports the module that registers it
         if ":" not in plain["environment"]["identifier"]:
             gymnasium.registry[registered.id] = registered
-        low, high = plain["bounds"]
-        return cls(
-            EnvironmentSpec(action_low=tuple(low), action_high=tuple(high), **plain["environment"]),
-            tuple(criterion(name) for name in plain["criteria"]),
-        )
+        low, high = map(tuple, plain["bounds"])
+        criteria = tuple(criterion(name) for name in plain["criteria"])
+        return cls(EnvironmentSpec(low, high, **plain["environment"]), criteria)
 
 
 def _is_described_by_name(cost: CostCriterion) -> bool:
@@ -142,7 +103,6 @@ class Share:
         self, environments: Sequence[Costed], lanes: Sequence[int], seeds: Sequence[int]
     ) -> None:
         self._parts = list(zip(lanes, seeds, environments, strict=True))
-        self._columns: LaneColumns | None = None
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -150,24 +110,20 @@ class Share:
         first = self._parts[0][2]
         return first.observation_space.shape[0], first.action_space.shape[0], first.num_costs  # type: ignore[index]
 
-    def begin(self, columns: LaneColumns) -> None:
+    def begin(self, lanes: LaneRows) -> None:
         """Reset every environment with its seed, and write the first states."""
-        self._columns = columns
+        self._lanes = lanes
         for lane, seed, environment in self._parts:
-            columns.state[lane] = environment.reset(seed=seed)[0]
+            lanes["state"][lane] = environment.reset(seed=seed)[0]
 
     def step(self) -> None:
         """Execute the actions of active lanes, and write the results."""
-        columns = self._columns
-        assert columns is not None, "begin comes first"
         for lane, _, environment in self._parts:
-            if columns.active[lane]:
-                state, reward, terminated, truncated, info = environment.step(columns.action[lane])
-                columns.state[lane] = state
-                columns.reward[lane] = reward
-                columns.cost[lane] = info["cost"]
-                columns.terminated[lane] = terminated
-                columns.truncated[lane] = truncated
+            row = self._lanes[lane]
+            if row["active"]:
+                state, reward, terminated, truncated, info = environment.step(row["action"])
+                row["state"], row["reward"], row["cost"] = state, reward, info["cost"]
+                row["terminated"], row["truncated"] = terminated, truncated
 
     def close(self) -> None:
         for _, _, environment in self._parts:

@@ -18,20 +18,17 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
-from saformer.envs.lanes import LaneColumns, LaneShape
+from saformer.envs.lanes import LaneRows, lane_dtype
 from saformer.envs.worker import DONE, STEP
 
-POSSIBLE = os.name == "posix"
-"""Whether processes can inherit what they are to share."""
-PATIENCE = 2.0
-"""Seconds that a worker has to end by itself."""
+POSSIBLE = os.name == "posix"  # whether processes can inherit what they are to share
+PATIENCE = 2.0  # seconds that a worker has to end by itself
 
 
 class WorkerError(RuntimeError):
@@ -41,7 +38,7 @@ class WorkerError(RuntimeError):
 class Pool:
     """Some worker processes. They serve one rollout after the other, whatever the environment."""
 
-    columns: LaneColumns
+    lanes: LaneRows
 
     def __init__(self, num_workers: int) -> None:
         self._memory = _unnamed_memory()
@@ -59,28 +56,25 @@ class Pool:
 
     @property
     def is_alive(self) -> bool:
-        """Whether no worker has died."""
         return all(process.poll() is None for process, _ in self._workers)
 
-    def make(self, maker: str, seeds: Sequence[int]) -> LaneShape:
-        """Have environments made, one for each seed; workers get lanes in turn."""
+    def begin(self, maker: str, seeds: Sequence[int]) -> None:
+        """Have environments made and reset, one for each seed; workers get lanes in turn."""
         common = {"maker": maker, "folder": os.getcwd(), "path": sys.path}
-        for worker in range(len(self)):
-            lanes = list(range(worker, len(seeds), len(self)))
-            part = {**common, "lanes": lanes, "seeds": [seeds[lane] for lane in lanes]}
-            self._send(worker, json.dumps({"make": part}).encode())
-        answers = self._receive(range(len(self)))
-        return LaneShape(len(seeds), *json.loads(answers[0])["widths"])
-
-    def begin(self, shape: LaneShape) -> None:
-        """Have the environments reset."""
-        os.ftruncate(self._memory, max(shape.num_bytes, os.fstat(self._memory).st_size))
-        self.columns = LaneColumns.over(mmap.mmap(self._memory, shape.num_bytes), shape)
-        self._request_of_all({"begin": asdict(shape)})
+        parts = [list(range(worker, len(seeds), len(self))) for worker in range(len(self))]
+        answers = self._request(
+            {"make": {**common, "lanes": part, "seeds": [seeds[lane] for lane in part]}}
+            for part in parts
+        )
+        dtype, size = lane_dtype(*json.loads(answers[0])["widths"]), len(seeds)
+        num_bytes = size * dtype.itemsize
+        os.ftruncate(self._memory, max(num_bytes, os.fstat(self._memory).st_size))
+        self.lanes = np.ndarray(size, dtype, mmap.mmap(self._memory, num_bytes))
+        self._request([{"begin": {"size": size}}] * len(self))
 
     def start_step(self) -> None:
         """Have active lanes stepped; returns at once, and leaves workers without any alone."""
-        self._stepping = np.unique(np.flatnonzero(self.columns.active) % len(self)).tolist()
+        self._stepping = np.unique(np.flatnonzero(self.lanes["active"]) % len(self)).tolist()
         for worker in self._stepping:
             self._send(worker, STEP)
 
@@ -89,7 +83,7 @@ class Pool:
 
     def end(self) -> None:
         """Have the environments closed; the workers wait for others."""
-        self._request_of_all({"end": {}})
+        self._request([{"end": {}}] * len(self))
 
     def close(self) -> None:
         """End the workers in peace."""
@@ -114,10 +108,11 @@ class Pool:
             os.close(self._memory)
             self._memory = -1
 
-    def _request_of_all(self, request: dict[str, Any]) -> None:
-        for worker in range(len(self)):
+    def _request(self, requests: Iterable[dict[str, Any]]) -> list[bytes]:
+        """One request for each worker, and their answers."""
+        for worker, request in enumerate(requests):
             self._send(worker, json.dumps(request).encode())
-        self._receive(range(len(self)))
+        return self._receive(range(len(self)))
 
     def _send(self, worker: int, message: bytes) -> None:
         try:
@@ -126,7 +121,6 @@ class Pool:
             raise self._death(worker) from None
 
     def _receive(self, workers: Iterable[int]) -> list[bytes]:
-        """The answers of these workers."""
         answers = []
         for worker in workers:
             try:
@@ -152,10 +146,9 @@ class Pool:
 
 
 def _failure(kind: str, message: str, traceback: str) -> Exception:
-    """As it was raised over there."""
     remedy = "(workers=0 steps environments in this process)"
     error: Exception = WorkerError(f"an environment raised {kind}: {message} {remedy}")
-    if kind == "ValueError":
+    if kind == "ValueError":  # as it was raised over there
         error = ValueError(message)
     error.add_note(f"in a process that steps environments:\n{traceback}")
     return error
@@ -191,25 +184,21 @@ _idle_pools_lock = threading.Lock()
 
 @contextmanager
 def borrowed(num_workers: int) -> Iterator[Pool]:
-    """A pool of this size: an idle one, if there is one. After a failure it is not used again."""
-    pool = _idle_pool(num_workers) or Pool(num_workers)
+    """A pool of this size: an idle one, if there is one; if not, idle ones are ended, so that they
+    do not add up. After a failure it is not used again."""
+    with _idle_pools_lock:
+        fitting = [pool for pool in _idle_pools if len(pool) == num_workers and pool.is_alive]
+        if fitting:
+            _idle_pools.remove(fitting[0])
+        else:
+            close_idle()
+    pool = fitting[0] if fitting else Pool(num_workers)
     try:
         yield pool
     except BaseException:
         pool.kill()
         raise
     _idle_pools.append(pool)
-
-
-def _idle_pool(num_workers: int) -> Pool | None:
-    """If none has this size, the others are ended, so that they do not add up."""
-    with _idle_pools_lock:
-        for pool in _idle_pools:
-            if len(pool) == num_workers and pool.is_alive:
-                _idle_pools.remove(pool)
-                return pool
-        close_idle()
-        return None
 
 
 @atexit.register

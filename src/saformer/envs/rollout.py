@@ -13,26 +13,25 @@ from numpy.typing import NDArray
 from saformer.core.policy import Decision, Policy
 from saformer.data.trajectory import Trajectory
 from saformer.envs.costed import Costed
-from saformer.envs.lanes import LaneColumns
+from saformer.envs.lanes import LaneRows
 from saformer.envs.stepping import Workers, environments, pick_workers
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What happened on one lane."""
+    """The episode of one lane."""
 
-    limit: NDArray[np.float64]
-    """[C]"""
+    limit: NDArray[np.float64]  # [C]
     seed: int
     trajectory: Trajectory
-    cost: NDArray[np.float64]
-    """[T, C] of each step, undiscounted"""
-    num_rounds: NDArray[np.int64]
-    """[T] rounds of proposals of each decision; 1 for a policy that does not propose in rounds"""
-    fell_back: NDArray[np.bool_]
-    """[T] whether the fallback decided"""
-    shielded: NDArray[np.bool_]
-    """[T] whether a shield changed the action"""
+    cost: NDArray[np.float64]  # [T, C] of each step, undiscounted
+    num_rounds: NDArray[np.int64]  # [T] rounds of proposals of each decision; 1 without rounds
+    fell_back: NDArray[np.bool_]  # [T] whether the fallback decided
+    shielded: NDArray[np.bool_]  # [T] whether a shield changed the action
+
+    def discounted_cost(self, discount: float) -> NDArray[np.float64]:
+        """[T, C] of each step, as it counts at the first."""
+        return discount ** np.arange(len(self.cost))[:, None] * self.cost
 
 
 @dataclass(frozen=True)
@@ -67,35 +66,34 @@ def rollout(
     Only a `Maker` can travel to another process: other environments are stepped in this one.
     """
     if not seeds or len(limits) != len(seeds):
-        raise ValueError(
-            f"a limit for each seed is needed, at least one: got {len(limits)} for {len(seeds)} "
-            "seeds"
-        )
+        counts = f"{len(limits)} for {len(seeds)} seeds"
+        raise ValueError(f"a limit for each seed is needed, at least one: got {counts}")
     hooks = hooks or Hooks()
     num_workers = pick_workers(workers, num_lanes=len(seeds), num_steps=len(seeds) * horizon)
     with environments(make_environment, seeds, num_workers) as stepper:
-        columns, alive = stepper.columns, np.arange(len(seeds))
-        log = _Log(limits, seeds, columns)
-        _check_finite(columns, alive, seeds)
-        policy.reset(torch.from_numpy(columns.state.copy()), _rows(limits))
+        lanes, alive = stepper.lanes, np.arange(len(seeds))
+        log = _Log(limits, seeds, lanes)
+        _check_finite(lanes, alive, seeds)
+        policy.reset(torch.from_numpy(lanes["state"].copy()), _rows(limits))
         while len(alive):
-            index, state = torch.from_numpy(alive), columns.state[alive]
+            index, state = torch.from_numpy(alive), lanes["state"][alive]
             decision = policy.act(torch.from_numpy(state), index)
-            columns.action[alive] = decision.action.cpu().numpy()
-            columns.active[:] = False
-            columns.active[alive] = True
+            lanes["action"][alive] = decision.action.cpu().numpy()
+            lanes["active"] = False
+            lanes["active"][alive] = True
             stepper.start_step()
             if hooks.watch:
                 hooks.watch(index, decision)
             log.add_decision(alive, state, decision)
             stepper.finish_step()
-            _check_finite(columns, alive, seeds)
-            log.add_result(columns.reward[alive], columns.cost[alive])
-            policy.observe(_rows(columns.reward[alive, None]), _rows(columns.cost[alive]), index)
-            columns.truncated[alive] |= ~columns.terminated[alive] & (len(log.steps) >= horizon)
-            over = (columns.terminated | columns.truncated)[alive]
+            _check_finite(lanes, alive, seeds)
+            reward, cost = lanes["reward"][alive], lanes["cost"][alive]
+            log.steps[-1].update(reward=reward, cost=cost)
+            policy.observe(_rows(reward[:, None]), _rows(cost), index)
+            lanes["truncated"][alive] |= ~lanes["terminated"][alive] & (len(log.steps) >= horizon)
+            over = (lanes["terminated"] | lanes["truncated"])[alive]
             if hooks.stop:
-                over |= hooks.stop(alive, columns.cost[alive])
+                over |= hooks.stop(alive, cost)
             if hooks.ended and over.any():
                 for lane, episode in zip(alive[over], log.episodes(alive[over]), strict=True):
                     hooks.ended(int(lane), episode)
@@ -106,59 +104,49 @@ def rollout(
 
 
 class _Log:
-    """What happened at each step, on the lanes that were alive."""
+    """The steps so far, each of the lanes that were alive."""
 
     def __init__(
-        self, limits: Sequence[NDArray[np.float64]], seeds: Sequence[int], columns: LaneColumns
+        self, limits: Sequence[NDArray[np.float64]], seeds: Sequence[int], lanes: LaneRows
     ) -> None:
-        self._limits, self._seeds, self._columns = limits, seeds, columns
+        self._limits, self._seeds, self._lanes = limits, seeds, lanes
         self.steps: list[dict[str, NDArray[Any]]] = []
 
     def add_decision(
-        self, lanes: NDArray[np.int64], state: NDArray[np.float32], decision: Decision
+        self, alive: NDArray[np.int64], state: NDArray[np.float32], decision: Decision
     ) -> None:
-        def values(of_lanes: torch.Tensor | None, default: NDArray[Any]) -> NDArray[Any]:
-            return default if of_lanes is None else of_lanes.cpu().numpy()
-
-        self.steps.append(
-            {
-                "lane": lanes,
-                "state": state,
-                "action": self._columns.action[lanes],
-                "num_rounds": values(decision.num_rounds, np.ones(len(lanes), np.int64)),
-                "fell_back": values(decision.fell_back, np.zeros(len(lanes), np.bool_)),
-                "shielded": values(decision.shielded, np.zeros(len(lanes), np.bool_)),
-            }
-        )
-
-    def add_result(self, reward: NDArray[np.float64], cost: NDArray[np.float64]) -> None:
-        self.steps[-1].update(reward=reward, cost=cost)
+        step: dict[str, NDArray[Any]] = {"lane": alive, "state": state}
+        step["action"] = self._lanes["action"][alive]
+        for name, default in (("num_rounds", 1), ("fell_back", False), ("shielded", False)):
+            values: torch.Tensor | None = getattr(decision, name)
+            unknown = np.full(len(alive), default)
+            step[name] = unknown if values is None else values.cpu().numpy()
+        self.steps.append(step)
 
     def episodes(self, lanes: Iterable[int]) -> Iterator[Episode]:
-        """What happened on these lanes so far."""
+        """Those of these lanes so far."""
         names = list(self.steps[0])
         rows = {name: np.concatenate([step[name] for step in self.steps]) for name in names}
         for lane in lanes:
             is_own = rows["lane"] == lane
-            own = {name: values[is_own] for name, values in rows.items()}
+            own = {name: values[is_own] for name, values in rows.items() if name != "lane"}
             trajectory = Trajectory.of(
-                own["state"],
-                own["action"],
-                own["reward"],
-                self._columns.state[lane].copy(),
-                terminated=bool(self._columns.terminated[lane]),
-                truncated=bool(self._columns.truncated[lane]),
+                own.pop("state"),
+                own.pop("action"),
+                own.pop("reward"),
+                self._lanes["state"][lane].copy(),
+                terminated=bool(self._lanes["terminated"][lane]),
+                truncated=bool(self._lanes["truncated"][lane]),
             )
-            rest = {name: own[name] for name in ("cost", "num_rounds", "fell_back", "shielded")}
-            yield Episode(self._limits[lane], self._seeds[lane], trajectory, **rest)
+            yield Episode(self._limits[lane], self._seeds[lane], trajectory, **own)
 
 
-def _check_finite(columns: LaneColumns, lanes: NDArray[np.int64], seeds: Sequence[int]) -> None:
-    """Environments that blow up are named, rather than what would become of their numbers."""
+def _check_finite(lanes: LaneRows, alive: NDArray[np.int64], seeds: Sequence[int]) -> None:
+    """Name environments that blow up, rather than what would become of their numbers."""
     for name in ("state", "reward"):
-        values = getattr(columns, name)[lanes]
-        if not np.isfinite(values).all():
-            lane = lanes[~np.isfinite(values.reshape(len(lanes), -1)).all(1)][0]
+        is_finite = np.isfinite(lanes[name][alive]).reshape(len(alive), -1).all(1)
+        if not is_finite.all():
+            lane = alive[~is_finite][0]
             raise ValueError(
                 f"the environment of lane {lane} (seed {seeds[lane]}) gave a {name} that is NaN "
                 "or infinite: it has become unstable, or is not meant for such actions"

@@ -10,17 +10,15 @@ from contextlib import contextmanager
 from typing import Literal
 
 import gymnasium
+import numpy as np
 
 from saformer.envs.costed import Costed
-from saformer.envs.lanes import LaneColumns, LaneShape, Maker, Share
+from saformer.envs.lanes import LaneRows, Maker, Share, lane_dtype
 from saformer.envs.pool import POSSIBLE, Pool, borrowed
 
 Workers = int | Literal["auto"]
-FEWEST_STEPS = 40_000
-"""Below that many steps in all, starting processes (0.3 s) may take longer than it saves: episodes
-can end early."""
-FEWEST_LANES = 2
-"""Of a worker: with one each, waking it up costs about as much as it saves."""
+FEWEST_STEPS = 40_000  # below so many in all, starting processes (0.3 s) may not pay
+FEWEST_LANES = 2  # of a worker: with one each, waking it up costs about as much as it saves
 
 
 class Here:
@@ -28,9 +26,8 @@ class Here:
 
     def __init__(self, environments: Sequence[Costed], seeds: Sequence[int]) -> None:
         self._share = Share(environments, range(len(seeds)), seeds)
-        shape = LaneShape(len(seeds), *self._share.widths)
-        self.columns = LaneColumns.over(bytearray(shape.num_bytes), shape)
-        self._share.begin(self.columns)
+        self.lanes: LaneRows = np.zeros(len(seeds), lane_dtype(*self._share.widths))
+        self._share.begin(self.lanes)
 
     def start_step(self) -> None:
         self._share.step()
@@ -40,7 +37,7 @@ class Here:
 
 
 Stepper = Here | Pool
-"""Steps the active lanes: `columns` holds their actions and the results. `start_step` may return
+"""Steps the active lanes: `lanes` holds their actions and the results. `start_step` may return
 before they are stepped, `finish_step` does not."""
 
 
@@ -51,15 +48,11 @@ def pick_workers(workers: Workers, *, num_lanes: int, num_steps: int) -> int:
         enough = cores > 1 and num_steps >= FEWEST_STEPS and POSSIBLE
         return min(cores, num_lanes // FEWEST_LANES) if enough else 0
     if not isinstance(workers, int) or workers < 0:
-        raise ValueError(
-            'workers must be "auto" or a number of processes, 0 for none beside this, '
-            f"got {workers!r}"
-        )
+        numbers = "a number of processes, 0 for none beside this"
+        raise ValueError(f'workers must be "auto" or {numbers}, got {workers!r}')
     if workers and not POSSIBLE:
-        raise ValueError(
-            f"workers={workers}: environments cannot be stepped by other processes on "
-            f"{sys.platform}; use 0"
-        )
+        trouble = f"no other process can step environments on {sys.platform}"
+        raise ValueError(f"workers={workers}: {trouble}; use 0")
     return min(workers, num_lanes)
 
 
@@ -78,7 +71,7 @@ def environments(
                 environment.close()
         return
     with borrowed(num_workers) as pool:
-        pool.begin(pool.make(text, seeds))
+        pool.begin(text, seeds)
         yield pool
         pool.end()
 
@@ -90,9 +83,6 @@ def _text_of(make: Callable[[], Costed]) -> str | None:
             raise ValueError("they were given as a function")
         return make.text()
     except (ValueError, TypeError, gymnasium.error.Error) as error:
-        warnings.warn(
-            f"environments are stepped in this process, as no other could make them: {error} "
-            "(workers=0 asks for it)",
-            stacklevel=2,
-        )
+        reason = f"as no other could make them: {error} (workers=0 asks for it)"
+        warnings.warn(f"environments are stepped in this process, {reason}", stacklevel=2)
         return None

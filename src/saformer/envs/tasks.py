@@ -19,7 +19,7 @@ from saformer.data.store import TrajectoryStore
 
 Progress = Callable[[int, int], None]
 Make = Callable[..., TrajectoryStore]
-"""(path, *, steps, seed, workers, progress): makes a task's data there, and opens it."""
+"""(path, *, steps, seed, workers=None, progress=None): makes a task's data there, and opens it."""
 REPLAY_STEPS, MIXTURE_STEPS = 300_000, 1_000_000
 ALLOWANCE_EPISODES = 2000
 ROBOTS = ("hopper", "walker2d", "halfcheetah")
@@ -31,8 +31,7 @@ class Task:
     """A dataset by name: one that is there already, or one that can be made."""
 
     name: str
-    steps: int | None = None
-    """canonical size of the dataset; None if it has the size it has"""
+    steps: int | None = None  # canonical size of the dataset; None if it has the size it has
     make: Make | None = None
     store: TrajectoryStore | None = None
 
@@ -93,18 +92,12 @@ def data_path(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
 
 
 def make_data(
-    task: Task,
-    path: Path,
-    *,
-    steps: int | None = None,
-    seed: int = 0,
-    workers: int | None = None,
-    progress: Progress | None = None,
+    task: Task, path: Path, *, steps: int | None = None, seed: int = 0, **how: Any
 ) -> TrajectoryStore:
-    """Make the task's data at this path; `workers` processes, by default one per core."""
+    """Make the task's data at this path; `workers` processes, by default one per core, `progress`
+    hears of steps done and in all."""
     assert task.make is not None, "a task has data or a way to make it"
-    steps = steps or task.steps or 0
-    return task.make(path, steps=steps, seed=seed, workers=workers, progress=progress)
+    return task.make(path, steps=steps or task.steps or 0, seed=seed, **how)
 
 
 def make_from_behaviours(robot: str, mixture: str) -> Make:
@@ -125,7 +118,7 @@ def _make_allowance(path: Path, *, steps: int, seed: int, **_: Any) -> Trajector
 
 
 def _import_hosted(
-    name: str, path: Path, *, progress: Progress | None, **_: Any
+    name: str, path: Path, *, progress: Progress | None = None, **_: Any
 ) -> TrajectoryStore:
     imported = import_source(open_source(name, progress=progress), path, progress=progress)
     for note in imported.notes:
@@ -135,20 +128,13 @@ def _import_hosted(
 
 def _unknown(name: str) -> str:
     if Path(name).is_file():
-        return (
-            f"{name} is a file, not a trajectory store: import it first with `saformer data "
-            f"import {name}`"
-        )
+        remedy = f"import it first with `saformer data import {name}`"
+        return f"{name} is a file, not a trajectory store: {remedy}"
     if Path(name).is_absolute() or os.sep in name:
-        return (
-            f"there is no trajectory store at {name}; if a run's data was moved, say where it is "
-            "now with --data"
-        )
+        remedy = "if a run's data was moved, say where it is now with --data"
+        return f"there is no trajectory store at {name}; {remedy}"
     nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.3)
-    hint = f"did you mean {' or '.join(nearest)}?"
-    if not nearest:
-        hint = f"known are {', '.join(task_names())}."
-    return (
-        f"unknown task {name!r}; {hint} A path to a trajectory store works too, and d4rl:NAME or "
-        "minari:NAME."
-    )
+    known = f"known are {', '.join(task_names())}."
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else known
+    others = "A path to a trajectory store works too, and d4rl:NAME or minari:NAME."
+    return f"unknown task {name!r}; {hint} {others}"

@@ -1,7 +1,7 @@
 """A process that steps some of the lanes on request. Started by `saformer.envs.pool`; imports no
 torch.
 
-Requests: what to make, the shape of the block, an empty message for every step, and the end of the
+Requests: what to make, the size of the block, an empty message for every step, and the end of the
 rollout. Answers: done, or what went wrong. It ends when nobody is left to speak to it.
 """
 
@@ -15,15 +15,15 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from saformer.envs.lanes import LaneColumns, LaneShape, Maker, Share
+import numpy as np
+
+from saformer.envs.lanes import Maker, Share, lane_dtype
 
 DONE = b""
 STEP = b""
 
 
 class Worker:
-    """Answers one message after the other."""
-
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._share: Share | None = None
@@ -47,10 +47,11 @@ class Worker:
         self._share = Share([make() for _ in lanes], lanes, seeds)
         return json.dumps({"widths": self._share.widths}).encode()
 
-    def _begin(self, **sizes: int) -> bytes:
+    def _begin(self, size: int) -> bytes:
         assert self._share is not None, "make comes first"
-        shape = LaneShape(**sizes)
-        self._share.begin(LaneColumns.over(mmap.mmap(self._memory, shape.num_bytes), shape))
+        dtype = lane_dtype(*self._share.widths)
+        block = mmap.mmap(self._memory, size * dtype.itemsize)
+        self._share.begin(np.ndarray(size, dtype, block))
         return DONE
 
     def close(self) -> bytes:
@@ -68,11 +69,8 @@ def answer_requests(connection: Connection, worker: Worker) -> None:
             try:
                 answer = worker.answer(message)
             except Exception as error:
-                failure = {
-                    "kind": type(error).__name__,
-                    "message": str(error),
-                    "traceback": traceback.format_exc(),
-                }
+                failure = {"kind": type(error).__name__, "message": str(error)}
+                failure["traceback"] = traceback.format_exc()
                 answer = json.dumps({"failed": failure}).encode()
             connection.send_bytes(answer)
     except (EOFError, ConnectionError):

@@ -20,31 +20,23 @@ from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.verdict import Verdict
 
 MARGINS = (0.3, 0.2, 0.15, 0.12, 0.1, 0.08, 0.06, 0.04, 0.02, 0.01, 0.0)
-"""From conservative to daring."""
-FIRST_SEED = 1_500_000_000
-"""Calibration starts from seeds that neither data nor evaluation uses."""
+FIRST_SEED = 1_500_000_000  # calibration starts from seeds that neither data nor evaluation uses
 SEEDS_OF_A_MARGIN, SEEDS_OF_A_SEQUENCE = 1_000_000, 100_000_000
+FIGURES = ("num_episodes", "num_violations", "mean_return", "frontier_share", "mean_cost")
 
 
 @dataclass(frozen=True)
 class MarginTest:
     """One margin on fresh episodes."""
 
-    margin: float
-    """share of the limit that is withheld from the policy"""
+    margin: float  # share of the limit that is withheld from the policy
     first_seed: int
     num_episodes: int
     num_violations: int
-    bound: float
-    """upper bound of the violation rate, with the calibration's confidence"""
+    bound: float  # upper bound of the violation rate, with the calibration's confidence
     mean_return: float
     frontier_share: float
     mean_cost: tuple[float, ...]
-
-    @property
-    def rate(self) -> float:
-        """The observed share of episodes that passed the limit."""
-        return self.num_violations / self.num_episodes
 
 
 @dataclass(frozen=True)
@@ -52,14 +44,11 @@ class CalibratedLimit:
     """A limit, the tests under it, and the margin that results."""
 
     limit: Limit
-    tested: tuple[MarginTest, ...]
-    """in the order of the sequence; all but the last passed, and the last too if `margin` is its"""
-    margin: float | None
-    """the smallest that passed; None if not even the first did"""
+    tested: tuple[MarginTest, ...]  # in sequence; all passed but perhaps the last
+    margin: float | None  # the smallest that passed; None if not even the first did
 
     @property
     def passed(self) -> MarginTest | None:
-        """The test of that margin."""
         return next((test for test in self.tested if test.margin == self.margin), None)
 
 
@@ -71,10 +60,8 @@ class Calibration:
     confidence: float
     episodes: int
     seed: int
-    run: str
-    """digest of the run that was calibrated, and of what it had learnt by then"""
-    options: Mapping[str, Any]
-    """how it acted; its proposals' seeds are those of the episodes"""
+    run: str  # digest of the run that was calibrated, and of what it had learnt by then
+    options: Mapping[str, Any]  # how it acted; its proposals' seeds are those of the episodes
     limits: tuple[CalibratedLimit, ...]
 
     def plain(self) -> dict[str, Any]:
@@ -100,11 +87,11 @@ class Calibration:
         below = [(other, margin) for other, margin in known if (other <= values).all()]
         above = [(other, margin) for other, margin in known if (other >= values).all()]
         if not below or not above:
+            command = f"saformer calibrate RUN --limits {limit.name} --rate {self.rate:g}"
             raise ValueError(
                 f"{_named(limit)} is not calibrated for a violation rate of {self.rate:g}, nor "
                 "does it lie between two limits that are "
-                f"({', '.join(map(_outcome, self.limits))}): calibrate it (saformer calibrate RUN "
-                f"--limits {limit.name} --rate {self.rate:g})"
+                f"({', '.join(map(_outcome, self.limits))}): calibrate it ({command})"
             )
         nearest_below = max(below, key=lambda pair: float(pair[0].sum()))
         nearest_above = min(above, key=lambda pair: float(pair[0].sum()))
@@ -132,7 +119,10 @@ def calibrate_margins(
         first = margin_seed(seed, index)
         verdicts = trial([limits[i] for i in open_limits], margin, first)
         for i, verdict in zip(open_limits, verdicts, strict=True):
-            tested[i].append(_test(verdict, margin, first, confidence))
+            figures = {name: getattr(verdict, name) for name in FIGURES}
+            counts = verdict.num_violations, verdict.num_episodes
+            bound = violation_bound(*counts, confidence=confidence)
+            tested[i].append(MarginTest(margin, first, bound=bound, **figures))
         open_limits = [i for i in open_limits if tested[i][-1].bound <= rate]
     results = []
     for limit, tests in zip(limits, tested, strict=True):
@@ -149,20 +139,6 @@ def margin_seed(seed: int, index: int) -> int:
 def fewest_episodes(rate: float, confidence: float) -> int:
     """Below so many, not even episodes without any violation could show this rate."""
     return int(np.ceil(np.log(1 - confidence) / np.log(1 - rate) - 1e-12))
-
-
-def _test(verdict: Verdict, margin: float, first_seed: int, confidence: float) -> MarginTest:
-    violations, episodes = verdict.num_violations, verdict.num_episodes
-    return MarginTest(
-        margin=margin,
-        first_seed=first_seed,
-        num_episodes=episodes,
-        num_violations=violations,
-        bound=violation_bound(violations, episodes, confidence=confidence),
-        mean_return=verdict.mean_return,
-        frontier_share=verdict.frontier_share,
-        mean_cost=verdict.mean_cost,
-    )
 
 
 def _outcome(calibrated: CalibratedLimit) -> str:

@@ -19,8 +19,7 @@ from saformer.envs.stepping import Workers
 from saformer.evaluation.trace import DecisionTrace, spending_paths
 from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge_limit
 
-FIRST_SEED = 1_000_000
-"""Evaluation episodes start from seeds that no dataset uses."""
+FIRST_SEED = 1_000_000  # evaluation episodes start from seeds that no dataset uses
 
 
 @dataclass(frozen=True)
@@ -31,30 +30,19 @@ class Evaluation:
     verdicts: tuple[Verdict, ...]
     decisions_per_second: float
     trace: dict[str, Any]
-    criteria: tuple[str, ...]
-    """what the costs are of, one per constraint"""
-    name: str = "the policy"
-    """whose episodes these are"""
-    beside: tuple[Evaluation, ...] = ()
-    """others under the same limits, to be compared with it"""
-    margins: tuple[float, ...] = ()
-    """share of each limit that was withheld from the policy; empty where none was"""
-    rate: float | None = None
-    """the violation rate that these margins were calibrated for"""
+    criteria: tuple[str, ...]  # what the costs are of, one per constraint
+    name: str = "the policy"  # whose episodes these are
+    beside: tuple[Evaluation, ...] = ()  # others under the same limits, to be compared with it
+    margins: tuple[float, ...] = ()  # share of each limit withheld from the policy; empty if none
+    rate: float | None = None  # the violation rate that these margins were calibrated for
 
     @property
     def limits_met(self) -> int:
-        """How many limits were met on average."""
         return sum(verdict.met for verdict in self.verdicts)
 
     @property
-    def rank_correlation(self) -> float:
-        """Spearman's correlation of limit and episode cost, for the first constraint."""
-        return self.rank_correlations[0]
-
-    @property
     def rank_correlations(self) -> tuple[float, ...]:
-        """The same for every constraint."""
+        """Spearman's correlation of limit and episode cost, for every constraint."""
         limits = np.array([row.limit for row in self.rows]).T  # [C, episodes]
         costs = np.array([row.cost for row in self.rows]).T
         return tuple(rank_correlation(*pair) for pair in zip(limits, costs, strict=True))
@@ -66,37 +54,32 @@ class Evaluation:
 
     def plain(self) -> dict[str, Any]:
         """For JSON: what is not known is None."""
-        plain: dict[str, Any] = without_nan(
-            {
-                "verdicts": [verdict.plain() for verdict in self.verdicts],
-                "limits_met": self.limits_met,
-                "rank_correlation": self.rank_correlation,
-                "rank_correlations": self.rank_correlations,
-                "criteria": self.criteria,
-                "frontier_share": self.frontier_share,
-                "safe_share": float(np.mean([verdict.safe_share for verdict in self.verdicts])),
-                "tolerance": TOLERANCE,
-                "decisions_per_second": self.decisions_per_second,
-                "episodes": [row.plain() for row in self.rows],
-                "name": self.name,
-                "beside": [other.plain() for other in self.beside],
-                "margins": self.margins,
-                "rate": self.rate,
-            }
-        )
-        return plain
+        plain = {
+            "verdicts": [verdict.plain() for verdict in self.verdicts],
+            "limits_met": self.limits_met,
+            "rank_correlation": self.rank_correlations[0],
+            "rank_correlations": self.rank_correlations,
+            "criteria": self.criteria,
+            "frontier_share": self.frontier_share,
+            "safe_share": float(np.mean([verdict.safe_share for verdict in self.verdicts])),
+            "tolerance": TOLERANCE,
+            "decisions_per_second": self.decisions_per_second,
+            "episodes": [row.plain() for row in self.rows],
+            "name": self.name,
+            "beside": [other.plain() for other in self.beside],
+            "margins": self.margins,
+            "rate": self.rate,
+        }
+        return dict(without_nan(plain))
 
 
 @dataclass(frozen=True)
 class Terms:
     """On what terms limits are judged; sequences have an entry for each limit."""
 
-    frontiers: Sequence[Frontier] | None = None
-    """what is possible within them; by default what the data shows"""
-    margins: Sequence[float] | None = None
-    """shares of them that are withheld from the policy, which is judged by the whole"""
-    first_seed: int = FIRST_SEED
-    """of the episodes"""
+    frontiers: Sequence[Frontier] | None = None  # by default what the data shows to be possible
+    margins: Sequence[float] | None = None  # shares withheld from the policy, judged by the whole
+    first_seed: int = FIRST_SEED  # of the episodes
 
 
 def evaluate_policy(
@@ -143,17 +126,14 @@ def evaluate_policy(
         judge_limit(rows[i * episodes : (i + 1) * episodes], limit, possible)
         for i, (limit, possible) in enumerate(zip(limits, frontiers, strict=True))
     )
+    paths = spending_paths(played, lane_limits, cost_discount=data.cost_discount)
+    decisions = sorted(trace.decisions.items())
+    shown_decisions = [{"limit_name": lane_limits[lane].name, **each} for lane, each in decisions]
     return Evaluation(
         rows,
         verdicts,
         decisions_per_second=sum(row.num_steps for row in rows) / seconds,
-        trace={
-            "paths": spending_paths(played, lane_limits, cost_discount=data.cost_discount),
-            "decisions": [
-                {"limit_name": lane_limits[lane].name, **decision}
-                for lane, decision in sorted(trace.decisions.items())
-            ],
-        },
+        trace={"paths": paths, "decisions": shown_decisions},
         criteria=tuple(criterion.name for criterion in data.criteria),
         name=name,
         margins=tuple(terms.margins or ()),
@@ -161,13 +141,12 @@ def evaluate_policy(
 
 
 def _row(episode: Episode, limit: Limit, cost_discount: float) -> EpisodeRow:
-    discount = cost_discount ** np.arange(len(episode.cost))[:, None]
     return EpisodeRow(
         limit_name=limit.name,
         limit=limit.values,
         seed=episode.seed,
         episode_return=float(episode.trajectory.reward.sum(dtype=np.float64)),
-        cost=tuple((discount * episode.cost).sum(0).tolist()),
+        cost=tuple(episode.discounted_cost(cost_discount).sum(0).tolist()),
         num_steps=len(episode.trajectory),
         terminated=episode.trajectory.terminated,
         truncated=episode.trajectory.truncated,

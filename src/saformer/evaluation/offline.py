@@ -33,7 +33,6 @@ from saformer.evaluation.offline_reader import (
     blind_baseline,
     evenly,
     every_step_once,
-    without_dropout,
 )
 
 NO_ROLLOUT = (
@@ -42,8 +41,7 @@ NO_ROLLOUT = (
 )
 MAX_WINDOWS = 10_000
 MAX_POINTS, NUM_STRETCHES = 2_000, 20
-LARGE_BIAS = 0.1
-"""A critic that is off by more than this share of a limit cannot guard it."""
+LARGE_BIAS = 0.1  # a critic that is off by more than this share of a limit cannot guard it
 MANY_MISSED = 0.5
 
 Progress = Callable[[int, int], None]
@@ -56,27 +54,18 @@ class OfflineEvaluation:
     criteria: tuple[str, ...]
     cost_discount: float
     window: int
-    num_training: int
-    """trajectories that the model was trained on"""
-    num_held_out: int
-    """trajectories that it was not"""
-    num_steps: int
-    """held-out steps"""
-    num_judged: int
-    """how many of them were judged: all, or an even subsample"""
-    num_windows: int
-    """windows that it takes to judge every step once"""
+    num_training: int  # trajectories that the model was trained on
+    num_held_out: int  # trajectories that it was not
+    num_steps: int  # held-out steps
+    num_judged: int  # how many of them were judged: all, or an even subsample
+    num_windows: int  # windows that it takes to judge every step once
     num_windows_judged: int
-    critic: tuple[Errors, ...]
-    """of the cost-to-go, per constraint"""
-    return_to_go: Errors
-    """of what the actor expects, prompted with limit and cost-to-go in hindsight"""
+    critic: tuple[Errors, ...]  # of the cost-to-go, per constraint
+    return_to_go: Errors  # of what the actor expects, prompted with hindsight
     action: ActionFit
     limits: tuple[LimitFindings, ...]
-    calibration: dict[str, Any]
-    """forecast and logged cost-to-go of some steps, to draw"""
-    by_progress: tuple[dict[str, Any], ...]
-    """the critic's errors over the course of a trajectory, to draw"""
+    calibration: dict[str, Any]  # forecast and logged cost-to-go of some steps, to draw
+    by_progress: tuple[dict[str, Any], ...]  # critic's errors over a trajectory's course, to draw
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -85,9 +74,8 @@ class OfflineEvaluation:
 
     def plain(self) -> dict[str, Any]:
         """For JSON: what is not a number is null."""
-        whole = {"label": NO_ROLLOUT, **asdict(self), "warnings": self.warnings}
-        plain: dict[str, Any] = without_nan(whole)
-        return plain
+        plain = {"label": NO_ROLLOUT, **asdict(self), "warnings": self.warnings}
+        return dict(without_nan(plain))
 
 
 def judge_offline(
@@ -97,7 +85,6 @@ def judge_offline(
     limits: Sequence[Limit],
     *,
     window: int,
-    batch_size: int = 256,
     max_windows: int = MAX_WINDOWS,
     progress: Progress | None = None,
 ) -> OfflineEvaluation:
@@ -107,25 +94,28 @@ def judge_offline(
     `max_windows` windows are subsampled evenly; near each limit, at most a tenth of that is read.
     `progress` hears (windows read, in all).
     """
-    _check(model, training, held_out, limits, max_windows=max_windows)
+    _check(model, training, held_out, limits, max_windows)
     windows = every_step_once(np.asarray(held_out.store.lengths), window)
     chosen = windows.only(evenly(len(windows), max_windows))
     episode_cost = np.asarray(held_out.episode_cost)
     scale = model.normalizer.scale("limit").double().cpu().numpy()
     near_limit = [nearest(episode_cost, limit, scale) for limit in limits]
     near_windows = [_of(windows, trajectories, max_windows) for trajectories in near_limit]
-    count = _counter(len(chosen) + 2 * sum(len(part) for part in near_windows), progress)
-    with without_dropout(model):
-        baseline = blind_baseline(model, training)
-        sizes = {"window": window, "batch_size": batch_size}
-        reader = HeldOutReader(model, held_out, baseline=baseline, **sizes)
-        judged = reader.read(chosen, progress=count)
-        findings = []
-        for limit, trajectories, part in zip(limits, near_limit, near_windows, strict=True):
-            prompted = reader.read(part, limit=limit.values, progress=count)
-            near_it = near(episode_cost[trajectories], prompted, reader.read(part, progress=count))
-            record = verification_record(judged, limit)
-            findings.append(LimitFindings(limit, support(training, limit), near_it, record))
+    total = len(chosen) + 2 * sum(len(part) for part in near_windows)
+
+    def on_read(num_read: int) -> None:
+        if progress is not None:
+            progress(num_read, total)
+
+    baseline = blind_baseline(model, training)
+    reader = HeldOutReader(model, held_out, baseline, window=window, on_read=on_read)
+    judged = reader.read(chosen)
+    findings = []
+    for limit, trajectories, part in zip(limits, near_limit, near_windows, strict=True):
+        prompted, hindsight = reader.read(part, limit=limit.values), reader.read(part)
+        near_it = near(episode_cost[trajectories], prompted, hindsight)
+        record = verification_record(judged, limit)
+        findings.append(LimitFindings(limit, support(training, limit), near_it, record))
     return OfflineEvaluation(
         criteria=tuple(criterion.name for criterion in held_out.criteria),
         cost_discount=held_out.cost_discount,
@@ -150,51 +140,33 @@ def _check(
     training: RelabelledStore,
     held_out: RelabelledStore,
     limits: Sequence[Limit],
-    *,
     max_windows: int,
 ) -> None:
-    num_constraints = model.dimensions.constraints
-    names = [[criterion.name for criterion in data.criteria] for data in (training, held_out)]
-    if names[0] != names[1] or training.cost_discount != held_out.cost_discount:
-        raise ValueError(
-            f"training data costs {names[0]} at discount {training.cost_discount}, held-out data "
-            f"{names[1]} at {held_out.cost_discount}; relabel both with the same criteria and "
-            "discount"
-        )
-    if len(names[0]) != num_constraints:
-        raise ValueError(
-            f"the data has {len(names[0])} constraints, the model was made for {num_constraints}"
-        )
+    constraints = model.dimensions.constraints
+    costs = [
+        f"{[criterion.name for criterion in data.criteria]} at discount {data.cost_discount}"
+        for data in (training, held_out)
+    ]
+    if costs[0] != costs[1]:
+        remedy = "relabel both with the same criteria and discount"
+        raise ValueError(f"training data costs {costs[0]}, held-out data {costs[1]}; {remedy}")
+    if (size := len(training.criteria)) != constraints:
+        raise ValueError(f"the data has {size} constraints, the model was made for {constraints}")
     if len(held_out.store) == 0:
-        raise ValueError(
-            "no trajectory was held out; keep some out of training, or there is nothing to judge by"
-        )
+        raise ValueError("no trajectory was held out: keep some out of training to judge by")
     if not limits or max_windows < 1:
         counts = f"{len(limits)} and {max_windows}"
         raise ValueError(f"at least one limit and one window are needed, got {counts}")
     for limit in limits:
-        if (size := len(limit.values)) != num_constraints:
-            raise ValueError(
-                f"limit {limit.name!r} has {size} values for {num_constraints} constraints"
-            )
+        if (size := len(limit.values)) != constraints:
+            sizes = f"{size} values for {constraints} constraints"
+            raise ValueError(f"limit {limit.name!r} has {sizes}")
 
 
 def _of(windows: Windows, trajectories: np.ndarray, max_windows: int) -> Windows:
     """The windows of these trajectories, at most a tenth of `max_windows` of them."""
     theirs = windows.only(np.isin(windows.trajectory, trajectories))
     return theirs.only(evenly(len(theirs), max(1, round(NEAREST * max_windows))))
-
-
-def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:
-    num_read = 0
-
-    def count(num_windows: int) -> None:
-        nonlocal num_read
-        num_read += num_windows
-        if progress is not None:
-            progress(num_read, total)
-
-    return count
 
 
 def _calibration(steps: JudgedSteps) -> dict[str, Any]:
@@ -224,8 +196,7 @@ def _brief(values: np.ndarray) -> Any:
 
 
 def _warnings(evaluation: OfflineEvaluation) -> Iterator[str]:
-    if evaluation.num_held_out < FEW:
-        count = evaluation.num_held_out
+    if (count := evaluation.num_held_out) < FEW:
         yield f"only {count} held-out trajectories: no figure here carries weight"
     if not evaluation.action.gain > 0:
         baseline = "one Gaussian that is blind to state and limit"
@@ -248,8 +219,8 @@ def _limit_warnings(findings: LimitFindings, criteria: tuple[str, ...]) -> Itera
         yield f"few held-out trajectories stay within it ({within}): false alarms are uncertain"
     if over < FEW:
         yield f"few held-out trajectories go over it ({over}): missed overruns are uncertain"
-    critics = zip(criteria, findings.limit.values, findings.near.critic, strict=True)
-    for name, value, critic in critics:
+    limit, critics = findings.limit.values, findings.near.critic
+    for name, value, critic in zip(criteria, limit, critics, strict=True):
         if abs(critic.bias) > LARGE_BIAS * value:
             error = f"off by {critic.bias:+.3g}, more than a tenth of the limit"
             yield f"near it, forecasts of {name} are {error}"

@@ -10,10 +10,8 @@ from saformer.data.limits import Limit, frontier
 from saformer.data.relabel import RelabelledStore
 from saformer.evaluation.offline_reader import Doubles, Indices, JudgedSteps
 
-NEAREST = 0.1
-"""Share of the held-out trajectories that counts as near a limit."""
-FEW = 5
-"""Fewer trajectories than this support no claim; at least so many count as near."""
+NEAREST = 0.1  # share of the held-out trajectories that counts as near a limit
+FEW = 5  # fewer trajectories than this support no claim; at least so many count as near
 
 
 @dataclass(frozen=True)
@@ -22,29 +20,20 @@ class Errors:
 
     mean_absolute: float
     root_mean_square: float
-    bias: float
-    """expected - logged: below 0 where too little was expected"""
-    deviation: float
-    """standard deviation of what was logged"""
-    relative: float
-    """root_mean_square / deviation; NaN if what was logged never changes"""
-    explained: float
-    """share of the variance, 1 - relative**2: 1 is perfect, 0 no better than a constant"""
+    bias: float  # expected - logged: below 0 where too little was expected
+    deviation: float  # standard deviation of what was logged
+    relative: float  # root_mean_square / deviation; NaN if what was logged never changes
+    explained: float  # share of the variance: 1 is perfect, 0 no better than a constant
 
 
 def errors(expected: Doubles, logged: Doubles) -> Errors:
     """Compare [M] expectations with [M] logged values."""
     error = expected - logged
+    mean_absolute, bias = float(np.abs(error).mean()), float(error.mean())
     root_mean_square, deviation = float(np.sqrt((error**2).mean())), float(logged.std())
     relative = root_mean_square / deviation if deviation > 0 else float("nan")
-    return Errors(
-        mean_absolute=float(np.abs(error).mean()),
-        root_mean_square=root_mean_square,
-        bias=float(error.mean()),
-        deviation=deviation,
-        relative=relative,
-        explained=1 - relative**2,
-    )
+    explained = 1 - relative**2
+    return Errors(mean_absolute, root_mean_square, bias, deviation, relative, explained)
 
 
 def critic_errors(steps: JudgedSteps) -> tuple[Errors, ...]:
@@ -58,12 +47,9 @@ class ActionFit:
     """How well the actor predicts logged actions, in nats per step, of actions in model units."""
 
     log_likelihood: float
-    blind_log_likelihood: float
-    """of one Gaussian over all training actions, blind to limit, state and past"""
-    mean_absolute_error: tuple[float, ...]
-    """of the expected action, per dimension, in raw units"""
-    gain: float
-    """log_likelihood - blind_log_likelihood"""
+    blind_log_likelihood: float  # by the blind baseline
+    mean_absolute_error: tuple[float, ...]  # of the expected action, per dimension, in raw units
+    gain: float  # log_likelihood - blind_log_likelihood
 
 
 def action_fit(steps: JudgedSteps) -> ActionFit:
@@ -77,8 +63,7 @@ class Support:
 
     num_within: int
     share: float
-    frontier: float
-    """mean of the five best returns among them; NaN if there are none"""
+    frontier: float  # mean of the five best returns among them; NaN if there are none
 
 
 def support(training: RelabelledStore, limit: Limit) -> Support:
@@ -93,11 +78,9 @@ class Near:
     num_trajectories: int
     lowest_cost: tuple[float, ...]
     highest_cost: tuple[float, ...]
-    num_judged: int
-    """steps of theirs: all, or an even subsample"""
+    num_judged: int  # steps of theirs: all, or an even subsample
     action: ActionFit
-    hindsight_log_likelihood: float
-    """of the same actions when each trajectory is prompted with what it really cost"""
+    hindsight_log_likelihood: float  # of the same actions, prompted with the trajectory's own cost
     critic: tuple[Errors, ...]
 
 
@@ -130,26 +113,16 @@ class VerificationRecord:
     """
 
     num_trajectories_over: int
-    num_trajectories_within: int
-    """those with at least one step judged"""
-    num_over: int
-    """steps of trajectories that went over the limit"""
-    num_over_before: int
-    """those of them at which the limit was not yet passed: afterwards, rejecting is easy"""
-    num_within: int
-    """steps of trajectories that stayed within it"""
-    num_missed: int
-    """steps over, yet accepted"""
-    num_missed_before: int
-    """those of them at which the limit was not yet passed"""
-    num_false_alarms: int
-    """steps within, yet rejected"""
-    missed: float
-    """num_missed / num_over; like the others NaN where there are none"""
-    missed_before: float
-    """num_missed_before / num_over_before"""
-    false_alarms: float
-    """num_false_alarms / num_within"""
+    num_trajectories_within: int  # those with at least one step judged
+    num_over: int  # steps of trajectories that went over the limit
+    num_over_before: int  # those of them before the limit was passed: then rejecting is easy
+    num_within: int  # steps of trajectories that stayed within it
+    num_missed: int  # steps over, yet accepted
+    num_missed_before: int  # those of them at which the limit was not yet passed
+    num_false_alarms: int  # steps within, yet rejected
+    missed: float  # num_missed / num_over; like the others NaN where there are none
+    missed_before: float  # num_missed_before / num_over_before
+    false_alarms: float  # num_false_alarms / num_within
 
 
 def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
@@ -158,22 +131,12 @@ def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
     accepted = (steps.forecast <= budget - spent).all(-1)
     over = (steps.episode_cost > budget).any(-1)
     before = over & (spent <= budget).all(-1)
-    num_over, num_before, num_within = int(over.sum()), int(before.sum()), int((~over).sum())
-    missed, missed_before = int((over & accepted).sum()), int((before & accepted).sum())
-    false_alarms = int((~over & ~accepted).sum())
-    return VerificationRecord(
-        num_trajectories_over=len(np.unique(steps.trajectory[over])),
-        num_trajectories_within=len(np.unique(steps.trajectory[~over])),
-        num_over=num_over,
-        num_over_before=num_before,
-        num_within=num_within,
-        num_missed=missed,
-        num_missed_before=missed_before,
-        num_false_alarms=false_alarms,
-        missed=_share(missed, num_over),
-        missed_before=_share(missed_before, num_before),
-        false_alarms=_share(false_alarms, num_within),
-    )
+    trajectories = [len(np.unique(steps.trajectory[mask])) for mask in (over, ~over)]
+    wholes = [int(mask.sum()) for mask in (over, before, ~over)]
+    wrong = [int(mask.sum()) for mask in (over & accepted, before & accepted, ~over & ~accepted)]
+    pairs = zip(wrong, wholes, strict=True)
+    shares = [part / whole if whole else float("nan") for part, whole in pairs]
+    return VerificationRecord(*trajectories, *wholes, *wrong, *shares)
 
 
 @dataclass(frozen=True)
@@ -184,7 +147,3 @@ class LimitFindings:
     support: Support
     near: Near
     verification: VerificationRecord
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")

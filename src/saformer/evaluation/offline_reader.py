@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -26,12 +25,9 @@ MAX_BASELINE_STEPS = 100_000
 class Windows:
     """Windows and the part of each that is judged: from position `first` to its end."""
 
-    start: Indices
-    """[W] the step that each begins at"""
-    first: Indices
-    """[W] the first position judged: those before it only serve as its past"""
-    trajectory: Indices
-    """[W] the trajectory that each lies in"""
+    start: Indices  # [W] the step that each begins at
+    first: Indices  # [W] the first position judged: those before it only serve as its past
+    trajectory: Indices  # [W] the trajectory that each lies in
 
     def __len__(self) -> int:
         return len(self.start)
@@ -41,11 +37,8 @@ class Windows:
 
 
 def every_step_once(lengths: Indices, window: int) -> Windows:
-    """Windows that judge every step of every trajectory once, with all the past that fits.
-
-    A trajectory's first window judges all its steps; each later one begins a step further and
-    judges its last.
-    """
+    """Windows that judge every step of every trajectory once, with all the past that fits: the
+    first all its steps, each later one, which begins a step further, its last."""
     num_windows = np.maximum(1, lengths - window + 1)
     trajectory = np.repeat(np.arange(len(lengths)), num_windows)
     offset = np.arange(len(trajectory)) - (np.cumsum(num_windows) - num_windows)[trajectory]
@@ -54,11 +47,8 @@ def every_step_once(lengths: Indices, window: int) -> Windows:
 
 
 def evenly(total: int, most: int) -> Indices:
-    """All of `total` indices or, if they are too many, one out of each of `most` equal stretches.
-
-    Within a stretch the index is drawn, the same on every call: a fixed stride could fall in step
-    with the episodes.
-    """
+    """All of `total` indices or, if they are too many, one out of each of `most` equal stretches:
+    drawn, as a fixed stride could fall in step with the episodes, but the same on every call."""
     edges = np.arange(min(total, most) + 1) * total // min(total, most)
     drawn: Indices = np.random.default_rng(0).integers(edges[:-1], edges[1:])
     return drawn
@@ -68,7 +58,7 @@ def blind_baseline(model: SaFormer, training: RelabelledStore) -> Gaussian:
     """One Gaussian over all training actions, blind to limit, state and past: [A], model units."""
     steps = torch.from_numpy(evenly(training.store.num_steps, MAX_BASELINE_STEPS))
     action = WindowSampler(training, window=1).windows(steps).action[:, 0]
-    action = model.normalizer.normalize("action", action.to(_device_of(model)))
+    action = model.normalizer.normalize("action", action.to(model.get_buffer("action_low").device))
     return Gaussian(action.mean(0), action.std(0, correction=0).log().clamp(*LOG_DEVIATION_RANGE))
 
 
@@ -76,71 +66,55 @@ def blind_baseline(model: SaFormer, training: RelabelledStore) -> Gaussian:
 class JudgedSteps:
     """M logged steps and what the model expected there; raw units but for the likelihoods."""
 
-    step: Indices
-    """[M] index among the logged steps"""
-    trajectory: Indices
-    """[M] the trajectory that each belongs to"""
-    progress: Doubles
-    """[M] share of the trajectory that lies behind, in [0, 1)"""
-    episode_cost: Doubles
-    """[M, C] what the whole trajectory cost"""
-    cost_to_go: Doubles
-    """[M, C] as logged"""
-    forecast: Doubles
-    """[M, C] the critic's, of the cost-to-go once the logged action is taken"""
-    expected_return: Doubles
-    """[M] the actor's mean return-to-go"""
-    return_to_go: Doubles
-    """[M] as logged"""
-    log_likelihood: Doubles
-    """[M] of the logged action: nats, action in model units"""
-    blind_log_likelihood: Doubles
-    """[M] the same by the blind baseline"""
-    action_error: Doubles
-    """[M, A] distance of the logged action from the actor's mean within bounds"""
+    step: Indices  # [M] index among the logged steps
+    trajectory: Indices  # [M] the trajectory that each belongs to
+    progress: Doubles  # [M] share of the trajectory that lies behind, in [0, 1)
+    episode_cost: Doubles  # [M, C] what the whole trajectory cost
+    cost_to_go: Doubles  # [M, C] as logged
+    forecast: Doubles  # [M, C] the critic's, of the cost-to-go once the logged action is taken
+    expected_return: Doubles  # [M] the actor's mean return-to-go
+    return_to_go: Doubles  # [M] as logged
+    log_likelihood: Doubles  # [M] of the logged action: nats, action in model units
+    blind_log_likelihood: Doubles  # [M] the same by the blind baseline
+    action_error: Doubles  # [M, A] distance of the logged action from the actor's bounded mean
 
 
 class HeldOutReader:
-    """Reads windows of one store with one model."""
+    """Reads windows of one store with one model. `on_read` hears how many it has read by now."""
 
     def __init__(
         self,
         model: SaFormer,
         data: RelabelledStore,
-        *,
         baseline: Gaussian,
+        *,
         window: int,
-        batch_size: int,
+        batch_size: int = 256,
+        on_read: Callable[[int], None] = lambda num_read: None,
     ) -> None:
-        self._model, self._data = model, data
-        self._baseline, self._batch_size = baseline, batch_size
+        self._model, self._data, self._baseline = model, data, baseline
+        self._batch_size, self._on_read, self._num_read = batch_size, on_read, 0
         self._lengths = np.asarray(data.store.lengths)
         self._episode_cost = np.asarray(data.episode_cost)
-        self._device = _device_of(model)
+        self._device = model.get_buffer("action_low").device
         self._sampler = WindowSampler(data, window=window, device=self._device)
         self._positions = torch.arange(window, device=self._device)
 
     @torch.no_grad()
-    def read(
-        self,
-        windows: Windows,
-        *,
-        limit: tuple[float, ...] | None = None,
-        progress: Callable[[int], None] = lambda num_windows: None,
-    ) -> JudgedSteps:
-        """Judge these windows under their trajectory's cost in hindsight, or under a limit.
-
-        `progress` hears the number of windows of each batch.
-        """
-        parts = []
-        for begin in range(0, len(windows), self._batch_size):
-            end = min(begin + self._batch_size, len(windows))
-            parts.append(self._judge(windows.only(np.arange(begin, end)), limit))
-            progress(end - begin)
-        columns = {
-            field.name: np.concatenate([getattr(part, field.name) for part in parts])
-            for field in fields(JudgedSteps)
-        }
+    def read(self, windows: Windows, *, limit: tuple[float, ...] | None = None) -> JudgedSteps:
+        """Judge these windows under their trajectory's cost in hindsight, or under a limit."""
+        was_training, parts = self._model.training, []
+        self._model.eval()
+        try:
+            for begin in range(0, len(windows), self._batch_size):
+                end = min(begin + self._batch_size, len(windows))
+                parts.append(self._judge(windows.only(np.arange(begin, end)), limit))
+                self._num_read += end - begin
+                self._on_read(self._num_read)
+        finally:
+            self._model.train(was_training)
+        names = [field.name for field in fields(JudgedSteps)]
+        columns = {n: np.concatenate([getattr(part, n) for part in parts]) for n in names}
         return JudgedSteps(**columns)
 
     def _judge(self, windows: Windows, limit: tuple[float, ...] | None) -> JudgedSteps:
@@ -185,18 +159,3 @@ def _prompted(batch: WindowBatch, limit: Tensor) -> WindowBatch:
     """
     spent = batch.limit[:, None] - batch.cost_to_go
     return replace(batch, limit=limit.expand_as(batch.limit), cost_to_go=limit - spent)
-
-
-def _device_of(model: SaFormer) -> torch.device:
-    return model.normalizer.centre("state").device
-
-
-@contextmanager
-def without_dropout(model: SaFormer) -> Iterator[None]:
-    """The model in evaluation mode, and back as it was afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

@@ -1,4 +1,4 @@
-"""What a policy did and why, to be drawn: cost paths, and the candidates of one decision."""
+"""A policy's deeds and reasons, to be drawn: cost paths, and the candidates of one decision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saformer.core.policy import Decision
 from saformer.data.limits import Limit
 from saformer.envs.rollout import Episode
 
-MAX_POINTS = 200
+MAX_POINTS, PATHS_PER_LIMIT = 200, 5
 
 
 class DecisionTrace:
@@ -24,7 +24,6 @@ class DecisionTrace:
         self.decisions: dict[int, dict[str, Any]] = {}
 
     def __call__(self, lanes: Tensor, decision: Decision) -> None:
-        """See the decision of a step."""
         if decision.verification is not None:
             assert decision.candidates is not None
             assert decision.num_safe is not None
@@ -57,18 +56,13 @@ def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
 
 
 def spending_paths(
-    episodes: Sequence[Episode],
-    limits: Sequence[Limit],
-    *,
-    cost_discount: float,
-    per_limit: int = 5,
+    episodes: Sequence[Episode], limits: Sequence[Limit], *, cost_discount: float
 ) -> list[dict[str, Any]]:
     """Cumulated cost of a few episodes under each limit; `limits` has the limit of each episode."""
     paths: list[dict[str, Any]] = []
     for episode, limit in zip(episodes, limits, strict=True):
-        if sum(path["limit_name"] == limit.name for path in paths) < per_limit:
-            discount = cost_discount ** np.arange(len(episode.cost))[:, None]
-            spent = np.cumsum(discount * episode.cost, axis=0)
+        if sum(path["limit_name"] == limit.name for path in paths) < PATHS_PER_LIMIT:
+            spent = np.cumsum(episode.discounted_cost(cost_discount), axis=0)
             num_points = min(MAX_POINTS, len(spent))
             shown = np.unique(np.linspace(0, len(spent) - 1, num_points).astype(int))
             path = {"step": (shown + 1).tolist(), "spent": spent[shown].round(3).tolist()}

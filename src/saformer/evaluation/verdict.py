@@ -11,8 +11,8 @@ import numpy as np
 from saformer.data.limits import Frontier, Limit
 from saformer.evaluation.confidence import violation_bound, wilson_interval
 
-TOLERANCE = 0.0
-"""Added to a limit before costs are held against it; printed with every table."""
+SHARES = ("resampled", "fell_back", "shielded")
+TOLERANCE = 0.0  # added to a limit before costs are held against it; printed with every table
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,16 @@ class EpisodeRow:
     limit: tuple[float, ...]
     seed: int
     episode_return: float
-    cost: tuple[float, ...]
-    """per constraint; discounted if the policy's costs are"""
+    cost: tuple[float, ...]  # per constraint; discounted if the policy's costs are
     num_steps: int
     terminated: bool
     truncated: bool
-    resampled: float
-    """share of steps that took more than one round of proposals"""
-    fell_back: float
-    """share of steps that the fallback decided"""
-    shielded: float = 0.0
-    """share of steps whose action a shield changed"""
+    resampled: float  # share of steps that took more than one round of proposals
+    fell_back: float  # share of steps that the fallback decided
+    shielded: float = 0.0  # share of steps whose action a shield changed
 
     @property
     def within(self) -> bool:
-        """Whether every constraint held in this episode."""
         pairs = zip(self.cost, self.limit, strict=True)
         return all(cost <= limit + TOLERANCE for cost, limit in pairs)
 
@@ -51,23 +46,17 @@ class Verdict:
 
     limit: Limit
     num_episodes: int
-    met: bool
-    """Eq. 1: the mean cost is within the limit, for every constraint"""
+    met: bool  # Eq. (1): the mean cost is within the limit, for every constraint
     mean_cost: tuple[float, ...]
     worst_cost: tuple[float, ...]
-    within: float
-    """share of episodes within the limit"""
-    within_interval: tuple[float, float]
-    """95% Wilson interval of that share"""
+    within: float  # share of episodes within the limit
+    within_interval: tuple[float, float]  # 95% Wilson interval of that share
     mean_return: float
-    frontier: float
-    """what the data shows to be possible within the limit"""
-    frontier_share: float
-    """(R - R_min) / (frontier - R_min), capped at 1.25"""
-    resampled: float
+    frontier: float  # what the data shows to be possible within the limit
+    frontier_share: float  # (R - R_min) / (frontier - R_min), capped at 1.25
+    resampled: float  # mean of the episodes' shares, as are the following
     fell_back: float
     shielded: float
-    """mean share of steps whose action a shield changed"""
 
     @property
     def safe_share(self) -> float:
@@ -76,7 +65,6 @@ class Verdict:
 
     @property
     def num_violations(self) -> int:
-        """Episodes that passed the limit."""
         return round((1 - self.within) * self.num_episodes)
 
     @property
@@ -85,8 +73,8 @@ class Verdict:
         return violation_bound(self.num_violations, self.num_episodes)
 
     def plain(self) -> dict[str, Any]:
-        derived = {"safe_share": self.safe_share, "violation_bound": self.violation_bound}
-        return {**asdict(self), **derived}
+        bound = self.violation_bound
+        return {**asdict(self), "safe_share": self.safe_share, "violation_bound": bound}
 
 
 def judge_limit(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) -> Verdict:
@@ -111,7 +99,5 @@ def judge_limit(rows: Sequence[EpisodeRow], limit: Limit, frontier: Frontier) ->
         mean_return=mean_return,
         frontier=frontier.best,
         frontier_share=frontier.share(mean_return),
-        resampled=float(np.mean([row.resampled for row in rows])),
-        fell_back=float(np.mean([row.fell_back for row in rows])),
-        shielded=float(np.mean([row.shielded for row in rows])),
+        **{name: float(np.mean([getattr(row, name) for row in rows])) for name in SHARES},
     )

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from saformer import __version__
 from saformer.report.figure import ACCEPTED, POINTS, REJECTED, canvas, colours, styled, svg
 from saformer.report.page import Picture, Remark
-from saformer.runs.metrics import figures_of, terms_of
+from saformer.runs.metrics import terms_by_phase
 from saformer.runs.run import Run
 
 Rows = list[dict[str, Any]]
@@ -51,9 +51,11 @@ def learning_curves(rows: Rows, limit: Sequence[float] = ()) -> str:
     measured = [row for row in rows if "evaluation" not in row]
     judged = [row for row in rows if "evaluation" in row]
     names = measured[-1] if measured else {}
-    terms = terms_of(names)
+    terms = terms_by_phase(names)
     metrics = [
-        (phase, *each) for phase, own in figures_of(names).items() for each in _by_metric(own)
+        (phase, *each)
+        for phase, own in terms_by_phase(names, watched=True).items()
+        for each in _by_metric(own)
     ]
     num_costs = len(next(iter(judged[0]["evaluation"].values()))["cost"]) if judged else 0
     figure, axes = canvas(len(terms) + len(metrics) + (num_costs + 1 if judged else 0))

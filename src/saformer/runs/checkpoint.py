@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,30 +36,23 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         save_file(tensors, unfinished, metadata)
 
 
-def load_checkpoint(
-    path: Path, *, groups: tuple[str, ...] | None = None, device: str = "cpu"
-) -> Checkpoint:
+def load_checkpoint(path: Path, *, groups: tuple[str, ...] | None = None) -> Checkpoint:
     """Read a checkpoint back, or only some of its groups."""
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint at {path}; train first, or check the path")
     content: dict[str, dict[str, Tensor]] = {}
     try:
-        with safe_open(path, framework="pt", device=device) as file:
-            facts = _facts(path, file.metadata() or {})
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            version = metadata.get("version", "an unknown version")
+            if version != str(VERSION):
+                known = f"this version reads {VERSION}"
+                raise ValueError(f"{path} has checkpoint version {version}; {known}")
             for key in file.keys():  # noqa: SIM118 (not a dictionary)
                 group, name = key.split("/", 1)
                 if groups is None or group in groups:
                     content.setdefault(group, {})[name] = file.get_tensor(key)
     except SafetensorError as error:
-        raise ValueError(
-            f"{path} is truncated or damaged ({error}); restore it from a copy, or train again"
-        ) from None
-    return Checkpoint(content, facts)
-
-
-def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    version = metadata.get("version", "an unknown version")
-    if version != str(VERSION):
-        raise ValueError(f"{path} has checkpoint version {version}; this version reads {VERSION}")
-    facts: dict[str, Any] = json.loads(metadata["facts"])
-    return facts
+        remedy = "restore it from a copy, or train again"
+        raise ValueError(f"{path} is truncated or damaged ({error}); {remedy}") from None
+    return Checkpoint(content, json.loads(metadata["facts"]))

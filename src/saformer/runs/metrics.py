@@ -9,20 +9,11 @@ GRADIENT_NORM = "gradient_norm"
 WATCHED = "watched/"
 
 
-def terms_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names of the terms that each phase minimises."""
-    return _by_phase(names, is_watched=False)
-
-
-def figures_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names of the figures that are only watched in each phase."""
-    return _by_phase(names, is_watched=True)
-
-
-def _by_phase(names: Iterable[str], *, is_watched: bool) -> dict[str, list[str]]:
+def terms_by_phase(names: Iterable[str], *, watched: bool = False) -> dict[str, list[str]]:
+    """The names of the terms that each phase minimises, or of the figures that are only watched."""
     by_phase: dict[str, list[str]] = {}
     for name in names:
         phase, slash, term = name.partition("/")
-        if slash and term != GRADIENT_NORM and term.startswith(WATCHED) == is_watched:
+        if slash and term != GRADIENT_NORM and term.startswith(WATCHED) == watched:
             by_phase.setdefault(phase, []).append(name)
     return by_phase

@@ -22,7 +22,6 @@ from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.finetune.events import (
     FinetuneObserver,
     FinetuneOutcome,
-    WeightsVerdict,
     best_of,
     judge_weights,
     settled,
@@ -39,9 +38,7 @@ from saformer.training.loop.fit import InterruptedTrainingError, in_mode
 from saformer.training.loop.interrupt import Interrupt
 from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
 
-BEST = "best"
-"""The group of a checkpoint with the weights of the best evaluation, if they are not the
-model's."""
+BEST = "best"  # group of a checkpoint: weights of the best evaluation, if they are not the model's
 
 
 def run_algorithm_3(
@@ -70,19 +67,16 @@ def run_algorithm_3(
     options, observer = options or agent.options(), observer or FinetuneObserver()
     loop = _Loop(agent, experience, limits, config, fit_config, options, observer, workers)
     loop.begin(learnt)
+    saved = f"saved in {experience.run.path}"
     with Interrupt() as interrupt:
         try:
-            while not loop.is_over:
-                loop.go_on(interrupt)
+            while loop.go_on(interrupt):
                 if interrupt.requested:
-                    raise InterruptedTrainingError(
-                        f"stopped after {loop.progress}; saved in {experience.run.path}"
-                    )
+                    raise InterruptedTrainingError(f"stopped after {loop.progress}; {saved}")
         except KeyboardInterrupt:  # the second one, which nothing waits for
-            raise InterruptedTrainingError(
-                f"stopped at once after {loop.progress}; what was in flight is lost, all else "
-                f"saved in {experience.run.path}"
-            ) from None
+            lost = f"what was in flight is lost, all else {saved}"
+            message = f"stopped at once after {loop.progress}; {lost}"
+            raise InterruptedTrainingError(message) from None
     return loop.finish()
 
 
@@ -121,11 +115,10 @@ class _Loop:
         kinds: tuple[Fallback, ...] = (explored.fallback, config.exploration_fallback)
         rounds = min(config.exploration_rounds, explored.rounds)
         has_critic = not isinstance(options, NoCriticOptions)
+        choices = {kind: replace(explored, fallback=kind, rounds=rounds) for kind in kinds}
         self.exploring = {
-            kind: self.agent.policy(
-                replace(explored, fallback=kind, rounds=rounds) if has_critic else options
-            )
-            for kind in kinds
+            kind: self.agent.policy(choice if has_critic else options)
+            for kind, choice in choices.items()
         }
         self.evaluations: list[dict[str, Any]] = []  # rows of metrics
         self.best_weights: dict[str, Tensor] = {}
@@ -151,19 +144,17 @@ class _Loop:
     def progress(self) -> str:
         return f"{len(self.experience)} of {self.config.episodes} episodes"
 
-    @property
-    def is_over(self) -> bool:
-        """Nothing is to be learnt or judged any more, and nothing to be explored."""
-        idle = not self._updates_due and not self._is_evaluation_due
-        return idle and (self._is_spent or not self._open_limits)
-
-    def go_on(self, interrupt: Interrupt) -> None:
+    def go_on(self, interrupt: Interrupt) -> bool:
+        """Do what is due next; False where nothing is."""
         if self._updates_due:
             self._train(interrupt)
         elif self._is_evaluation_due:
             self._evaluate()
+        elif self._is_spent or not self._open_limits:
+            return False
         else:
             self._explore(interrupt)
+        return True
 
     def finish(self) -> FinetuneOutcome:
         """Mark the run as done, with the best weights."""
@@ -183,8 +174,7 @@ class _Loop:
 
     @property
     def _num_rounds(self) -> int:
-        """Whole ones; the last may be short."""
-        whole = len(self.experience) // self.config.lanes
+        whole = len(self.experience) // self.config.lanes  # the last round may be short
         return self.config.num_rounds if self._is_spent else whole
 
     @property
@@ -237,16 +227,14 @@ class _Loop:
     def _store_episode(
         self, fallback: Fallback, target: Target, episode: Episode, broke_ceiling: bool
     ) -> None:
-        update = self.trainer.update
-        row = self.experience.add(
-            episode, target, update=update, fallback=fallback, broke=broke_ceiling
-        )
+        update, add = self.trainer.update, self.experience.add
+        row = add(episode, target, update=update, fallback=fallback, broke=broke_ceiling)
         self.observer.episode(row, self.config.episodes)
         if row.end == "overlong":
             horizon = self.experience.data.store.environment.horizon
             raise ValueError(
-                f"episode {row.number} did not end within {horizon} steps, the longest of its "
-                "data, none of which was cut off there: does the environment never end?"
+                f"episode {row.number} did not end within {horizon} steps, as all stored ones do: "
+                "does the environment never end?"
             )
 
     def _train(self, interrupt: Interrupt) -> None:
@@ -262,9 +250,8 @@ class _Loop:
                     self.observer.progress(self.trainer.update, total, metrics)
         except NonFiniteLossError as error:
             self._save()
-            raise NonFiniteLossError(
-                f"{error}. The state before it is saved in {self.run.path}"
-            ) from None
+            saved = f"The state before it is saved in {self.run.path}"
+            raise NonFiniteLossError(f"{error}. {saved}") from None
         self.trainer.seconds += time.perf_counter() - began
         if done:
             means = {name: value / done for name, value in sums.items()}
@@ -273,35 +260,26 @@ class _Loop:
             self._save()
 
     def _evaluate(self) -> None:
-        """All limits, as they are: nothing is attenuated, and nothing is learnt from it.
-
-        Of many evaluations one will look good by chance; so where all limits hold, they must do so
-        once more.
-        """
-        verdict, times = self._judge(again=False), 1
-        if all(each["holds"] for each in verdict.values()):
-            verdict, times = self._judge(again=True), 2
+        """All limits, not attenuated. Of many evaluations one will look good by chance; so where
+        all limits hold, they must do so once more."""
+        episodes, data = self.config.evaluation_episodes, self.experience.data
+        how: dict[str, Any] = {"episodes": episodes, "workers": self.workers}
+        for times in (1, 2):
+            seed = 2 * self.seed + times - 1
+            with self._acting(f"judging the limits after {len(self.experience)} episodes"):
+                verdict = judge_weights(self.judging, data, self.limits, seed=seed, **how)
+            if not all(each["holds"] for each in verdict.values()):
+                break
         row = {
             "update": self.trainer.update,
             "episodes": len(self.experience),
-            "evaluation_episodes": times * self.config.evaluation_episodes * len(self.limits),
+            "evaluation_episodes": times * episodes * len(self.limits),
             "evaluation": verdict,
         }
         self._write(row)
         self.evaluations.append(row)
         self._remember_the_best()
         self.observer.judged(len(self.experience), verdict)
-
-    def _judge(self, *, again: bool) -> WeightsVerdict:
-        with self._acting(f"judging the limits after {len(self.experience)} episodes"):
-            return judge_weights(
-                self.judging,
-                self.experience.data,
-                self.limits,
-                episodes=self.config.evaluation_episodes,
-                seed=2 * self.seed + again,
-                workers=self.workers,
-            )
 
     @contextmanager
     def _acting(self, doing: str) -> Iterator[None]:
@@ -315,8 +293,7 @@ class _Loop:
         except Exception as error:
             raise EnvironmentFailedError(
                 f"the environment failed while {doing}: {type(error).__name__}: {error}. What came "
-                f"before is saved in {self.run.path}; mend the environment and go on with resume "
-                "(--resume)"
+                f"before is saved in {self.run.path}; mend it and go on with resume (--resume)"
             ) from error
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -334,11 +311,8 @@ class _Loop:
         return {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
 
     def _save(self, *, finished: bool = False) -> None:
-        """SaFormer's weights as any run has them, so that any reader of runs can read this one.
-
-        While it goes on they are the latest, and the best lie beside them; a finished run has the
-        best alone.
-        """
+        """SaFormer's weights as any run has them: the latest, with the best beside them; a finished
+        run has the best alone."""
         facts = {"spec": self.run.spec.digest, "episodes": len(self.experience)}
         whole = self.trainer.checkpoint(facts)
         model = self.best_weights if finished else whole.groups["model"]

@@ -57,30 +57,25 @@ class FinetuneConfig:
 
     @property
     def num_rounds(self) -> int:
-        """How often exploration and updates take turns if no limit holds before."""
+        """At most: exploration and updates take turns until every limit holds."""
         return -(-self.episodes // self.lanes)
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """The factors of a limit, one exploration after the other."""
         return attenuation_factors(self.attenuation, self.floor)
 
 
 def attenuation_factors(attenuation: float, floor: float) -> tuple[float, ...]:
-    """alpha, alpha^2, ... down to the floor, which is the last; they never compound to zero.
+    """alpha, alpha^2, ... down to the floor, which is the last.
 
-    A limit that is explored again and again goes through them in turn and then begins anew, so that
-    the latest episodes are neither all near the limit nor all far below it.
+    A limit goes through them in turn and then begins anew, so that the latest episodes are neither
+    all near the limit nor all far below it.
     """
     if not 0 < attenuation <= 1:
-        raise ValueError(
-            f"attenuation must lie in (0, 1], got {attenuation}; 0.95 asks for 5% less"
-        )
+        raise ValueError(f"attenuation must lie in (0, 1], got {attenuation}; 0.95 means 5% less")
     if not 0 < floor <= attenuation:
-        raise ValueError(
-            f"floor must lie in (0, attenuation = {attenuation}], got {floor}: lower the floor "
-            "or raise the attenuation"
-        )
+        bounds, remedy = f"(0, attenuation = {attenuation}]", "lower the floor or raise attenuation"
+        raise ValueError(f"floor must lie in {bounds}, got {floor}: {remedy}")
     factors = [attenuation]
     while attenuation < 1 and factors[-1] > floor:
         factors.append(max(floor, factors[-1] * attenuation))

@@ -11,7 +11,6 @@ import numpy as np
 from saformer.core.execution import SaFormerPolicy
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore
-from saformer.envs.stepping import Workers
 from saformer.evaluation.confidence import holds, upper_bound
 from saformer.evaluation.evaluate import evaluate_policy
 from saformer.evaluation.verdict import EpisodeRow, Verdict
@@ -25,17 +24,12 @@ TOLERATED_LOSS = 0.05
 
 
 def judge_weights(
-    policy: SaFormerPolicy,
-    data: RelabelledStore,
-    limits: Sequence[Limit],
-    *,
-    episodes: int,
-    seed: int,
-    workers: Workers = "auto",
+    policy: SaFormerPolicy, data: RelabelledStore, limits: Sequence[Limit], *, seed: int, **how: Any
 ) -> WeightsVerdict:
-    """Roll out under every limit as it is; the seed decides initial states and proposals."""
+    """Roll out under every limit as it is, as `evaluate_policy` does; the seed decides initial
+    states and proposals."""
     policy.seed = seed
-    evaluation = evaluate_policy(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
+    evaluation = evaluate_policy(policy, data, limits, seed=seed, **how)
     return {v.limit.name: _plain(v, evaluation.rows) for v in evaluation.verdicts}
 
 
@@ -55,12 +49,8 @@ def _plain(verdict: Verdict, rows: Sequence[EpisodeRow]) -> dict[str, Any]:
 
 def merit(verdict: WeightsVerdict, first: WeightsVerdict) -> tuple[int, int, float, float]:
     """How good an evaluation was, to be compared: how many limits are met, how many surely hold, by
-    how little the others are overrun, and the mean return. Limits whose return was lost since the
-    first evaluation count as neither.
-
-    Overruns are shares of the limits; evaluations of a run are under the same limits, so the order
-    does not depend on the units of costs or rewards.
-    """
+    which share the others are overrun, and the mean return. Limits whose return was lost since the
+    first evaluation count as neither."""
     earning = [v for name, v in verdict.items() if _keeps_return(v, first[name])]
     return (
         sum(bool(v["met"]) for v in earning),
@@ -95,40 +85,32 @@ def _overrun(cost: Sequence[float], limit: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class FinetuneObserver:
-    """Functions of the caller's, called as fine-tuning goes on."""
+    """Functions of the caller's: called with each new episode and how many there may be, after
+    updates, after each evaluation with the number of episodes explored before it, and with each
+    row of metrics as it is written."""
 
     episode: Callable[[ExploredEpisode, int], None] = lambda row, allowance: None
-    """called with each new episode, and how many there may be"""
     progress: Callable[[int, int, Metrics], None] = lambda update, total, metrics: None
-    """called after updates: how many of how many at most, and the latest metrics"""
     judged: Callable[[int, WeightsVerdict], None] = lambda num_episodes, verdict: None
-    """called after each evaluation, with the number of episodes explored before it"""
     row: Callable[[dict[str, Any]], None] = lambda row: None
-    """called with each row of metrics, as it is written"""
 
 
 @dataclass(frozen=True)
 class FinetuneOutcome:
     """How fine-tuning ended."""
 
-    held: bool
-    """whether every limit surely holds, with its return; else the allowance is spent"""
+    held: bool  # whether every limit surely holds, with its return; else the allowance is spent
     num_episodes: int
     num_evaluation_episodes: int
-    broke_ceiling: float
-    """share of the explored episodes that did"""
-    before: WeightsVerdict
-    """the first evaluation, before anything was explored"""
-    after: WeightsVerdict
-    """the best evaluation, whose weights the run ends with"""
-    kept_after: int
-    """episodes explored before that evaluation"""
+    broke_ceiling: float  # share of the explored episodes that did
+    before: WeightsVerdict  # the first evaluation, before anything was explored
+    after: WeightsVerdict  # the best evaluation, whose weights the run ends with
+    kept_after: int  # episodes explored before that evaluation
 
     @classmethod
     def of(
         cls, explored: Sequence[ExploredEpisode], evaluations: Sequence[dict[str, Any]]
     ) -> FinetuneOutcome:
-        """From the explored episodes and the rows of evaluations."""
         best, first = best_of(evaluations), evaluations[0]["evaluation"]
         return cls(
             held=settled(best["evaluation"], first) == set(first),
@@ -142,10 +124,9 @@ class FinetuneOutcome:
 
     def facts(self) -> dict[str, Any]:
         """As `done.json` has it."""
-        return {
-            "held": self.held,
+        counts = {
             "episodes": self.num_episodes,
             "evaluation_episodes": self.num_evaluation_episodes,
-            "broke_ceiling": self.broke_ceiling,
-            "kept_after": self.kept_after,
         }
+        same = ("held", "broke_ceiling", "kept_after")
+        return {**counts, **{name: getattr(self, name) for name in same}}

@@ -29,31 +29,23 @@ Rows = Sequence["ExploredEpisode"]
 class ExploredEpisode:
     """One row of `episodes.jsonl`."""
 
-    number: int
-    """counted from 0"""
-    update: int
-    """updates of fine-tuning before it"""
+    number: int  # counted from 0
+    update: int  # updates of fine-tuning before it
     limit_name: str
-    limit: tuple[float, ...]
-    """the target"""
-    prompt: tuple[float, ...]
-    """the limit that the policy reads: the target, attenuated"""
+    limit: tuple[float, ...]  # the target
+    prompt: tuple[float, ...]  # the limit that the policy reads: the target, attenuated
     seed: int
-    cost: tuple[float, ...]
-    """the real one, by which it is relabelled"""
+    cost: tuple[float, ...]  # the real one, by which it is relabelled
     episode_return: float
     num_steps: int
     end: End
     broke_ceiling: bool
-    resampled: float
-    """share of steps that took more than one round of proposals"""
-    fell_back: float
-    """share of steps that the fallback decided"""
+    resampled: float  # share of steps that took more than one round of proposals
+    fell_back: float  # share of steps that the fallback decided
     fallback: Fallback
 
     @property
     def within(self) -> bool:
-        """Whether it kept the target, whatever the prompt."""
         return all(cost <= bound for cost, bound in zip(self.cost, self.limit, strict=True))
 
     @classmethod
@@ -93,13 +85,11 @@ class Reference:
 
     cost: tuple[float, ...]
     earned: float
-    scale: float
-    """unit of returns: theirs, or their deviation in all the data where that is more"""
+    scale: float  # unit of returns: theirs, or their deviation in all the data where that is more
 
     @classmethod
     def of(cls, data: RelabelledStore) -> Reference:
-        """Medians; with several costs, the cheapest are those whose dearest cost, in units of its
-        median, is least."""
+        """Medians; of several costs, the dearest in units of its median counts."""
         costs, returns = data.episode_cost, data.episode_return
         dearest = (costs / np.maximum(np.median(costs, axis=0), 1e-9)).max(1)
         cheapest = dearest <= np.percentile(dearest, 10)
@@ -143,11 +133,8 @@ def promising(rows: Rows) -> list[int]:
 
 def unspent(row: ExploredEpisode, before: Rows) -> NDArray[np.float64]:
     """[C] how much less an episode cost than the tightest limit explored so far that it kept; 0 if
-    it kept none.
-
-    An episode shown under a limit equal to its cost teaches to spend a limit to the last, which is
-    too much every second time.
-    """
+    it kept none. Shown under a limit equal to its cost, it would teach to spend a limit to the
+    last, which is too much every second time."""
     left = [np.subtract(other.limit, row.cost) for other in (*before, row)]
     within = [values for values in left if (values >= 0).all()]
     return min(within, key=lambda values: float(values.max()), default=np.zeros(len(row.cost)))
@@ -168,16 +155,12 @@ class Experience:
         self.reference = Reference.of(data)
         before = store.as_of(run.spec.data_fingerprint)
         if before is None:
-            raise ValueError(
-                f"{store.path} does not begin with the data that {run.path} was begun with"
-            )
+            raise ValueError(f"{store.path} does not begin with the data of {run.path}")
         rows = [ExploredEpisode.from_plain(row) for row in run.read_rows(EPISODES)]
         added = len(store) - len(before)
         if len(rows) < added:
-            raise ValueError(
-                f"{store.path} has {added} new trajectories, {self._rows_path} names {len(rows)}: "
-                "somebody else appended to it"
-            )
+            counts = f"{added} new trajectories, {self._rows_path} names {len(rows)}"
+            raise ValueError(f"{store.path} has {counts}: somebody else appended to it")
         self.rows = rows[:added]
         lines = [f"{json.dumps(asdict(row))}\n" for row in self.rows]
         write_atomically(self._rows_path, "".join(lines))
@@ -191,7 +174,7 @@ class Experience:
         self, episode: Episode, target: Target, *, update: int, fallback: Fallback, broke: bool
     ) -> ExploredEpisode:
         """Store an episode. Unfinished ones are not learnt from: their whole cost is unknown."""
-        discount = self.data.cost_discount ** np.arange(len(episode.cost))[:, None]
+        cost = episode.discounted_cost(self.data.cost_discount).sum(0)
         trajectory = self._storable(episode)
         end: End = "ceiling" if broke else "overlong"
         if trajectory.finished:
@@ -203,7 +186,7 @@ class Experience:
             limit=target.limit.values,
             prompt=target.prompt,
             seed=episode.seed,
-            cost=tuple((discount * episode.cost).sum(0).tolist()),
+            cost=tuple(cost.tolist()),
             episode_return=float(trajectory.reward.sum(dtype=np.float64)),
             num_steps=len(trajectory),
             end=end,
@@ -247,13 +230,11 @@ class Experience:
 
 
 def check_explorable(data: RelabelledStore, store: TrajectoryStore) -> None:
-    """Refuse a criterion of columns that new trajectories do not have: they know states, actions
-    and rewards, and of other columns only those that are costs themselves."""
+    """Refuse a criterion of columns that new trajectories lack: they have those that are costs."""
     for criterion in data.criteria:
         columns = sorted(set(criterion.reads) & set(store.column_names))
         if columns and criterion.name not in store.column_names:
             raise ValueError(
-                f"criterion {criterion.name!r} reads {', '.join(columns)}, which is not recorded "
-                "in new episodes: use a criterion of states and actions, or one that is a column "
-                "itself"
+                f"criterion {criterion.name!r} reads {', '.join(columns)}, which new episodes do "
+                "not record: use a criterion of states and actions, or one that is a column itself"
             )
