@@ -18,19 +18,18 @@ from saformer.criteria.afford import Affordable
 
 Doubles = NDArray[np.float64]
 ROUNDING = 2.0**-23
-"""Share of a limit that is never spent: limits come as float32, which may round them up by half of
-it; the other half is more than any order of adding costs up in float64 can lose."""
+"""Share of a limit that is never spent: half for limits that float32 rounds up, half for costs that
+float64 adds up in another order."""
 
 
 class Shield:
     """Executes what the policy chooses, made cheaper where it costs more than what remains.
 
-    spent + cost <= limit after every step, for each constraint, discounted or not, whatever the
-    policy chooses, also if `budget.limit` is cut mid-episode to no less than what is spent. Why: an
-    action is costed before it is executed, by the criteria themselves; and there is always one that
-    can be afforded, the cheapest. If that is not free, what it will cost until the horizon is set
-    aside from the start, and a limit below that is refused. The policy observes what was executed.
-    See docs/shield.md for what this proves and what not.
+    spent + cost <= limit after every step, for each constraint, discounted or not, also if
+    `budget.limit` is cut mid-episode to no less than what is spent: an action is costed before it
+    is executed, and the cheapest can always be afforded. If that is not free, what it costs until
+    the horizon is set aside from the start, and a limit below that is refused. The policy observes
+    what was executed. See docs/shield.md for what this proves and what not.
     """
 
     def __init__(
@@ -93,9 +92,9 @@ class Shield:
                 stacklevel=2,
             )
         self._action[rows] = np.where(over[:, None], action, proposed)
-        executed, shielded = torch.from_numpy(self._action[rows]), torch.from_numpy(over)
         device = decision.action.device
-        return replace(decision, action=executed.to(device), shielded=shielded.to(device))
+        executed = torch.from_numpy(self._action[rows]).to(device)
+        return replace(decision, action=executed, shielded=torch.from_numpy(over).to(device))
 
     def observe(
         self,

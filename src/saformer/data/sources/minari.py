@@ -60,8 +60,7 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
     from minari.storage import get_dataset_path
 
     if not re.search(r"-v\d+$", dataset_id):
-        rule = "Minari's end in a version, as in mine/pump-v0"
-        raise ValueError(f"Malformed dataset ID {dataset_id!r}: {rule}")
+        raise ValueError(f"Malformed dataset ID {dataset_id!r}: Minari's end in a version (-v0)")
     path = Path(get_dataset_path(dataset_id))
     if path.exists():
         raise FileExistsError(f"{path} exists; datasets are never overwritten: choose another id")
@@ -120,8 +119,7 @@ def _open(name: str, *, download: bool) -> list[Any]:
         parts = [name.replace("medium-expert", part) for part in ("medium", "expert")]
         return [dataset for part in parts for dataset in _open(part, download=download)]
     if not download:
-        advice = f"put it at {path}"
-        raise FileNotFoundError(f"there is no Minari dataset {name} on this machine; {advice}")
+        raise FileNotFoundError(f"there is no Minari dataset {name} here; put it at {path}")
     try:
         return [minari.load_dataset(name, download=True)]
     except Exception as error:  # whatever the hosting library raises, the way out is the same
@@ -135,8 +133,8 @@ def _read(path: Path, name: str) -> Any:
     try:
         return _minari().MinariDataset(str(path))
     except Exception as error:  # h5py, json and Minari each have errors of their own
-        problem = f"is damaged or of another version: {error}"
-        raise ValueError(f"the Minari dataset {name} {problem}") from None
+        problem = f"{name} is damaged or of another version: {error}"
+        raise ValueError(f"the Minari dataset {problem}") from None
 
 
 def _hints(dataset: Any) -> EnvironmentHints:
@@ -160,8 +158,7 @@ def _trajectory(episode: Any, left_out: set[str]) -> Trajectory:
     if not isinstance(observations, np.ndarray) or observations.ndim != 2:
         raise ValueError(
             f"episode {episode.id} has observations of type {type(observations).__name__}, "
-            "expected one flat vector per step; flatten them first "
-            "(gymnasium.wrappers.FlattenObservation)"
+            "expected a vector per step; flatten them (gymnasium.wrappers.FlattenObservation)"
         )
     if len(observations) != steps + 1:
         count = f"{len(observations)} observations, expected {steps + 1}"
