@@ -34,8 +34,8 @@ class Affordable:
                 read = ", ".join(sorted(criterion.reads - {"action"}))
                 raise ValueError(
                     f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so "
-                    "what an action costs is known only afterwards. A shield needs costs of the "
-                    'action alone, such as torque, energy or "abs(action[0])"; judge without it'
+                    "what an action costs is known only once it was taken. A shield needs costs of "
+                    'the action alone, such as torque or "abs(action[0])"; judge without it'
                 )
         self._low, self._high = np.asarray(low, np.float32), np.asarray(high, np.float32)
         self.cheapest = self._cheapest()  # [A] within bounds

@@ -60,11 +60,9 @@ class StoreLayout:
     @classmethod
     def of(cls, trajectory: Trajectory) -> StoreLayout:
         """The columns that a trajectory like this one needs."""
-        steps, episodes = trajectory.step_columns(), trajectory.episode_columns()
-        return cls(
-            {name: Column(str(rows.dtype), rows.shape[1:]) for name, rows in steps.items()},
-            {name: Column(str(row.dtype), row.shape) for name, row in episodes.items()},
-        )
+        rows = trajectory.episode_columns().items()
+        episodes = {name: Column(str(row.dtype), row.shape) for name, row in rows}
+        return cls(_step_columns(trajectory), episodes)
 
     @classmethod
     def of_manifest(cls, manifest: Mapping[str, Any]) -> StoreLayout:
@@ -84,7 +82,7 @@ class StoreLayout:
 
     def check(self, index: int, trajectory: Trajectory) -> None:
         """Refuse a trajectory with other columns."""
-        theirs = StoreLayout.of(trajectory).steps
+        theirs = _step_columns(trajectory)
         for name in (*self.steps, *theirs):
             expected, actual = self.steps.get(name), theirs.get(name)
             if expected != actual:
@@ -153,7 +151,7 @@ class StoreWriter:
         self,
         environment: EnvironmentSpec,
         *,
-        criteria: Iterable[str] = ("torque",),
+        criteria: Iterable[str],
         provenance: Mapping[str, Any],
     ) -> None:
         """Move the store to its path."""
@@ -254,6 +252,11 @@ def remove_abandoned(path: Path) -> None:
             with locked(folder / LOCK, wait=False) as is_ours:
                 if is_ours:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _step_columns(trajectory: Trajectory) -> dict[str, Column]:
+    columns = trajectory.step_columns().items()
+    return {name: Column(str(rows.dtype), rows.shape[1:]) for name, rows in columns}
 
 
 def _map(file: Path, column: Column, rows: int) -> Array:

@@ -112,7 +112,6 @@ class GrowingSampler:
         return WindowBatch(**{name: mixed(part, getattr(new, name)) for name, part in parts})
 
     def _new_windows(self, starts: Tensor) -> WindowBatch:
-        """Some of them as promised."""
         windows = self._new.windows(starts, self._old.offsets)
         is_promised = torch.arange(1, len(starts) + 1, device=self.device) % PROMISED == 0
         unspent = self._unspent[self._new.trajectory_of(starts)]

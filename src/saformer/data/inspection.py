@@ -104,8 +104,8 @@ def inspect(data: RelabelledStore, limits: Sequence[Limit] | None = None) -> Ins
     limits = [parse_limit(name, data) for name in DEFAULT_LIMITS] if limits is None else limits
     for limit in limits:
         if len(limit.values) != len(data.criteria):
-            counts = f"{len(limit.values)} values, the data has {len(data.criteria)} constraints"
-            raise ValueError(f"limit {limit.name!r} has {counts}")
+            problem = f"{len(limit.values)} values, the data has {len(data.criteria)} constraints"
+            raise ValueError(f"limit {limit.name!r} has {problem}")
     constraints = tuple(_constraint(data, index) for index in range(len(data.criteria)))
     supports = tuple(_support(data, limit) for limit in limits)
     return Inspection(
@@ -147,16 +147,10 @@ def _constraint(data: RelabelledStore, index: int) -> ConstraintSupport:
 
 
 def _support(data: RelabelledStore, limit: Limit) -> LimitSupport:
-    within: NDArray[np.bool_] = np.all(data.episode_cost <= np.array(limit.values), axis=-1)
-    num_within = int(within.sum())
-    return LimitSupport(
-        name=limit.name,
-        values=limit.values,
-        num_within=num_within,
-        share_within=num_within / len(within),
-        frontier=frontier(data, limit).best,
-        median_return=float(np.median(data.episode_return[within])) if num_within else float("nan"),
-    )
+    returns = data.episode_return[np.all(data.episode_cost <= np.array(limit.values), axis=-1)]
+    share, best = len(returns) / len(data.episode_return), frontier(data, limit).best
+    median = float(np.median(returns)) if len(returns) else float("nan")
+    return LimitSupport(limit.name, limit.values, len(returns), share, best, median)
 
 
 def _warnings(

@@ -147,9 +147,8 @@ def pareto_front(data: RelabelledStore) -> NDArray[np.int64]:
 def augment(data: RelabelledStore, share: float, *, seed: int = 0) -> RelabelledStore:
     """Add copies of the front's trajectories with more ambitious targets: `share` of the data.
 
-    A limit is drawn within the data's range, and a return from the front's within that limit to the
-    highest stored. No trajectory reaches that, so the best within the limit stands for it, its
-    to-go columns shifted to the drawn targets.
+    A limit is drawn within the data's range, and a return from the front's within it to the highest
+    stored. The best trajectory within the limit stands for it, its to-go columns shifted.
     """
     rng, front, num_stored = np.random.default_rng(seed), pareto_front(data), len(data.store)
     lowest, highest = data.episode_cost.min(0), data.episode_cost.max(0)

@@ -16,6 +16,10 @@ from saformer.data.trajectory import Floats
 
 Doubles = NDArray[np.float64]
 Result = TypeVar("Result")
+STEP_ARRAYS, EPISODE_ARRAYS = (
+    ("cost", "cost_to_go", "return_to_go"),
+    ("episode_cost", "episode_return"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +51,9 @@ class RelabelledStore:
         # A step's row here is its row in the view, shifted as far as its trajectory's start was.
         shifts = self.store.starts[indices] - store.starts
         rows = np.repeat(shifts, store.lengths) + np.arange(store.num_steps)
-        return replace(
-            self,
-            store=store,
-            cost=self.cost[rows],
-            cost_to_go=self.cost_to_go[rows],
-            return_to_go=self.return_to_go[rows],
-            episode_cost=self.episode_cost[indices],
-            episode_return=self.episode_return[indices],
-        )
+        steps = {name: getattr(self, name)[rows] for name in STEP_ARRAYS}
+        episodes = {name: getattr(self, name)[indices] for name in EPISODE_ARRAYS}
+        return replace(self, store=store, **steps, **episodes)
 
 
 OfData = Callable[[RelabelledStore], Result]
@@ -129,11 +127,12 @@ def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
 def _costs(store: TrajectoryStore, criterion: CostCriterion, first: int, stop: int) -> Doubles:
     """[steps] of trajectories `first` to `stop`."""
     low, high = store.environment.action_low, store.environment.action_high
-    parts = {name: store.gather(name, first, stop) for name in store.steps}
-    state, action, reward = (parts.pop(name) for name in ("state", "action", "reward"))
-    action, next_state = np.clip(action, low, high, dtype=np.float32), None
+    names = ("action",) if criterion.reads_action_alone else tuple(store.steps)
+    parts = {name: store.gather(name, first, stop) for name in names}
+    action = np.clip(parts.pop("action"), low, high, dtype=np.float32)
+    state, next_state, reward = parts.pop("state", None), None, parts.pop("reward", None)
     # a criterion that will be refused for want of a column is to hear of all that is on offer
-    if "next_state" in criterion.reads or criterion.missing(parts):
+    if state is not None and ("next_state" in criterion.reads or criterion.missing(parts)):
         next_state = np.roll(state, -1, axis=0)
         final_states = store.episodes["final_state"][first:stop]
         next_state[np.cumsum(store.lengths[first:stop]) - 1] = final_states

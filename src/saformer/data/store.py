@@ -151,15 +151,10 @@ class TrajectoryStore:
         start = int(self.episodes["start"][index])
         stop = start + int(self.lengths[index])
         rows = {name: np.asarray(values[start:stop]) for name, values in self.steps.items()}
-        return Trajectory(
-            rows["state"],
-            rows["action"],
-            rows["reward"],
-            final_state=np.asarray(self.episodes["final_state"][index]),
-            terminated=bool(self.episodes["terminated"][index]),
-            truncated=bool(self.episodes["truncated"][index]),
-            columns={name: rows[name] for name in self.column_names},
-        )
+        parts: dict[str, Any] = {name: rows.pop(name) for name in ("state", "action", "reward")}
+        parts |= {name: bool(self.episodes[name][index]) for name in ("terminated", "truncated")}
+        final_state = np.asarray(self.episodes["final_state"][index])
+        return Trajectory(**parts, final_state=final_state, columns=rows)
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self[index] for index in range(len(self)))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from saformer.criteria import CostCriterion
 from saformer.data.relabel import Doubles, RelabelledStore
@@ -35,7 +34,7 @@ class TotalsAlone:
 Totals = RelabelledStore | TotalsAlone
 
 
-def percentiles(values: ArrayLike, percents: Sequence[int] = PERCENTILES) -> dict[str, float]:
+def percentiles(values: Doubles, percents: Sequence[int] = PERCENTILES) -> dict[str, float]:
     """{"p5": ..., "p10": ..., ..., "p95": ...} of a value per trajectory."""
     results = np.percentile(values, percents).tolist()
     return {f"p{percent}": value for percent, value in zip(percents, results, strict=True)}

@@ -238,7 +238,6 @@ def _block(file: Path, row: int, batch: Any, mapping: LogMapping) -> LogBlock:
 
 
 def _numbers(file: Path, name: str, column: Any) -> NDArray[np.float64]:
-    """NaN where a value is missing."""
     pyarrow, kind = _arrow(), column.type
     tests = ("is_floating", "is_integer", "is_boolean", "is_decimal")
     if not any(getattr(pyarrow.types, test)(kind) for test in tests):

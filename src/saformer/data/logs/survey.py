@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from saformer.data.inspection import length_summary
 from saformer.data.logs.files import LogBlock, read_log
-from saformer.data.logs.mapping import LogMapping
+from saformer.data.logs.mapping import SEVERAL, LogMapping
 from saformer.data.sources.rows import STAND_IN
 from saformer.data.sources.source import Progress
 
@@ -56,7 +56,7 @@ class LogSurvey:
 
     @property
     def problems(self) -> list[str]:
-        """Why the log cannot be imported as it is."""
+        """Reasons why the log cannot be imported as it is."""
         return list(self._problems())
 
     def _problems(self) -> Iterator[str]:
@@ -144,8 +144,7 @@ class LogSurvey:
         }
 
     def _role(self, name: str) -> str:
-        several = ("state", "action", "next_state", "columns")
-        roles = [part for part in several if name in getattr(self.mapping, part)]
+        roles = [part for part in SEVERAL if name in getattr(self.mapping, part)]
         roles += [part for part in ("reward", "cost") if name == getattr(self.mapping, part)]
         return ", ".join(roles)
 

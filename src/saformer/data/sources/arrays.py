@@ -55,10 +55,11 @@ def read_npz(path: str | Path, known: EnvironmentHints | None = None) -> Source:
 
 
 def _source(path: Path, open_file: Opener, known: EnvironmentHints | None) -> Source:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
     with open_file(path) as (file, shapes):
         roles = _roles(path, shapes)
-        num_rows = shapes[roles["state"]][0]
-        facts = _facts(file, shapes)
+        num_rows, facts = shapes[roles["state"]][0], _facts(file, shapes)
         extra, left_out = _extra(file, roles, shapes)
     robot = D4RL_FILE.fullmatch(path.stem)
     hints = (known or EnvironmentHints()).or_else(_hints(robot, shapes[roles["action"]]))
@@ -95,7 +96,6 @@ def _open_hdf5(path: Path) -> Iterator[OpenFile]:
         import h5py
     except ImportError:
         raise ValueError("HDF5 files need h5py: pip install 'saformer[hdf5]'") from None
-    _check_there(path)
     shapes: Shapes = {}
 
     def note(name: str, item: Any) -> None:
@@ -117,7 +117,6 @@ def _open_hdf5(path: Path) -> Iterator[OpenFile]:
 
 @contextmanager
 def _open_npz(path: Path) -> Iterator[OpenFile]:
-    _check_there(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
             columns = {name: archive[name] for name in archive.files}
@@ -127,11 +126,6 @@ def _open_npz(path: Path) -> Iterator[OpenFile]:
             f"({error}); pickled objects are never loaded"
         ) from None
     yield columns, {name: values.shape for name, values in columns.items()}
-
-
-def _check_there(path: Path) -> None:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
 
 
 def _roles(path: Path, shapes: Shapes) -> dict[str, str]:

@@ -49,11 +49,7 @@ def read_minari(
 
 
 def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
-    """Export a store as a Minari dataset of this id. Returns its folder.
-
-    States become observations, the final state included; named columns become infos; unfinished
-    trajectories stay so.
-    """
+    """Export a store as a Minari dataset of this id, named columns as infos. Returns its folder."""
     minari = _minari()
     from gymnasium.spaces import Box
     from minari.data_collector import EpisodeBuffer
@@ -112,8 +108,7 @@ def _open(name: str, *, download: bool) -> list[Any]:
     if name.startswith("mujoco/") and "medium-replay" in name:
         raise ValueError(
             f"Minari hosts simple, medium and expert for MuJoCo: there is no {name}. `saformer "
-            "data build` makes a medium-replay dataset, and d4rl:hopper-medium-replay-v2 names "
-            "D4RL's"
+            "data build` makes one, and d4rl:hopper-medium-replay-v2 names D4RL's"
         )
     if name.startswith("mujoco/") and "medium-expert" in name:
         parts = [name.replace("medium-expert", part) for part in ("medium", "expert")]
@@ -141,8 +136,8 @@ def _hints(dataset: Any) -> EnvironmentHints:
     space, made_by = dataset.spec.action_space, dataset.spec.env_spec
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None or low.ndim != 1:
-        expected = "expected a one-dimensional Box"
-        raise ValueError(f"{dataset.spec.dataset_id} has actions {space}, {expected}")
+        name = dataset.spec.dataset_id
+        raise ValueError(f"{name} has actions {space}, expected a one-dimensional Box")
     is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     return EnvironmentHints(
         identifier=made_by.id if made_by else None,

@@ -32,8 +32,8 @@ class Rows:
         return len(self.reward)
 
     def __getitem__(self, part: slice | NDArray[np.bool_]) -> Rows:
-        arrays = {name: value for name, value in vars(self).items() if name != "columns"}
-        parts = {name: None if value is None else value[part] for name, value in arrays.items()}
+        arrays = {name: values for name, values in vars(self).items() if name != "columns"}
+        parts: dict[str, Any] = {n: v[part] for n, v in arrays.items() if v is not None}
         return Rows(**parts, columns={name: column[part] for name, column in self.columns.items()})
 
     @property

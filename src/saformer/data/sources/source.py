@@ -108,8 +108,14 @@ def import_source(
         environment = _environment(source.hints, *reach, max(lengths))
         provenance = {**source.provenance, "imported_with": f"saformer {version('saformer')}"}
         writer.finish(environment, criteria=criteria or source.criteria, provenance=provenance)
-    notes = (*source.notes(), *_notes(source.hints, environment, *reach, unfinished))
-    return Imported(TrajectoryStore.open(path), len(unfinished), notes)
+    notes = [*source.notes(), *_notes_on_bounds(source.hints, environment, *reach)]
+    if unfinished:
+        notes.append(
+            f"{len(unfinished)} trajectories ({sum(unfinished)} steps) have no recorded end: they "
+            "are kept in the store, but left out of limits, frontier and to-go targets, because "
+            "what they would have cost is unknown"
+        )
+    return Imported(TrajectoryStore.open(path), len(unfinished), tuple(notes))
 
 
 def _environment(
@@ -117,13 +123,10 @@ def _environment(
 ) -> EnvironmentSpec:
     """The machine as it is known, or else as the data shows it."""
     margin = np.where(low == high, np.maximum(np.abs(low), 1.0), 0.0)
-    return EnvironmentSpec(
-        _per_action(known.action_low, low - margin),
-        _per_action(known.action_high, high + margin),
-        max(known.horizon or 0, longest),
-        known.identifier,
-        dict(known.arguments),
-    )
+    least = _per_action(known.action_low, low - margin)
+    greatest = _per_action(known.action_high, high + margin)
+    horizon = max(known.horizon or 0, longest)
+    return EnvironmentSpec(least, greatest, horizon, known.identifier, dict(known.arguments))
 
 
 def _per_action(known: tuple[float, ...] | None, observed: Floats) -> tuple[float, ...]:
@@ -135,12 +138,8 @@ def _per_action(known: tuple[float, ...] | None, observed: Floats) -> tuple[floa
     return known if len(known) == len(observed) else known * len(observed)
 
 
-def _notes(
-    known: EnvironmentHints,
-    environment: EnvironmentSpec,
-    low: Floats,
-    high: Floats,
-    unfinished: list[int],
+def _notes_on_bounds(
+    known: EnvironmentHints, environment: EnvironmentSpec, low: Floats, high: Floats
 ) -> Iterator[str]:
     least, greatest = np.array(environment.action_low), np.array(environment.action_high)
     bounds = _range(least, greatest)
@@ -153,12 +152,6 @@ def _notes(
         yield (
             f"recorded actions reach from {_range(low, high)}, beyond the bounds {bounds}: they "
             "are brought within them before costs are counted"
-        )
-    if unfinished:
-        yield (
-            f"{len(unfinished)} trajectories ({sum(unfinished)} steps) have no recorded end: they "
-            "are kept in the store, but left out of limits, frontier and to-go targets, because "
-            "what they would have cost is unknown"
         )
 
 
