@@ -86,11 +86,10 @@ class Shield:
         action, self._cost[rows], over = self._affordable.project(proposed, (left - aside) / weight)
         needed = self._affordable.least * still
         if needed.any() and (left + 2 * ROUNDING * limit < needed).any():  # `reset` refused others
-            warnings.warn(
-                f"a limit was cut below what even the cheapest actions still cost ({self._least} "
-                "a step): it may be passed, though by no more than they cost",
-                stacklevel=2,
+            problem = (
+                f"a limit was cut below what even the cheapest actions cost ({self._least} a step)"
             )
+            warnings.warn(f"{problem}: it may be passed, by no more than they cost", stacklevel=2)
         self._action[rows] = np.where(over[:, None], action, proposed)
         device = decision.action.device
         executed = torch.from_numpy(self._action[rows]).to(device)
@@ -132,10 +131,8 @@ class Shield:
             return weight, weight
         assert self._horizon is not None
         if (step >= self._horizon).any():
-            raise ValueError(
-                f"an episode goes on beyond its horizon of {self._horizon} steps, for which its "
-                "limit was shared out: give the shield the longest that an episode can be"
-            )
+            problem = f"an episode goes on beyond its horizon of {self._horizon} steps"
+            raise ValueError(f"{problem}: give the shield the longest that an episode can be")
         steps = np.arange(self._horizon)
         return weight, (self._discount**steps * (steps >= step)).sum(1, keepdims=True)
 
@@ -152,8 +149,8 @@ class LimitBlind:
         self._policy.reset(state, self._fixed, lanes)
         limit = as_rows(limit, self._fixed.shape[1], self._fixed.device, least=0.0)
         if lanes is None:
-            num_lanes = len(self._policy.budget.limit)
-            self.budget = Budget(limit.expand(num_lanes, -1), self.budget.cost_discount)
+            limit = limit.expand(len(self._policy.budget.limit), -1)
+            self.budget = Budget(limit, self.budget.cost_discount)
         else:
             self.budget.renew(limit, lanes.cpu())
 

@@ -40,13 +40,9 @@ class Distribution:
             low, high = low - margin, high + margin
         num_bins = int(np.clip(2 * np.sqrt(len(values)), MIN_BINS, MAX_BINS))
         counts, edges = np.histogram(values, bins=num_bins, range=(low, high))
-        return cls(
-            mean=float(values.mean()),
-            deviation=float(values.std()),
-            percentiles=percentiles(values, range(0, 101, 5)),
-            edges=tuple(edges.tolist()),
-            counts=tuple(counts.tolist()),
-        )
+        spread = percentiles(values, range(0, 101, 5))
+        bins = (tuple(edges.tolist()), tuple(counts.tolist()))
+        return cls(float(values.mean()), float(values.std()), spread, *bins)
 
 
 @dataclass(frozen=True)
