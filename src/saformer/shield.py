@@ -86,10 +86,9 @@ class Shield:
         action, self._cost[rows], over = self._affordable.project(proposed, (left - aside) / weight)
         needed = self._affordable.least * still
         if needed.any() and (left + 2 * ROUNDING * limit < needed).any():  # `reset` refused others
-            problem = (
-                f"a limit was cut below what even the cheapest actions cost ({self._least} a step)"
-            )
-            warnings.warn(f"{problem}: it may be passed, by no more than they cost", stacklevel=2)
+            problem = "a limit was cut below what even the cheapest actions still cost"
+            result = f"({self._least} a step): it may be passed, though by no more than they cost"
+            warnings.warn(f"{problem} {result}", stacklevel=2)
         self._action[rows] = np.where(over[:, None], action, proposed)
         device = decision.action.device
         executed = torch.from_numpy(self._action[rows]).to(device)
