@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saformer.criteria import torque
-from saformer.data.canonical import ASSET, CanonicalBuild, freeze, parse_builds
+from saformer.data.canonical import ASSET, CanonicalBuild, parse_builds
 from saformer.data.relabel import relabel
 from saformer.envs.tasks import MIXTURES, ROBOTS, find_task, load_data
 
@@ -30,15 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.tasks:
         print(f"{name} ...", file=sys.stderr)
         store = load_data(find_task(name), steps=options.steps, seed=0)
-        try:
-            frozen = freeze(
-                frozen,
-                name,
-                CanonicalBuild.of(relabel(store, [torque])),
-                overwrite=options.overwrite,
+        build, before = CanonicalBuild.of(relabel(store, [torque])), frozen.get(name)
+        if before is None or before.plain() == build.plain() or options.overwrite:
+            frozen[name] = build
+        else:
+            refused.append(
+                f"{name} is frozen as {before.fingerprint} and was built as {build.fingerprint}: "
+                "every score against it would move; pass --overwrite if that is meant"
             )
-        except ValueError as error:
-            refused.append(str(error))
     options.out.write_text(_json(frozen))
     print(table(frozen))
     for reason in refused:

@@ -18,19 +18,18 @@ from saformer.criteria.afford import Affordable
 
 Doubles = NDArray[np.float64]
 ROUNDING = 2.0**-23
-"""Share of a limit that is never spent: limits come as float32, which may round them up by half of
-it; the other half is more than any order of adding costs up in float64 can lose."""
+"""Share of a limit that is never spent: half for limits that float32 rounds up, half for costs that
+float64 adds up in another order."""
 
 
 class Shield:
     """Executes what the policy chooses, made cheaper where it costs more than what remains.
 
-    spent + cost <= limit after every step, for each constraint, discounted or not, whatever the
-    policy chooses, also if `budget.limit` is cut mid-episode to no less than what is spent. Why: an
-    action is costed before it is executed, by the criteria themselves; and there is always one that
-    can be afforded, the cheapest. If that is not free, what it will cost until the horizon is set
-    aside from the start, and a limit below that is refused. The policy observes what was executed.
-    See docs/shield.md for what this proves and what not.
+    spent + cost <= limit after every step, for each constraint, discounted or not, also if
+    `budget.limit` is cut mid-episode to no less than what is spent: an action is costed before it
+    is executed, and the cheapest can always be afforded. If that is not free, what it costs until
+    the horizon is set aside from the start, and a limit below that is refused. The policy observes
+    what was executed. See docs/shield.md for what this proves and what not.
     """
 
     def __init__(
@@ -87,15 +86,13 @@ class Shield:
         action, self._cost[rows], over = self._affordable.project(proposed, (left - aside) / weight)
         needed = self._affordable.least * still
         if needed.any() and (left + 2 * ROUNDING * limit < needed).any():  # `reset` refused others
-            warnings.warn(
-                f"a limit was cut below what even the cheapest actions still cost ({self._least} "
-                "a step): it may be passed, though by no more than they cost",
-                stacklevel=2,
-            )
+            problem = "a limit was cut below what even the cheapest actions still cost"
+            result = f"({self._least} a step): it may be passed, though by no more than they cost"
+            warnings.warn(f"{problem} {result}", stacklevel=2)
         self._action[rows] = np.where(over[:, None], action, proposed)
-        executed, shielded = torch.from_numpy(self._action[rows]), torch.from_numpy(over)
         device = decision.action.device
-        return replace(decision, action=executed.to(device), shielded=shielded.to(device))
+        executed = torch.from_numpy(self._action[rows]).to(device)
+        return replace(decision, action=executed, shielded=torch.from_numpy(over).to(device))
 
     def observe(
         self,
@@ -133,10 +130,8 @@ class Shield:
             return weight, weight
         assert self._horizon is not None
         if (step >= self._horizon).any():
-            raise ValueError(
-                f"an episode goes on beyond its horizon of {self._horizon} steps, for which its "
-                "limit was shared out: give the shield the longest that an episode can be"
-            )
+            problem = f"an episode goes on beyond its horizon of {self._horizon} steps"
+            raise ValueError(f"{problem}: give the shield the longest that an episode can be")
         steps = np.arange(self._horizon)
         return weight, (self._discount**steps * (steps >= step)).sum(1, keepdims=True)
 
@@ -153,8 +148,8 @@ class LimitBlind:
         self._policy.reset(state, self._fixed, lanes)
         limit = as_rows(limit, self._fixed.shape[1], self._fixed.device, least=0.0)
         if lanes is None:
-            num_lanes = len(self._policy.budget.limit)
-            self.budget = Budget(limit.expand(num_lanes, -1), self.budget.cost_discount)
+            limit = limit.expand(len(self._policy.budget.limit), -1)
+            self.budget = Budget(limit, self.budget.cost_discount)
         else:
             self.budget.renew(limit, lanes.cpu())
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from saformer.criteria import torque
-from saformer.data.canonical import CanonicalBuild, canonical, freeze, parse_builds
+from saformer.data.canonical import CanonicalBuild, canonical, parse_builds
 from saformer.data.limits import Limit, frontier
 from saformer.data.relabel import relabel
 from saformer.envs.tasks import find_task, load_data, task_names
@@ -53,17 +53,6 @@ def test_an_unknown_correlation_is_kept_as_unknown():
     found = CanonicalBuild.of(made([1.0, 2.0], [5.0, 5.0]))
     assert found.plain()["correlation"] is None
     assert np.isnan(CanonicalBuild.from_plain(found.plain()).correlation)
-
-
-def test_what_is_frozen_changes_on_purpose_only(build):
-    """Seen to fail when an entry is replaced without being asked to."""
-    other = replace(build, fingerprint="other")
-    frozen = freeze({}, "task", build, overwrite=False)
-    assert freeze(frozen, "task", build, overwrite=False) == {"task": build}
-    with pytest.raises(ValueError, match="pass --overwrite"):
-        freeze(frozen, "task", other, overwrite=False)
-    assert freeze(frozen, "task", other, overwrite=True) == {"task": other}
-    assert frozen == {"task": build}
 
 
 def test_only_undiscounted_torque_is_frozen(data, two_cost_data):

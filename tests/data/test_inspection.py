@@ -120,8 +120,8 @@ def test_values_alike_but_for_rounding_have_a_histogram():
 def test_the_sample_is_small_and_even():
     """Seen to fail when the first trajectories are taken."""
     sample = inspect(made([float(k) for k in range(4001)], [0.0] * 4000 + [1.0])).sample
-    assert len(sample.episode_return) == len(sample.episode_cost) == 1500
-    costs = [cost for (cost,) in sample.episode_cost]
+    assert len(sample["episode_return"]) == len(sample["episode_cost"]) == 1500
+    costs = [cost for (cost,) in sample["episode_cost"]]
     assert (costs[0], costs[-1]) == (0.0, 4000.0)
     assert set(np.diff(costs)) == {2.0, 3.0}
 

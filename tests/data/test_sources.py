@@ -91,9 +91,9 @@ def test_d4rl_v0_has_no_timeouts(tmp_path):
         "what was not recorded is stood in for"
     )
     for part in (
-        "does not mark time-outs",
+        "time-outs are not marked",
         "cut after 1000 steps",
-        "state before it stands in",
+        "the one before it stands in",
         "7 steps",
     ):
         assert any(part in note for note in notes), part

@@ -20,10 +20,9 @@ CLOSE = 2.0**-20  # A stretch so short, as a share of its upper end, is in quest
 class Affordable:
     """Brings actions within what they may cost, by moving them towards the cheapest action.
 
-    Every action that it gives is costed as it will be executed (float32, within bounds), so what it
-    promises rests on nothing but that: the search for the largest scale is best where costs fall
-    towards the cheapest action, as torque and energy do, and where they do not, a smaller one may
-    be found. It ends after a fixed number of rounds.
+    Every action is costed as it will be executed (float32, within bounds): its promise rests on
+    nothing else. Where costs do not fall towards the cheapest action, as those of torque and energy
+    do, the search may find less than the largest scale. It has a fixed number of rounds.
     """
 
     def __init__(
@@ -36,8 +35,7 @@ class Affordable:
                 raise ValueError(
                     f"no shield can enforce the criterion {criterion.name!r}: it reads {read}, so "
                     "what an action costs is known only once it was taken. A shield needs costs of "
-                    'the action alone, such as torque, energy or "abs(action[0])"; judge this '
-                    "policy without it"
+                    'the action alone, such as torque or "abs(action[0])"; judge without it'
                 )
         self._low, self._high = np.asarray(low, np.float32), np.asarray(high, np.float32)
         self.cheapest = self._cheapest()  # [A] within bounds
@@ -49,12 +47,8 @@ class Affordable:
         return np.stack([criterion(step) for criterion in self.criteria], axis=-1)
 
     def project(self, action: Array, allowed: Doubles) -> tuple[Floats, Doubles, NDArray[np.bool_]]:
-        """Actions [L, A] that cost at most `allowed` [L, C], what they cost [L, C], and which of
-        them were changed [L].
-
-        Those that are affordable stay. What the cheapest action costs is always allowed: there is
-        nothing cheaper.
-        """
+        """Actions [L, A] that cost at most `allowed` [L, C], what they cost [L, C], and which were
+        changed [L]: not those that are affordable. The cheapest action is always allowed."""
         allowed = np.maximum(allowed, self.least)
         executed = self._bounded(action)
         cost = self.cost(executed)

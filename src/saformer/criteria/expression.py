@@ -24,7 +24,8 @@ from saformer.criteria.values import FUNCTIONS, REDUCTIONS, Value
 MAX_CHARACTERS, MAX_NODES = 1000, 200
 MAX_NUMBER, MAX_EXPONENT = 1e12, 8
 
-Operators = dict[type[ast.AST], Callable[..., Doubles]]
+Function = Callable[..., Doubles]
+Operators = dict[type[ast.AST], Function]
 ARITHMETIC: Operators = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
@@ -140,15 +141,11 @@ class _Compiler:
         """A node as it was written."""
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
 
-    def _apply(
-        self, function: Callable[..., Doubles], operands: list[ast.expr], whole: ast.expr
-    ) -> Evaluate:
+    def _apply(self, function: Function, operands: list[ast.expr], whole: ast.expr) -> Evaluate:
         evaluates, text = [self.compile(operand) for operand in operands], self._part(whole)
         return lambda step: values.elementwise(function, [each(step) for each in evaluates], text)
 
-    def _reduce(
-        self, function: Callable[..., Doubles], argument: ast.expr, whole: ast.Call
-    ) -> Evaluate:
+    def _reduce(self, function: Function, argument: ast.expr, whole: ast.Call) -> Evaluate:
         evaluate, text = self.compile(argument), self._part(whole)
         return lambda step: values.over_entries(function, evaluate(step), text)
 
@@ -185,9 +182,8 @@ class _Compiler:
         if operator is ast.Pow:
             exponent = _literal(node.right)
             if exponent is None or not abs(exponent) <= MAX_EXPONENT:
-                raise self.refusal(
-                    f"exponents go from -{MAX_EXPONENT} to {MAX_EXPONENT}", node.right
-                )
+                bounds = f"-{MAX_EXPONENT} to {MAX_EXPONENT}"
+                raise self.refusal(f"exponents go from {bounds}", node.right)
             return self._apply(lambda base: np.power(base, float(exponent)), [node.left], node)
         if operator in LOGIC:
             self._require_truth(operands)
@@ -267,10 +263,9 @@ class _Compiler:
             nearest = difflib.get_close_matches(name or "", CALLABLE, n=1)
             hint = f"did you mean {nearest[0]}? " if nearest else ""
             raise self.refusal(f"{hint}The functions are {', '.join(CALLABLE)}", node.func)
-        num_arguments, function = FUNCTIONS[name]
-        if len(node.args) != num_arguments:
-            count = len(node.args)
-            raise self.refusal(f"{name} takes {num_arguments} arguments, not {count}", node)
+        expected, function = FUNCTIONS[name]
+        if len(node.args) != expected:
+            raise self.refusal(f"{name} takes {expected} arguments, not {len(node.args)}", node)
         return self._apply(function, node.args, node)
 
     def _column(self, node: ast.Call) -> Evaluate:
@@ -295,7 +290,7 @@ _BUILDERS: dict[type[ast.expr], Callable[[_Compiler, Any], Evaluate]] = {
 """Every node that is allowed; all others are refused."""
 
 
-def _folded(function: Callable[..., Doubles]) -> Callable[..., Doubles]:
+def _folded(function: Function) -> Function:
     return lambda *operands: functools.reduce(function, operands)
 
 

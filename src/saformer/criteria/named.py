@@ -19,8 +19,7 @@ FUNCTION = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*):([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def _sum_of_magnitudes(step: Step) -> Array:
-    magnitude: Array = np.abs(step.action).sum(-1)
-    return magnitude
+    return np.asarray(np.abs(step.action).sum(-1))
 
 
 torque = CostCriterion("torque", _sum_of_magnitudes)
@@ -50,8 +49,7 @@ def above(quantity: str, bound: float) -> CostCriterion:
 def outside_box(box: Mapping[str, tuple[float, float]]) -> CostCriterion:
     """1 for each step with any quantity outside its bounds: outside_box({"speed": (0, 2)})."""
     if not box:
-        advice = 'name quantities and their bounds, as in {"state[0]": (-1, 1)}'
-        raise ValueError(f"the box is empty; {advice}")
+        raise ValueError('the box is empty; name quantities and bounds: {"state[0]": (-1, 1)}')
     sides = []
     for name, (low, high) in box.items():
         if not low <= high:
@@ -81,8 +79,7 @@ def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
     if not trusted:
         raise ValueError(
             f"criterion {text!r} would run Python code that a file from elsewhere names; if you "
-            "know the code, pass the criterion yourself, on the command line or to the function "
-            "you call"
+            "know the code, pass the criterion yourself, as an option or argument"
         )
     return _of_function(text, *function.groups())
 
@@ -100,8 +97,8 @@ def _of_function(text: str, module: str, name: str) -> CostCriterion:
         return replace(function, name=text)
     if not callable(function):
         kind = "nothing" if function is None else type(function).__name__
-        expected = "a function Step -> cost is expected"
-        raise ValueError(f"criterion {text!r}: {module} has {kind} of that name; {expected}")
+        problem = f"{module} has {kind} of that name; a function Step -> cost is expected"
+        raise ValueError(f"criterion {text!r}: {problem}")
     reads = getattr(function, "reads", PARTS)
     if isinstance(reads, str) or not all(isinstance(part, str) for part in reads):
         expected = 'a set of names is expected, as in {"state"}'

@@ -60,16 +60,15 @@ class CostCriterion:
             cost = np.asarray(self.function(step), dtype=np.float64)
         except ValueError as error:
             raise ValueError(f"criterion {self.name!r}: {error}") from error
-        expected = step.action.shape[:-1]
+        expected, problem = step.action.shape[:-1], None
         if cost.shape != expected:
-            shapes = f"{cost.shape}, expected {expected}: one cost per step"
-            raise ValueError(f"criterion {self.name!r} gave shape {shapes}")
-        if not np.isfinite(cost).all():
-            problem = "gave NaN or infinite costs; mend the criterion or the data"
-            raise ValueError(f"criterion {self.name!r} {problem}")
-        if (cost < 0).any():
-            problem = f"gave a cost of {cost.min():g}; costs must be at least 0"
-            raise ValueError(f"criterion {self.name!r} {problem}")
+            problem = f"shape {cost.shape}, expected {expected}: one cost per step"
+        elif not np.isfinite(cost).all():
+            problem = "NaN or infinite costs; mend the criterion or the data"
+        elif (cost < 0).any():
+            problem = f"a cost of {cost.min():g}; costs must be at least 0"
+        if problem:
+            raise ValueError(f"criterion {self.name!r} gave {problem}")
         return cost
 
     def _require(self, step: Step) -> None:

@@ -49,8 +49,7 @@ def elementwise(function: Callable[..., Doubles], values: list[Value], text: str
 def over_entries(function: Callable[..., Doubles], value: Value, text: str) -> Value:
     """Reduce each step's vector to a number."""
     if value.size is None:
-        problem = "takes a vector's entries together, but it is given one number per step"
-        raise ValueError(f"{text!r} {problem}")
+        raise ValueError(f"{text!r} needs a vector, but it is given one number per step")
     return Value(function(np.asarray(value.array, dtype=np.float64), axis=-1, keepdims=True))
 
 
@@ -61,8 +60,7 @@ def pick(value: Value, index: int | slice, text: str) -> Value:
     bounds = [index] if isinstance(index, int) else [index.start, index.stop]
     highest = value.size - 1 if isinstance(index, int) else value.size
     if any(bound is not None and not -value.size <= bound <= highest for bound in bounds):
-        entries = f"there are {value.size} entries, numbered from 0"
-        raise ValueError(f"{text!r} is out of range: {entries}")
+        raise ValueError(f"{text!r} is out of range: there are {value.size} entries from 0 on")
     if isinstance(index, int):
         return Value(value.array[..., index, None])
     picked = value.array[..., index]

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from saformer.data.relabel import Doubles
 from saformer.data.statistics import is_constant
 
@@ -93,8 +96,7 @@ def check_spread(criterion: str, percentiles: Mapping[str, float]) -> Iterator[D
             "small_spread",
             f"Costs ({criterion}) are nearly alike: p10 to p90 is {rounded(p10)} to "
             f"{rounded(p90)}{share}. Limits less than {error} ({CRITIC_ERROR:.0%} of the range), "
-            "cannot be told apart. Add cheaper or dearer trajectories, or ask for limits further "
-            "apart.",
+            "cannot be told apart. Add cheaper or dearer trajectories, or space limits further.",
         )
 
 
@@ -102,16 +104,13 @@ def check_close_limits(
     criterion: str, limits: Sequence[tuple[str, float]]
 ) -> Iterator[DataWarning]:
     """Limits, as (name, value), that differ enough to be worth telling apart."""
-    chains = [
-        _listed(f"{name} = {rounded(value)}" for name, value in chain)
-        for chain in close_limits(limits)
-    ]
+    named = [(f"{name} = {rounded(value)}", value) for name, value in limits]
+    chains = [_listed(name for name, _ in chain) for chain in close_limits(named)]
     if chains:
         yield DataWarning(
             "close_limits",
             f"Limits within {CLOSE_LIMITS:.0%} of the next ({criterion}): {'; '.join(chains)}. A "
-            "policy can hardly tell such neighbours apart: evaluate under fewer limits, further "
-            "apart.",
+            "policy can hardly tell them apart: evaluate under fewer limits, further apart.",
         )
 
 
@@ -127,10 +126,11 @@ def close_limits(limits: Sequence[tuple[str, float]]) -> list[list[tuple[str, fl
 
 
 def check_length(
-    criterion: str, correlation: float, shortest: int, longest: int
+    criterion: str, correlation: float, lengths: NDArray[np.int64]
 ) -> Iterator[DataWarning]:
     """Cheap trajectories that are cheap for another reason than being short."""
     if correlation > LENGTH_CORRELATION:
+        shortest, longest = lengths.min(), lengths.max()
         yield DataWarning(
             "cost_follows_length",
             f"Cost ({criterion}) follows the length of the episode (correlation {correlation:.2f}, "
@@ -146,8 +146,7 @@ def check_within(limits: Sequence[tuple[str, int]]) -> Iterator[DataWarning]:
         yield DataWarning(
             "few_within",
             f"Fewer than {FEW_WITHIN} trajectories lie within {_listed(few)}: frontier and policy "
-            "rest on hardly any examples there. Ask for looser limits, or record more cheap "
-            "episodes.",
+            "rest on hardly any examples. Ask for looser limits, or record more cheap episodes.",
         )
 
 

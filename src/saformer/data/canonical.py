@@ -64,7 +64,6 @@ class CanonicalBuild:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> CanonicalBuild:
-        """From what `plain` gave."""
         known = float("nan") if plain["correlation"] is None else plain["correlation"]
         frontier = FrontierCurve.from_plain(plain["frontier"])
         return cls(**{**plain, "correlation": known, "frontier": frontier})
@@ -78,18 +77,6 @@ def canonical(task_name: str) -> CanonicalBuild | None:
 def parse_builds(text: str) -> dict[str, CanonicalBuild]:
     """Builds by task name, from JSON."""
     return {name: CanonicalBuild.from_plain(plain) for name, plain in json.loads(text).items()}
-
-
-def freeze(
-    frozen: Mapping[str, CanonicalBuild], name: str, build: CanonicalBuild, *, overwrite: bool
-) -> dict[str, CanonicalBuild]:
-    """`frozen` with one more build. A frozen build changes only on purpose."""
-    if name in frozen and frozen[name].plain() != build.plain() and not overwrite:
-        raise ValueError(
-            f"{name} is frozen as {frozen[name].fingerprint} and was built as {build.fingerprint}: "
-            "every score against it would move; pass --overwrite if that is meant"
-        )
-    return {**frozen, name: build}
 
 
 @cache

@@ -1,9 +1,7 @@
-"""A trajectory store as a folder: one flat file per column, and a manifest that says how many rows
-count.
+"""A trajectory store as a folder: one flat file per column, and a manifest that counts their rows.
 
 Columns only grow. The manifest is replaced whole, once the rows that it counts are safely on disk:
-a process that dies at any point leaves the store as it was, and bytes beyond the counted ones mean
-nothing.
+a process that dies at any point leaves the store as it was, and later bytes mean nothing.
 """
 
 from __future__ import annotations
@@ -62,42 +60,29 @@ class StoreLayout:
     @classmethod
     def of(cls, trajectory: Trajectory) -> StoreLayout:
         """The columns that a trajectory like this one needs."""
-        columns = trajectory.step_columns().items()
-        return cls(
-            {name: Column(str(values.dtype), values.shape[1:]) for name, values in columns},
-            {
-                "length": Column("int64"),
-                "final_state": Column("float32", trajectory.final_state.shape),
-                "terminated": Column("bool"),
-                "truncated": Column("bool"),
-                "digest": Column("uint8", (DIGEST_BYTES,)),
-            },
-        )
+        rows = trajectory.episode_columns().items()
+        episodes = {name: Column(str(row.dtype), row.shape) for name, row in rows}
+        return cls(_step_columns(trajectory), episodes)
 
     @classmethod
     def of_manifest(cls, manifest: Mapping[str, Any]) -> StoreLayout:
         """The columns that a manifest lists; KeyError, TypeError or ValueError if it is damaged."""
-        layout = cls(
-            *(
-                {name: Column(c["dtype"], tuple(c["shape"])) for name, c in columns.items()}
-                for columns in (manifest["columns"]["steps"], manifest["columns"]["episodes"])
-            )
+        steps, episodes = (
+            {name: Column(c["dtype"], tuple(c["shape"])) for name, c in columns.items()}
+            for columns in (manifest["columns"]["steps"], manifest["columns"]["episodes"])
         )
-        if (
-            not {c.dtype for c in (*layout.steps.values(), *layout.episodes.values())}
-            <= PLAIN_TYPES
-        ):
+        if not {c.dtype for c in (*steps.values(), *episodes.values())} <= PLAIN_TYPES:
             raise ValueError("a column has an unknown type")
-        if any(size < 1 for column in layout.steps.values() for size in column.shape):
+        if any(size < 1 for column in steps.values() for size in column.shape):
             raise ValueError("a column has no entries")
-        has_digests = layout.episodes["digest"] == Column("uint8", (DIGEST_BYTES,))
-        if not has_digests or not {"state", "action", "reward"} <= set(layout.steps):
+        has_digests = episodes["digest"] == Column("uint8", (DIGEST_BYTES,))
+        if not has_digests or not {"state", "action", "reward"} <= set(steps):
             raise ValueError("columns are missing")
-        return layout
+        return cls(steps, episodes)
 
     def check(self, index: int, trajectory: Trajectory) -> None:
         """Refuse a trajectory with other columns."""
-        theirs = StoreLayout.of(trajectory).steps
+        theirs = _step_columns(trajectory)
         for name in (*self.steps, *theirs):
             expected, actual = self.steps.get(name), theirs.get(name)
             if expected != actual:
@@ -114,12 +99,9 @@ class StoreLayout:
 
     def sizes(self, manifest: Mapping[str, Any]) -> dict[str, int]:
         """{file: bytes} that count."""
-        rows = _counted_rows(manifest)
-        return {
-            _file_of(kind, name): rows[kind] * column.row_bytes
-            for kind, columns in vars(self).items()
-            for name, column in columns.items()
-        }
+        rows, kinds = _counted_rows(manifest), vars(self).items()
+        columns = [(kind, name, column) for kind, each in kinds for name, column in each.items()]
+        return {_file_of(kind, name): rows[kind] * c.row_bytes for kind, name, c in columns}
 
 
 class StoreWriter:
@@ -130,8 +112,7 @@ class StoreWriter:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.num_trajectories = 0
-        self.num_steps = 0
+        self.num_trajectories, self.num_steps = 0, 0
         self._layout: StoreLayout | None = None
         self._open = ExitStack()
         self._files: dict[str, IO[bytes]] = {}
@@ -140,10 +121,10 @@ class StoreWriter:
         if self.path.exists():
             advice = "stores are never overwritten: choose another name or remove it"
             raise FileExistsError(f"{self.path} exists; {advice}")
-        parent = self.path.parent
-        parent.mkdir(parents=True, exist_ok=True)
+        folder, name = self.path.parent, self.path.name
+        folder.mkdir(parents=True, exist_ok=True)
         remove_abandoned(self.path)
-        self._unfinished = Path(tempfile.mkdtemp(prefix=f".{self.path.name}-", dir=parent))
+        self._unfinished = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
         self._open.enter_context(locked(self._unfinished / LOCK))
         return self
 
@@ -158,10 +139,9 @@ class StoreWriter:
             self._layout = StoreLayout.of(trajectory)
             for kind, columns in vars(self._layout).items():
                 (self._unfinished / kind).mkdir()
-                for name in columns:
-                    path = self._unfinished / _file_of(kind, name)
-                    file = self._open.enter_context(path.open("wb", buffering=1 << 20))
-                    self._files[_file_of(kind, name)] = file
+                for file in (_file_of(kind, name) for name in columns):
+                    writer = (self._unfinished / file).open("wb", buffering=1 << 20)
+                    self._files[file] = self._open.enter_context(writer)
         self._layout.check(self.num_trajectories, trajectory)
         _write(self._files, trajectory)
         self.num_trajectories += 1
@@ -171,7 +151,7 @@ class StoreWriter:
         self,
         environment: EnvironmentSpec,
         *,
-        criteria: Iterable[str] = ("torque",),
+        criteria: Iterable[str],
         provenance: Mapping[str, Any],
     ) -> None:
         """Move the store to its path."""
@@ -197,8 +177,7 @@ class StoreWriter:
         except OSError:
             if not self.path.exists():
                 raise
-            message = f"{self.path} was made by somebody else in the meantime"
-            raise FileExistsError(message) from None
+            raise FileExistsError(f"{self.path} was made by somebody else meanwhile") from None
 
 
 def append(path: Path, trajectories: Iterable[Trajectory]) -> int:
@@ -261,10 +240,8 @@ def open_columns(
     )
     num_steps = int(episodes["length"].sum())
     if num_steps != rows["steps"]:
-        raise ValueError(
-            f"{path} is damaged: its trajectories have {num_steps} steps, its manifest says "
-            f"{rows['steps']}; build or import the data again"
-        )
+        counts = f"its trajectories have {num_steps} steps, its manifest says {rows['steps']}"
+        raise ValueError(f"{path} is damaged: {counts}; build or import the data again")
     return steps, episodes
 
 
@@ -277,18 +254,20 @@ def remove_abandoned(path: Path) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _step_columns(trajectory: Trajectory) -> dict[str, Column]:
+    columns = trajectory.step_columns().items()
+    return {name: Column(str(rows.dtype), rows.shape[1:]) for name, rows in columns}
+
+
 def _map(file: Path, column: Column, rows: int) -> Array:
     try:
         size = file.stat().st_size
     except OSError as error:
         advice = "build or import the data again"
         raise ValueError(f"{file} is missing or damaged ({error}); {advice}") from None
-    expected = rows * column.row_bytes
-    if size < expected:
-        raise ValueError(
-            f"{file} holds {size} bytes, its manifest says {expected}: it was cut short; restore "
-            "or rebuild it"
-        )
+    if size < rows * column.row_bytes:
+        expected = f"its manifest says {rows * column.row_bytes}"
+        raise ValueError(f"{file} holds {size} bytes, {expected}: restore or rebuild it")
     return np.memmap(file, dtype=column.dtype, mode="r", shape=(rows, *column.shape))
 
 

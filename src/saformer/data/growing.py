@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,15 +30,13 @@ class Room:
 
 
 class GrowingSampler:
-    """Windows of the data there was, and, as a stated share of every batch, of the trajectories
-    appended since.
+    """Windows of old data and, as a stated share of every batch, of trajectories appended since.
 
     New trajectories are few: drawn like the others, they would drown. Their tensors are allocated
-    at once and filled in place, and how much of them counts is known on the device; so an update
-    that a GPU has recorded goes on as it is. Half of the new windows are of favoured trajectories,
-    which are all of them unless some are named. Until something is appended, all windows are of the
-    old data. A trajectory may have cost less than was promised. Some of its windows are shown as
-    they look under that promise: the limit and what is left of it are higher by what was not spent.
+    at once and filled in place, and their count is known on the device, so that an update which a
+    GPU has recorded stays valid. Half of the new windows are of favoured trajectories: all, unless
+    some are named. Where a trajectory cost less than was promised, some of its windows show it
+    under that promise: the limit and what is left of it are higher by what was not spent.
     """
 
     def __init__(
@@ -52,11 +51,9 @@ class GrowingSampler:
         if not 0 <= share <= 1:
             raise ValueError(f"the share of new windows must lie in [0, 1], got {share}")
         self._old = WindowSampler(data, window=window, device=device)
-        self._share, self._room = share, room
-        self.device = self._old.device
-        self.num_trajectories = 0
-        self._num_new_steps = 0
-        # the same count, for recorded updates
+        self._share, self._room, self.device = share, room, self._old.device
+        self.num_trajectories, self._num_new_steps = 0, 0
+        # the count of new steps, for recorded updates
         self._counted = torch.zeros((), dtype=torch.float64, device=self.device)
         self._new = _empty(data, room, self.device)
         self._unspent = torch.zeros_like(self._new.limit)
@@ -111,25 +108,21 @@ class GrowingSampler:
             padded = torch.cat([ours[: batch_size - num_new], theirs])
             return torch.where(is_new.reshape(-1, *(1,) * (ours.ndim - 1)), padded, ours)
 
-        names = vars(old)
-        return WindowBatch(
-            **{name: mixed(getattr(old, name), getattr(new, name)) for name in names}
-        )
+        parts = vars(old).items()
+        return WindowBatch(**{name: mixed(part, getattr(new, name)) for name, part in parts})
 
     def _new_windows(self, starts: Tensor) -> WindowBatch:
-        """Some of them as promised."""
         windows = self._new.windows(starts, self._old.offsets)
-        trajectory = torch.searchsorted(self._new.start, starts, right=True) - 1
         is_promised = torch.arange(1, len(starts) + 1, device=self.device) % PROMISED == 0
-        unspent = torch.where(is_promised[:, None], self._unspent[trajectory], 0.0)
+        unspent = self._unspent[self._new.trajectory_of(starts)]
+        unspent = torch.where(is_promised[:, None], unspent, 0.0)
         limit, cost_to_go = windows.limit + unspent, windows.cost_to_go + unspent[:, None]
         return replace(windows, limit=limit, cost_to_go=cost_to_go)
 
     def _new_starts(self, count: int, generator: torch.Generator) -> Tensor:
         """The first half anywhere, the others anywhere in favoured trajectories."""
-        drawn, which = torch.rand(
-            2, count, dtype=torch.float64, generator=generator, device=self.device
-        )
+        options: Any = {"dtype": torch.float64, "device": self.device}
+        drawn, which = torch.rand(2, count, generator=generator, **options)
         chosen = self._favoured[(which * len(self._favoured)).long()]
         first = self._new.start[chosen]
         length = self._new.last[chosen] - first + 1

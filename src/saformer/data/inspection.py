@@ -40,52 +40,36 @@ class Distribution:
             low, high = low - margin, high + margin
         num_bins = int(np.clip(2 * np.sqrt(len(values)), MIN_BINS, MAX_BINS))
         counts, edges = np.histogram(values, bins=num_bins, range=(low, high))
-        return cls(
-            mean=float(values.mean()),
-            deviation=float(values.std()),
-            percentiles=percentiles(values, range(0, 101, 5)),
-            edges=tuple(edges.tolist()),
-            counts=tuple(counts.tolist()),
-        )
+        spread = percentiles(values, range(0, 101, 5))
+        bins = (tuple(edges.tolist()), tuple(counts.tolist()))
+        return cls(float(values.mean()), float(values.std()), spread, *bins)
 
 
 @dataclass(frozen=True)
 class ConstraintSupport:
-    """One cost, and how it goes with the return."""
+    """One cost, and how it goes with the return. NaN where a ratio or correlation has none."""
 
     criterion: str
     cost: Distribution
-    thresholds: dict[str, float]
-    """min, p10, p20, p30, p50 and max: a row of the paper's threshold table"""
-    correlation: float
-    """Pearson's, of return and cost: the paper's first assumption. NaN if one never changes"""
+    thresholds: dict[str, float]  # a row of the paper's threshold table
+    correlation: float  # Pearson's, of return and cost: the paper's first assumption
     rank_correlation: float  # Spearman's, of the same
     length_correlation: float  # Pearson's, of length and cost
-    relative_spread: float
-    """(p90 - p10) / median of the cost: the paper's second assumption. NaN if the median is 0"""
-    variation: float  # deviation / mean of the cost; NaN if the mean is 0
+    relative_spread: float  # (p90 - p10) / median of the cost: the paper's second assumption
+    variation: float  # deviation / mean of the cost
     frontier: FrontierCurve  # under this constraint alone
 
 
 @dataclass(frozen=True)
 class LimitSupport:
-    """What the data shows within one limit, all constraints together."""
+    """What the data shows within one limit, all constraints together; NaN if nothing is within."""
 
     name: str
     values: tuple[float, ...]
     num_within: int
     share_within: float
-    frontier: float
-    """mean of the five best returns within the limit; NaN if no trajectory lies within it"""
-    median_return: float  # of the trajectories within the limit; NaN if there is none
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Some of the trajectories, evenly chosen, to be drawn."""
-
-    episode_return: tuple[float, ...]
-    episode_cost: tuple[tuple[float, ...], ...]  # a value per constraint for each trajectory
+    frontier: float  # mean of the five best returns within the limit
+    median_return: float  # of the trajectories within the limit
 
 
 @dataclass(frozen=True)
@@ -102,7 +86,8 @@ class Inspection:
     constraints: tuple[ConstraintSupport, ...]
     limits: tuple[LimitSupport, ...]
     warnings: tuple[DataWarning, ...]
-    sample: Sample
+    sample: dict[str, list[Any]]
+    """episode_return and episode_cost (a list each) of some trajectories, evenly chosen"""
 
     def plain(self) -> dict[str, Any]:
         """For strict JSON: None where a number is not known."""
@@ -115,8 +100,8 @@ def inspect(data: RelabelledStore, limits: Sequence[Limit] | None = None) -> Ins
     limits = [parse_limit(name, data) for name in DEFAULT_LIMITS] if limits is None else limits
     for limit in limits:
         if len(limit.values) != len(data.criteria):
-            counts = f"{len(limit.values)} values, the data has {len(data.criteria)} constraints"
-            raise ValueError(f"limit {limit.name!r} has {counts}")
+            problem = f"{len(limit.values)} values, the data has {len(data.criteria)} constraints"
+            raise ValueError(f"limit {limit.name!r} has {problem}")
     constraints = tuple(_constraint(data, index) for index in range(len(data.criteria)))
     supports = tuple(_support(data, limit) for limit in limits)
     return Inspection(
@@ -158,49 +143,38 @@ def _constraint(data: RelabelledStore, index: int) -> ConstraintSupport:
 
 
 def _support(data: RelabelledStore, limit: Limit) -> LimitSupport:
-    within: NDArray[np.bool_] = np.all(data.episode_cost <= np.array(limit.values), axis=-1)
-    num_within = int(within.sum())
-    return LimitSupport(
-        name=limit.name,
-        values=limit.values,
-        num_within=num_within,
-        share_within=num_within / len(within),
-        frontier=frontier(data, limit).best,
-        median_return=float(np.median(data.episode_return[within])) if num_within else float("nan"),
-    )
+    returns = data.episode_return[np.all(data.episode_cost <= np.array(limit.values), axis=-1)]
+    share, best = len(returns) / len(data.episode_return), frontier(data, limit).best
+    median = float(np.median(returns)) if len(returns) else float("nan")
+    return LimitSupport(limit.name, limit.values, len(returns), share, best, median)
 
 
 def _warnings(
     data: RelabelledStore, constraints: Sequence[ConstraintSupport], limits: Sequence[LimitSupport]
 ) -> Iterator[DataWarning]:
-    lengths = length_summary(data.store.lengths)
-    shortest, longest = int(lengths["min"]), int(lengths["max"])
     yield from assumptions.check_size(len(data.store), data.num_left_out)
     yield from assumptions.check_return(data.episode_return)
     for index, constraint in enumerate(constraints):
-        name, own_limits = (
-            constraint.criterion,
-            [(each.name, each.values[index]) for each in limits],
-        )
-        if constraint.cost.percentiles["p100"] > 0:  # else the others would only say so again
+        name, is_free = constraint.criterion, constraint.cost.percentiles["p100"] == 0
+        if not is_free:  # else the others would only say so again
             yield from assumptions.check_correlation(name, constraint.correlation)
         yield from assumptions.check_spread(name, constraint.cost.percentiles)
-        if constraint.cost.percentiles["p100"] > 0:
+        if not is_free:
+            own_limits = [(limit.name, limit.values[index]) for limit in limits]
             yield from assumptions.check_close_limits(name, own_limits)
             follows = constraint.length_correlation
-            yield from assumptions.check_length(name, follows, shortest, longest)
+            yield from assumptions.check_length(name, follows, data.store.lengths)
     shown = [f"{limit.name} = {', '.join(map(rounded, limit.values))}" for limit in limits]
     counts = [limit.num_within for limit in limits]
     yield from assumptions.check_within(list(zip(shown, counts, strict=True)))
 
 
-def _sample(data: RelabelledStore) -> Sample:
-    """Six digits are enough for a drawing."""
+def _sample(data: RelabelledStore) -> dict[str, list[Any]]:
     count = min(len(data.store), MAX_SAMPLE)
     chosen = np.linspace(0, len(data.store) - 1, count).round().astype(int)
 
-    def short(values: Sequence[float]) -> tuple[float, ...]:
-        return tuple(float(f"{value:.6g}") for value in values)
+    def short(values: Doubles) -> list[float]:
+        return [float(f"{value:.6g}") for value in values]  # enough for a drawing
 
-    costs = tuple(short(each) for each in data.episode_cost[chosen].tolist())
-    return Sample(short(data.episode_return[chosen].tolist()), costs)
+    costs = [short(each) for each in data.episode_cost[chosen]]
+    return {"episode_return": short(data.episode_return[chosen]), "episode_cost": costs}

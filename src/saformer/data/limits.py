@@ -6,7 +6,7 @@ import re
 import warnings
 from bisect import bisect_right, insort
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ class Limit:
 
     def __post_init__(self) -> None:
         if not all(np.isfinite(value) and value >= 0 for value in self.values):
-            limit = f"{self.name!r} = {self.values}"
-            raise ValueError(f"a limit must be a finite number of at least 0, got {limit}")
+            problem = f"{self.name!r} = {self.values}"
+            raise ValueError(f"a limit must be a finite number of at least 0, got {problem}")
 
 
 def parse_limit(text: str, data: Totals) -> Limit:
@@ -40,16 +40,15 @@ def parse_limit(text: str, data: Totals) -> Limit:
     if len(parts) == 1:
         parts = parts * num_constraints
     if len(parts) != num_constraints:
-        counts = f"{len(parts)} limits, the data has {num_constraints} constraints"
-        raise ValueError(f"{text!r} holds {counts}")
+        problem = f"{len(parts)} limits, the data has {num_constraints} constraints"
+        raise ValueError(f"{text!r} holds {problem}")
     pairs = zip(parts, data.episode_cost.T, strict=True)
     limit = Limit(text, tuple(_value(part.strip(), costs) for part, costs in pairs))
     for value, costs in zip(limit.values, data.episode_cost.T, strict=True):
         if not costs.min() <= value <= costs.max():
             warnings.warn(
-                f"limit {value:g} lies outside the data, whose episodes cost {costs.min():.4g} "
-                f"to {costs.max():.4g}: expect it to be missed, or the policy to be needlessly "
-                "timid",
+                f"limit {value:g} lies outside the data, whose episodes cost {costs.min():.4g} to "
+                f"{costs.max():.4g}: expect it to be missed, or the policy to be needlessly timid",
                 stacklevel=2,
             )
     return limit
@@ -76,8 +75,7 @@ def thresholds(data: Totals) -> tuple[dict[str, float], ...]:
 class Frontier:
     """The return that the data itself shows to be possible within a limit."""
 
-    best: float
-    """mean of the five best stored returns within the limit; NaN if it holds no trajectory"""
+    best: float  # mean of the five best stored returns within the limit; NaN if there is none
     worst: float  # the lowest stored return
 
     def share(self, earned: float, *, cap: float = 1.25) -> float:
@@ -98,19 +96,16 @@ def frontier(data: Totals, limit: Limit) -> Frontier:
 class FrontierCurve:
     """The frontier of one constraint at every limit: a step function, stored where it changes."""
 
-    cost: tuple[float, ...]
-    """rising; from each of these limits on, up to the next, the frontier is the entry of `best` at
-    the same index"""
-    best: tuple[float, ...]
+    cost: tuple[float, ...]  # rising
+    best: tuple[float, ...]  # the frontier from the limit at the same index on, up to the next
     worst: float  # the lowest stored return
 
     def __post_init__(self) -> None:
         if len(self.cost) != len(self.best) or not self.cost:
-            counts = f"{len(self.cost)} and {len(self.best)}"
+            counts = f"{len(self.best)} and {len(self.cost)}"
             raise ValueError(f"a frontier needs one value per cost, got {counts}")
-        if any(later <= earlier for earlier, later in zip(self.cost, self.cost[1:], strict=False)):
-            advice = "sort them and keep one value for each"
-            raise ValueError(f"the costs of a frontier must rise; {advice}")
+        if (np.diff(self.cost) <= 0).any():
+            raise ValueError("the costs of a frontier must rise; sort them, one value for each")
 
     @classmethod
     def of(cls, data: Totals, *, constraint: int = 0) -> FrontierCurve:
@@ -134,9 +129,6 @@ class FrontierCurve:
         index = bisect_right(self.cost, limit) - 1
         return Frontier(self.best[index] if index >= 0 else float("nan"), self.worst)
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FrontierCurve:
         return cls(tuple(plain["cost"]), tuple(plain["best"]), plain["worst"])
@@ -147,8 +139,7 @@ def pareto_front(data: RelabelledStore) -> NDArray[np.int64]:
     highest return first, and the first of several that are alike."""
     front: list[int] = []
     for index in np.lexsort((*data.episode_cost.T, -data.episode_return)):
-        is_beaten = (data.episode_cost[front] <= data.episode_cost[index]).all(-1).any()
-        if not is_beaten:
+        if not (data.episode_cost[front] <= data.episode_cost[index]).all(-1).any():
             front.append(int(index))
     return np.array(front, dtype=np.int64)
 
@@ -156,9 +147,8 @@ def pareto_front(data: RelabelledStore) -> NDArray[np.int64]:
 def augment(data: RelabelledStore, share: float, *, seed: int = 0) -> RelabelledStore:
     """Add copies of the front's trajectories with more ambitious targets: `share` of the data.
 
-    A limit is drawn within the data's range, and a return from the front's within that limit to the
-    highest stored. No trajectory reaches that, so the best within the limit stands for it, its
-    to-go columns shifted to the drawn targets.
+    A limit is drawn within the data's range, and a return from the front's within it to the highest
+    stored. The best trajectory within the limit stands for it, its to-go columns shifted.
     """
     rng, front, num_stored = np.random.default_rng(seed), pareto_front(data), len(data.store)
     lowest, highest = data.episode_cost.min(0), data.episode_cost.max(0)

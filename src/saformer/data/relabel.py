@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -11,33 +11,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
-from saformer.criteria.step import PARTS
 from saformer.data.store import EnvironmentSpec, TrajectoryStore, offsets_of
 from saformer.data.trajectory import Floats
 
 Doubles = NDArray[np.float64]
 Result = TypeVar("Result")
+STEP_ARRAYS, EPISODE_ARRAYS = (
+    ("cost", "cost_to_go", "return_to_go"),
+    ("episode_cost", "episode_return"),
+)
 
 
 @dataclass(frozen=True, eq=False)
 class RelabelledStore:
     """Finished trajectories with their costs, ready to learn from. Costs carry a constraint axis.
 
-    Step arrays hold the trajectories of `store` laid end to end. They are float32, but summed in
-    float64.
+    Step arrays hold the trajectories of `store` end to end, in float32, but summed in float64.
     """
 
     store: TrajectoryStore
     criteria: tuple[CostCriterion, ...]
     cost_discount: float
     cost: Floats  # [steps, C] of each step, undiscounted
-    cost_to_go: Floats
-    """[steps, C] still to come, this step included, counted from the start of the episode"""
+    cost_to_go: Floats  # [steps, C] still to come, this step included, discounted from the start
     return_to_go: Floats  # [steps] reward still to come, this step included
     episode_cost: Doubles  # [N, C] what each trajectory cost: the limit token D it is trained with
     episode_return: Doubles  # [N] what each trajectory earned, undiscounted
-    num_left_out: int
-    """unfinished trajectories that were left out: what was still to come is unknown"""
+    num_left_out: int  # unfinished trajectories: what was still to come is unknown
     cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """results of functions that are `cached_on_data`"""
 
@@ -51,22 +51,16 @@ class RelabelledStore:
         # A step's row here is its row in the view, shifted as far as its trajectory's start was.
         shifts = self.store.starts[indices] - store.starts
         rows = np.repeat(shifts, store.lengths) + np.arange(store.num_steps)
-        return replace(
-            self,
-            store=store,
-            cost=self.cost[rows],
-            cost_to_go=self.cost_to_go[rows],
-            return_to_go=self.return_to_go[rows],
-            episode_cost=self.episode_cost[indices],
-            episode_return=self.episode_return[indices],
-        )
+        steps = {name: getattr(self, name)[rows] for name in STEP_ARRAYS}
+        episodes = {name: getattr(self, name)[indices] for name in EPISODE_ARRAYS}
+        return replace(self, store=store, **steps, **episodes)
 
 
-def cached_on_data(
-    function: Callable[[RelabelledStore], Result],
-) -> Callable[[RelabelledStore], Result]:
-    """Keep results in the data's own cache: runs of several seeds and limits share them, and nobody
-    may write to them."""
+OfData = Callable[[RelabelledStore], Result]
+
+
+def cached_on_data(function: OfData[Result]) -> OfData[Result]:
+    """Keep results in the data's own cache: runs share them, and nobody may write to them."""
     key = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)
@@ -84,8 +78,7 @@ def relabel(
 ) -> RelabelledStore:
     """Apply cost criteria to every step; several criteria give several constraints.
 
-    With `cost_discount` below 1, step t counts cost_discount**t times its cost, as in the paper's
-    section 5.1.
+    Step t counts cost_discount**t times its cost, as in the paper's section 5.1.
     """
     if not criteria:
         raise ValueError("at least one cost criterion is needed")
@@ -93,8 +86,9 @@ def relabel(
         raise ValueError(f"cost_discount must lie in (0, 1], got {cost_discount}")
     num_left_out = int((~store.finished).sum())
     if num_left_out == len(store):
-        message = "no trajectory is finished (terminated or truncated), so no cost-to-go is known"
-        raise ValueError(message)
+        raise ValueError(
+            "no trajectory is finished (terminated or truncated): no cost-to-go is known"
+        )
     if num_left_out:
         store = store.filter(store.finished)
     cost = np.empty((store.num_steps, len(criteria)), dtype=np.float32)
@@ -113,16 +107,9 @@ def relabel(
         episode_cost[first:stop] = costs_to_go[starts]
         episode_return[first:stop] = returns_to_go[starts]
         begin = block.stop
+    steps, episodes = (cost, cost_to_go, return_to_go), (episode_cost, episode_return)
     return RelabelledStore(
-        store,
-        tuple(criteria),
-        cost_discount,
-        cost,
-        cost_to_go,
-        return_to_go,
-        episode_cost,
-        episode_return,
-        num_left_out,
+        store, tuple(criteria), cost_discount, *steps, *episodes, num_left_out=num_left_out
     )
 
 
@@ -140,37 +127,13 @@ def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
 def _costs(store: TrajectoryStore, criterion: CostCriterion, first: int, stop: int) -> Doubles:
     """[steps] of trajectories `first` to `stop`."""
     low, high = store.environment.action_low, store.environment.action_high
+    names = ("action",) if criterion.reads_action_alone else tuple(store.steps)
+    parts = {name: store.gather(name, first, stop) for name in names}
+    action = np.clip(parts.pop("action"), low, high, dtype=np.float32)
+    state, next_state, reward = parts.pop("state", None), None, parts.pop("reward", None)
     # a criterion that will be refused for want of a column is to hear of all that is on offer
-    reads = criterion.reads if not criterion.missing(store.column_names) else frozenset(PARTS)
-    step = Step(
-        action=np.clip(store.gather("action", first, stop), low, high, dtype=np.float32),
-        state=store.gather("state", first, stop) if "state" in reads else None,
-        next_state=_next_states(store, first, stop) if "next_state" in reads else None,
-        reward=store.gather("reward", first, stop) if "reward" in reads else None,
-        columns=_LazyColumns(store, first, stop),
-    )
-    return criterion(step)
-
-
-class _LazyColumns(Mapping[str, NDArray[Any]]):
-    """The named columns of trajectories `first` to `stop`, gathered on access."""
-
-    def __init__(self, store: TrajectoryStore, first: int, stop: int) -> None:
-        self._store, self._range = store, (first, stop)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self._store.column_names:
-            raise KeyError(name)
-        return self._store.gather(name, *self._range)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._store.column_names)
-
-    def __len__(self) -> int:
-        return len(self._store.column_names)
-
-
-def _next_states(store: TrajectoryStore, first: int, stop: int) -> Floats:
-    following: Floats = np.roll(store.gather("state", first, stop), -1, axis=0)
-    following[np.cumsum(store.lengths[first:stop]) - 1] = store.episodes["final_state"][first:stop]
-    return following
+    if state is not None and ("next_state" in criterion.reads or criterion.missing(parts)):
+        next_state = np.roll(state, -1, axis=0)
+        final_states = store.episodes["final_state"][first:stop]
+        next_state[np.cumsum(store.lengths[first:stop]) - 1] = final_states
+    return criterion(Step(action, state, next_state, reward, columns=parts))

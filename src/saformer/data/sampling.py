@@ -51,9 +51,8 @@ def statistics_of(data: RelabelledStore) -> dict[str, tuple[Tensor, Tensor]]:
 def mean_and_deviation(blocks: Callable[[], Iterable[Tensor]]) -> tuple[Tensor, Tensor]:
     """Centre and scale that standardise values given as blocks [n, d], which are read twice; a
     constant column keeps scale 1."""
-    counts, sums, largest = zip(
-        *((len(b), b.double().sum(0), b.double().abs().amax(0)) for b in blocks()), strict=True
-    )
+    parts = ((len(b), b.double().sum(0), b.double().abs().amax(0)) for b in blocks())
+    counts, sums, largest = zip(*parts, strict=True)
     centre = torch.stack(sums).sum(0) / sum(counts)
     squares = torch.stack([((block.double() - centre) ** 2).sum(0) for block in blocks()]).sum(0)
     deviation = (squares / sum(counts)).sqrt()
@@ -69,10 +68,8 @@ def centre_and_half_range(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class WindowTable:
-    """Trajectories laid end to end, from which windows are gathered, all where the networks live.
-
-    Later writes are in place: recorded updates read the tensors where they lie.
-    """
+    """Trajectories laid end to end, where the networks live. Later writes are in place: recorded
+    updates read the tensors where they lie."""
 
     cost_to_go: Tensor  # [steps, C]
     return_to_go: Tensor  # [steps, 1]
@@ -85,9 +82,12 @@ class WindowTable:
     last: Tensor  # [N] its last step
     shift: Tensor  # [N] how much further its states and actions are stored
 
+    def trajectory_of(self, steps: Tensor) -> Tensor:
+        return torch.searchsorted(self.start, steps, right=True) - 1
+
     def windows(self, starts: Tensor, offsets: Tensor) -> WindowBatch:
         """The windows of the steps at `offsets` [K] from each of `starts` [B]."""
-        trajectory = torch.searchsorted(self.start, starts, right=True) - 1
+        trajectory = self.trajectory_of(starts)
         steps = starts[:, None] + offsets
         last = self.last[trajectory][:, None]
         within = torch.minimum(steps, last)
@@ -101,10 +101,6 @@ class WindowTable:
             timestep=within - self.start[trajectory][:, None],
             valid=steps <= last,
         )
-
-    def first_states(self, trajectory: Tensor) -> Tensor:
-        """[B, S] of these trajectories [B]."""
-        return self.state[(self.start + self.shift)[trajectory]]
 
 
 class WindowSampler:
@@ -129,9 +125,8 @@ class WindowSampler:
 
     def starts(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Where the windows of a batch begin."""
-        size = (batch_size,)
-        drawn = torch.randint(self.num_steps, size, generator=generator, device=self.device)
-        return drawn[self._share(batch_size)]
+        options: Any = {"generator": generator, "device": self.device}
+        return torch.randint(self.num_steps, (batch_size,), **options)[self._share(batch_size)]
 
     def sharing(self, share: Callable[[int], slice]) -> WindowSampler:
         """A sampler that draws the same batches, and gathers of each only its own share."""
@@ -170,12 +165,10 @@ def _table_of(data: RelabelledStore, device: torch.device) -> WindowTable:
 
 
 class PackedSampler:
-    """The windows of M models in one batch, each model's behind its neighbour's, states and actions
-    padded with zeros.
+    """The windows of M models in one batch, one model after another, states and actions padded.
 
     Every model draws from its own data with its own generator, as it would alone. On a GPU all data
-    lie in one table, so that a batch is gathered at once; models may share a sampler, and then
-    share its rows. One sampler alone is left to draw by itself.
+    lie in one table, so that a batch is gathered at once; models may share a sampler and its rows.
     """
 
     def __init__(self, samplers: Sequence[WindowSampler], dimensions: Dimensions) -> None:
@@ -192,9 +185,7 @@ class PackedSampler:
         if self.draws_apart:
             return self.gathered(self.drawn(batch_size, generators))
         pairs = zip(self._samplers, generators, strict=True)
-        return self._stacked(
-            [sampler.sample(batch_size, generator) for sampler, generator in pairs]
-        )
+        return self._stacked([sampler.sample(batch_size, own) for sampler, own in pairs])
 
     @property
     def draws_apart(self) -> bool:
@@ -204,7 +195,7 @@ class PackedSampler:
     def drawn(self, batch_size: int, generators: Sequence[torch.Generator]) -> Tensor:
         """[M, B] where the windows of a batch begin, each model's counted over its own data."""
         pairs = zip(self._samplers, generators, strict=True)
-        return torch.stack([sampler.starts(batch_size, generator) for sampler, generator in pairs])
+        return torch.stack([sampler.starts(batch_size, own) for sampler, own in pairs])
 
     def gathered(self, starts: Tensor) -> WindowBatch:
         """The windows that begin at these steps [M, B]."""
@@ -234,11 +225,11 @@ def offsets_in_pack(sizes: Sequence[int], samplers: Sequence[Any], parts: Sequen
 
 def concatenate_samplers(parts: Sequence[WindowSampler], dimensions: Dimensions) -> WindowSampler:
     """One sampler over all steps of all parts, on a GPU: behind each other, in this order."""
-    tables = [part.table for part in parts]
     firsts = [0, *itertools.accumulate(part.num_steps for part in parts)]
     whole = copy.copy(parts[0])
     whole.num_steps = firsts.pop()
     unbounded = torch.full((dimensions.action,), torch.inf, device=whole.device)
+    tables = [part.table for part in parts]
     pairs = list(zip(tables, firsts, strict=True))
     unchanged = ("cost_to_go", "return_to_go", "limit", "shift")
     whole.table = WindowTable(

@@ -33,8 +33,7 @@ class EnvironmentSpec:
         if len(low) != len(high):
             raise ValueError(f"{len(low)} lower and {len(high)} upper action bounds")
         if not np.isfinite([*low, *high]).all():
-            bounds = f"{low} to {high}: actions are scaled by them"
-            raise ValueError(f"action bounds must be finite, got {bounds}")
+            raise ValueError(f"action bounds must be finite, got {low} to {high}")
         if any(least >= greatest for least, greatest in zip(low, high, strict=True)):
             raise ValueError(f"action bounds are empty: {low} to {high}")
         if self.horizon < 1:
@@ -52,16 +51,13 @@ class TrajectoryStore:
     """N trajectories. Views of a store share its step columns; a store only ever grows."""
 
     steps: Mapping[str, Array]
-    """[steps, ...] of all trajectories that lie there, whether this view shows them or not: state,
-    action, reward, and whatever else was recorded, by name"""
+    """[steps, ...] of all trajectories, in this view or not: state, action, reward, and whatever
+    else was recorded, by name"""
     episodes: Mapping[str, Array]
-    """[N, ...] of the trajectories in this view: start, length, final_state, terminated, truncated,
-    digest"""
+    """[N, ...] in this view: start, length, final_state, terminated, truncated, digest"""
     environment: EnvironmentSpec
-    criteria: tuple[str, ...] = ("torque",)
-    """names of the criteria that this data is judged by, unless others are asked for"""
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    """how the data came about: source, seeds, versions"""
+    criteria: tuple[str, ...] = ("torque",)  # that this data is judged by, unless others are named
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # source, seeds, versions
     path: Path | None = None  # the folder that the columns lie in, if they are on disk
 
     @classmethod
@@ -81,15 +77,12 @@ class TrajectoryStore:
         for index, part in enumerate(parts):
             layout.check(index, part)
         layout.check_bounds(environment)
-        steps = [part.step_columns() for part in parts]
-        episodes = [part.episode_columns() for part in parts]
-        return cls(
-            {name: np.concatenate([each[name] for each in steps]) for name in layout.steps},
-            _with_start({name: np.stack([e[name] for e in episodes]) for name in layout.episodes}),
-            environment,
-            tuple(criteria),
-            dict(provenance or {}),
-        )
+        rows = [part.step_columns() for part in parts]
+        ends = [part.episode_columns() for part in parts]
+        steps = {name: np.concatenate([each[name] for each in rows]) for name in layout.steps}
+        episodes = {name: np.stack([each[name] for each in ends]) for name in layout.episodes}
+        about = (environment, tuple(criteria), dict(provenance or {}))
+        return cls(steps, _with_start(episodes), *about)
 
     @classmethod
     def open(cls, path: str | Path) -> TrajectoryStore:
@@ -120,8 +113,7 @@ class TrajectoryStore:
         return replace(self, episodes=episodes)
 
     def split(self, share: float, *, seed: int = 0) -> tuple[TrajectoryStore, TrajectoryStore]:
-        """Two views: most trajectories, and a random `share` of the finished ones (at least one)
-        that is held out. By an unfinished one nothing could be judged."""
+        """Two views: most trajectories, and a random `share` of the finished ones, held out."""
         finished = np.flatnonzero(self.finished)
         num_held_out = max(1, round(share * len(finished))) if 0 < share < 1 else 0
         if not 0 < num_held_out < len(finished):
@@ -134,10 +126,7 @@ class TrajectoryStore:
         return self.filter(~held_out), self.filter(held_out)
 
     def extend(self, trajectories: Iterable[Trajectory]) -> TrajectoryStore:
-        """This view and new trajectories after it, on disk if the store is.
-
-        Nothing that was there is rewritten, and earlier views go on showing what they showed.
-        """
+        """This view and new trajectories after it, on disk if the store is; earlier views stay."""
         parts = list(trajectories)
         if not parts:
             return self
@@ -162,22 +151,16 @@ class TrajectoryStore:
         start = int(self.episodes["start"][index])
         stop = start + int(self.lengths[index])
         rows = {name: np.asarray(values[start:stop]) for name, values in self.steps.items()}
-        return Trajectory(
-            rows["state"],
-            rows["action"],
-            rows["reward"],
-            final_state=np.asarray(self.episodes["final_state"][index]),
-            terminated=bool(self.episodes["terminated"][index]),
-            truncated=bool(self.episodes["truncated"][index]),
-            columns={name: rows[name] for name in self.column_names},
-        )
+        parts: dict[str, Any] = {name: rows.pop(name) for name in ("state", "action", "reward")}
+        parts |= {name: bool(self.episodes[name][index]) for name in ("terminated", "truncated")}
+        final_state = np.asarray(self.episodes["final_state"][index])
+        return Trajectory(**parts, final_state=final_state, columns=rows)
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self[index] for index in range(len(self)))
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
-        """[N] steps of each trajectory."""
+    def lengths(self) -> NDArray[np.int64]:  # [N]
         return self.episodes["length"]
 
     @property

@@ -4,37 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion
+from saformer.data.relabel import Doubles, RelabelledStore
 from saformer.data.store import EnvironmentSpec
 
 PERCENTILES = tuple(range(5, 100, 5))
-
-
-class Totals(Protocol):
-    """A relabelled store is one; it holds every step besides."""
-
-    @property
-    def environment(self) -> EnvironmentSpec: ...
-
-    @property
-    def criteria(self) -> tuple[CostCriterion, ...]: ...
-
-    @property
-    def cost_discount(self) -> float:
-        """Step t counts cost_discount**t times its cost."""
-
-    @property
-    def episode_cost(self) -> NDArray[np.float64]:
-        """[N, C]"""
-
-    @property
-    def episode_return(self) -> NDArray[np.float64]:
-        """[N] undiscounted"""
 
 
 @dataclass(frozen=True)
@@ -43,9 +20,9 @@ class TotalsAlone:
 
     environment: EnvironmentSpec
     criteria: tuple[CostCriterion, ...]
-    cost_discount: float
-    episode_cost: NDArray[np.float64]
-    episode_return: NDArray[np.float64]
+    cost_discount: float  # step t counts cost_discount**t times its cost
+    episode_cost: Doubles  # [N, C]
+    episode_return: Doubles  # [N] undiscounted
 
     def __post_init__(self) -> None:
         num_returns, num_criteria = len(self.episode_return), len(self.criteria)
@@ -54,9 +31,10 @@ class TotalsAlone:
             raise ValueError(f"costs of shape {self.episode_cost.shape} do not fit {counts}")
 
 
-def percentiles(
-    values: Sequence[float] | NDArray[np.float64], percents: Sequence[int] = PERCENTILES
-) -> dict[str, float]:
+Totals = RelabelledStore | TotalsAlone
+
+
+def percentiles(values: Doubles, percents: Sequence[int] = PERCENTILES) -> dict[str, float]:
     """{"p5": ..., "p10": ..., ..., "p95": ...} of a value per trajectory."""
     results = np.percentile(values, percents).tolist()
     return {f"p{percent}": value for percent, value in zip(percents, results, strict=True)}

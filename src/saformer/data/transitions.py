@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,10 +32,7 @@ class TransitionBatch:
 
 
 class TransitionSampler:
-    """Draws single steps, each with equal chance, and first states of episodes, likewise.
-
-    A transition is a window of two steps.
-    """
+    """Draws single steps, windows of two, and first states of episodes, each with equal chance."""
 
     def __init__(self, data: RelabelledStore, *, device: torch.device | str = "cpu") -> None:
         store = data.store
@@ -45,8 +41,6 @@ class TransitionSampler:
         self.device = self._pairs.device
         self._reward = torch.from_numpy(np.array(store.gather("reward"))).to(device)[:, None]
         self._cost = torch.from_numpy(data.cost).to(device)
-        # one row per trajectory
-        self._start = torch.from_numpy(store.starts).to(device)
         self._final_state, self._terminated, self._truncated = (
             torch.from_numpy(np.array(store.episodes[name])).to(device)
             for name in ("final_state", "terminated", "truncated")
@@ -58,14 +52,14 @@ class TransitionSampler:
 
     def drawn(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The steps [B] of a batch, and the trajectories [B] whose first states go with them."""
-        steps, size = self._pairs.starts(batch_size, generator), (batch_size,)
-        count, device = self.num_trajectories, steps.device
-        return steps, torch.randint(count, size, generator=generator, device=device)
+        steps, count = self._pairs.starts(batch_size, generator), self.num_trajectories
+        begun = torch.randint(count, (batch_size,), generator=generator, device=steps.device)
+        return steps, begun
 
     def transitions(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
         """These steps [B] of all trajectories laid end to end; first states of trajectories [B]."""
-        pairs = self._pairs.windows(steps)
-        trajectory = torch.searchsorted(self._start, steps, right=True) - 1
+        pairs, table = self._pairs.windows(steps), self._pairs.table
+        trajectory = table.trajectory_of(steps)
         is_last = ~pairs.valid[:, 1]
         final_state = self._final_state[trajectory]
         return TransitionBatch(
@@ -77,7 +71,7 @@ class TransitionSampler:
             terminated=is_last & self._terminated[trajectory],
             truncated=is_last & self._truncated[trajectory],
             timestep=pairs.timestep[:, 0],
-            initial_state=self._pairs.table.first_states(begun),
+            initial_state=table.state[(table.start + table.shift)[begun]],
         )
 
 
@@ -123,9 +117,6 @@ def _concatenated(parts: Sequence[TransitionSampler], dimensions: Dimensions) ->
     whole._pairs = concatenate_samplers([part._pairs for part in parts], dimensions)
     for name in ("_reward", "_cost", "_final_state", "_terminated", "_truncated"):
         setattr(whole, name, torch.cat([getattr(part, name) for part in parts]))
-    firsts = itertools.accumulate((part.num_steps for part in parts), initial=0)
-    starts = [part._start + first for part, first in zip(parts, firsts, strict=False)]
-    whole._start = torch.cat(starts)
     whole.num_steps = sum(part.num_steps for part in parts)
     whole.num_trajectories = sum(part.num_trajectories for part in parts)
     return whole

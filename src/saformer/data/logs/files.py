@@ -19,6 +19,7 @@ from saformer.data.sources.source import Progress
 
 CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 SUFFIXES = CSV_SUFFIXES + PARQUET_SUFFIXES
+ENDINGS = ", ".join(SUFFIXES)
 CSV_BLOCK_BYTES = 2 << 20  # some dozens are read ahead
 PARQUET_BATCH_ROWS = 1 << 16
 ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")  # How a date ends that has a time zone
@@ -51,6 +52,17 @@ class LogBlock:
         """[n] marked as the last step of an episode."""
         return self.terminated | self.truncated
 
+    def follows_end(self, last: LogBlock | None) -> Bools:
+        """[n] whether the row before is marked so; `last` is the block before."""
+        has_ended = last is not None and bool(last.ended[-1])
+        return np.concatenate([[has_ended], self.ended[:-1]])
+
+    def seconds_passed(self, last: LogBlock | None) -> NDArray[np.float64]:
+        """[n] since the row before; `last` is the block before."""
+        assert self.time is not None
+        before = np.nan if last is None or last.time is None else last.time[-1]
+        return np.diff(self.time, prepend=before)
+
 
 def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     """Log files by name, pattern ("logs/*.csv") or folder, each once, in natural order within."""
@@ -60,15 +72,15 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
         if path.is_dir():
             matches = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
         else:
-            there = [path] if path.exists() else map(Path, glob.glob(pattern, recursive=True))
-            matches = list(there)
+            matches = (
+                [path] if path.exists() else list(map(Path, glob.glob(pattern, recursive=True)))
+            )
         if not matches:
-            expected = f"expected files ending in {', '.join(SUFFIXES)}"
-            raise FileNotFoundError(f"there is no log {pattern} ({expected})")
+            raise FileNotFoundError(f"there is no log {pattern} (a file ending in {ENDINGS})")
         files += sorted(matches, key=_natural_order)
     for file in files:
         if file.suffix.lower() not in SUFFIXES:
-            raise ValueError(f"{file} is no log: expected a file ending in {', '.join(SUFFIXES)}")
+            raise ValueError(f"{file} is no log: expected a file ending in {ENDINGS}")
     return list(dict.fromkeys(files))
 
 
@@ -97,43 +109,32 @@ def read_log(
     files: Sequence[Path], mapping: LogMapping, *, progress: Progress | None = None
 ) -> Iterator[LogBlock]:
     """The rows of all files in blocks; `mapping` is resolved, and `progress` counts files."""
-    segmenter = _Segmenter(mapping)
+    last, num_episodes = None, 0
     for count, file in enumerate(files, start=1):
         for block in _read_blocks(file, mapping):
-            yield segmenter.segment(block)
+            begins = _begins(block, last, mapping)
+            yield replace(block, begins=begins, index=num_episodes - 1 + np.cumsum(begins))
+            last, num_episodes = block, num_episodes + int(begins.sum())
         if progress:
             progress(count, len(files))
 
 
-class _Segmenter:
-    """Follows a log block by block and tells its episodes apart."""
-
-    def __init__(self, mapping: LogMapping) -> None:
-        self._mapping = mapping
-        self._last: LogBlock | None = None
-        self._num_episodes = 0
-
-    def segment(self, block: LogBlock) -> LogBlock:
-        """The block with `begins` and `index`. Call once per block, in order."""
-        last, mapping = self._last, self._mapping
-        begins = np.zeros(len(block), dtype=bool)
-        is_new_file = last is None or block.file != last.file
-        if block.episode is not None:
-            episode = None if last is None or last.episode is None else last.episode[-1]
-            begins |= block.episode != np.concatenate([[episode], block.episode[:-1]])
-            begins[0] |= is_new_file and mapping.episodes_per_file
-        if mapping.gap is not None and block.time is not None:
-            time = np.nan if last is None or last.time is None else last.time[-1]
-            passed = np.diff(block.time, prepend=time)
-            begins |= (passed > mapping.gap) | (passed < 0)
-        if block.episode is None and mapping.gap is None:
-            has_ended = last is not None and bool(last.ended[-1])
-            begins |= np.concatenate([[has_ended], block.ended[:-1]])
-            begins[0] |= is_new_file
-        begins[0] |= last is None
-        index = self._num_episodes - 1 + np.cumsum(begins)
-        self._last, self._num_episodes = block, self._num_episodes + int(begins.sum())
-        return replace(block, begins=begins, index=index)
+def _begins(block: LogBlock, last: LogBlock | None, mapping: LogMapping) -> Bools:
+    """[n] where another episode begins in the block that follows `last`."""
+    begins = np.zeros(len(block), dtype=bool)
+    is_new_file = last is None or block.file != last.file
+    if block.episode is not None:
+        episode = None if last is None or last.episode is None else last.episode[-1]
+        begins |= block.episode != np.concatenate([[episode], block.episode[:-1]])
+        begins[0] |= is_new_file and mapping.episodes_per_file
+    if mapping.gap is not None and block.time is not None:
+        passed = block.seconds_passed(last)
+        begins |= (passed > mapping.gap) | (passed < 0)
+    if block.episode is None and mapping.gap is None:
+        begins |= block.follows_end(last)
+        begins[0] |= is_new_file
+    begins[0] |= last is None
+    return begins
 
 
 def _read_blocks(file: Path, mapping: LogMapping) -> Iterator[LogBlock]:
@@ -158,8 +159,7 @@ def _arrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        need = "CSV and Parquet logs need pyarrow: pip install 'saformer[logs]'"
-        raise ValueError(need) from None
+        raise ValueError("logs need pyarrow: pip install 'saformer[logs]'") from None
     return pyarrow
 
 
@@ -176,15 +176,13 @@ def _batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
             types.setdefault(name, pyarrow.string())
     if mapping.time is not None:
         types.setdefault(mapping.time, _time_type(file, mapping))
-    reader = arrow_csv.open_csv(
+    typed = {"column_types": types, "include_columns": columns, "strings_can_be_null": True}
+    with arrow_csv.open_csv(
         file,  # without threads, errors name the row
         arrow_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
         arrow_csv.ParseOptions(delimiter=_delimiter_of(file, mapping)),
-        arrow_csv.ConvertOptions(
-            column_types=types, include_columns=columns, strings_can_be_null=True
-        ),
-    )
-    with reader:
+        arrow_csv.ConvertOptions(**typed),
+    ) as reader:
         yield from reader
 
 
@@ -240,7 +238,6 @@ def _block(file: Path, row: int, batch: Any, mapping: LogMapping) -> LogBlock:
 
 
 def _numbers(file: Path, name: str, column: Any) -> NDArray[np.float64]:
-    """NaN where a value is missing."""
     pyarrow, kind = _arrow(), column.type
     tests = ("is_floating", "is_integer", "is_boolean", "is_decimal")
     if not any(getattr(pyarrow.types, test)(kind) for test in tests):
@@ -253,8 +250,8 @@ def _flags(file: Path, name: str, column: Any) -> Bools:
     texts = encoded.dictionary.to_pylist()
     for text in texts:
         if text.strip().lower() not in TRUE | FALSE:
-            expected = "0 or 1, true or false"
-            raise ValueError(f"{file}: column {name!r} holds {text!r}, expected {expected}")
+            problem = f"column {name!r} holds {text!r}, expected 0 or 1, true or false"
+            raise ValueError(f"{file}: {problem}")
     meanings = np.array([text.strip().lower() in TRUE for text in texts], dtype=bool)
     flags: Bools = meanings[_to_numpy(encoded.indices)]
     return flags

@@ -40,18 +40,13 @@ class Logs:
             raise ValueError(f"every episode is faulty: {'; '.join(problems)}")
         cutter = Cutter(ends_are_complete=not mapping.marks_ends)
         notes = [f"{len(faulty)} faulty episodes ({dropped} steps) were left out"] if faulty else []
-        name, others = self.files[0].name, len(self.files) - 1
+        bounds, others = (mapping.action_low, mapping.action_high), len(self.files) - 1
+        name = self.files[0].name + (f" and {others} more" if others else "")
         return Source(
             lambda: cutter.cut(self._rows()),
             self.survey.num_rows - dropped,
-            EnvironmentHints(
-                mapping.environment, mapping.horizon, mapping.action_low, mapping.action_high
-            ),
-            {
-                "source": f"{name} and {others} more" if others else name,
-                "layout": "log",
-                "columns": list(mapping.read),
-            },
+            EnvironmentHints(mapping.environment, mapping.horizon, *bounds),
+            {"source": name, "layout": "log", "columns": list(mapping.read)},
             criteria=(logged(mapping.cost).name if mapping.cost else "torque",),
             notes=lambda: [*notes, *self.survey.warnings],
         )

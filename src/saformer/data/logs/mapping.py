@@ -14,6 +14,12 @@ SEVERAL = ("state", "action", "next_state", "columns")
 SINGLE = ("reward", "cost", "episode", "time", "terminated", "truncated")
 USUAL = ("cost", "episode", "terminated", "truncated")
 """Optional columns that are taken for what they are called unless others are named."""
+TOML_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
+    **dict.fromkeys(SEVERAL, ("a list of column names", (str,))),
+    **dict.fromkeys(("action_low", "action_high"), ("a list of numbers", (int, float))),
+    **dict.fromkeys(("gap", "horizon"), ("a number", (int, float))),
+    "episodes_per_file": ("true or false", (bool,)),
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,7 @@ class LogMapping:
 
     def __post_init__(self) -> None:
         if self.gap is not None and self.time is None:
-            rule = "episodes can only be told apart by gaps in time if a time column is named"
-            raise ValueError(rule)
+            raise ValueError("gaps in time tell episodes apart only if a time column is named")
         if self.gap is not None and not self.gap > 0:
             raise ValueError(f"the gap between episodes must be above 0 seconds, got {self.gap}")
         if len(self.delimiter) != 1:
@@ -88,9 +93,7 @@ class LogMapping:
 
     def resolve(self, header: Sequence[str]) -> LogMapping:
         """The same mapping with names of the header: patterns expanded, usual names filled in."""
-        names: dict[str, Any] = {
-            part: _expand(part, getattr(self, part), header) for part in SEVERAL
-        }
+        names: dict[str, Any] = {p: _expand(p, getattr(self, p), header) for p in SEVERAL}
         if self.state == LogMapping.state:  # either of the usual patterns will do
             names["state"] = tuple(name for name in header if name.startswith(("state", "obs")))
         for part in ("state", "action"):
@@ -144,28 +147,13 @@ def _unique(*names: str | None) -> tuple[str, ...]:
 
 
 def _typed(path: str, name: str, value: Any) -> Any:
-    """A TOML value as the mapping wants it."""
-
-    def is_number(entry: Any) -> bool:
-        return isinstance(entry, int | float) and not isinstance(entry, bool)
-
-    if name in SEVERAL:
-        value = [value] if isinstance(value, str) else value
-        expected = "a list of column names"
-        is_valid = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    elif name in ("action_low", "action_high"):
-        value = [value] if isinstance(value, int | float) else value
-        expected = "a list of numbers"
-        is_valid = isinstance(value, list) and all(is_number(entry) for entry in value)
-    elif name in ("gap", "horizon"):
-        expected, is_valid = "a number", is_number(value)
-    elif name == "episodes_per_file":
-        expected, is_valid = "true or false", isinstance(value, bool)
-    else:
-        expected, is_valid = "a text", isinstance(value, str)
-    if not is_valid:
+    """A TOML value as the mapping wants it; one entry will do for a list."""
+    is_list = name in (*SEVERAL, "action_low", "action_high")
+    entries = value if is_list and isinstance(value, list) else [value]
+    expected, types = TOML_TYPES.get(name, ("a text", (str,)))
+    if not all(type(entry) in types for entry in entries):
         raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(entries) if is_list else value
 
 
 def _expand(part: str, names: Sequence[str], header: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from saformer.data.inspection import length_summary
 from saformer.data.logs.files import LogBlock, read_log
-from saformer.data.logs.mapping import LogMapping
+from saformer.data.logs.mapping import SEVERAL, LogMapping
 from saformer.data.sources.rows import STAND_IN
 from saformer.data.sources.source import Progress
 
@@ -33,7 +33,7 @@ class ColumnSurvey:
 
 @dataclass
 class LogSurvey:
-    """What a log holds, and what is wrong with it."""
+    """What a log holds, and what is wrong with it: filled block by block."""
 
     mapping: LogMapping
     files: tuple[Path, ...]
@@ -51,28 +51,27 @@ class LogSurvey:
     repeated: list[str] = field(default_factory=list)  # episodes whose rows lie apart
     faulty: dict[int, str] = field(default_factory=dict)
     """index of each episode that cannot be used, and the first reason why"""
+    _first_index: dict[object, int] = field(default_factory=dict)  # of each name of an episode
+    _last: LogBlock | None = None
 
     @property
     def problems(self) -> list[str]:
-        """Why the log cannot be imported as it is."""
+        """Reasons why the log cannot be imported as it is."""
         return list(self._problems())
 
     def _problems(self) -> Iterator[str]:
         yield from self._unusable(needed=True)
         if self.time.num_missing:
-            yield (
-                f"time column {self.mapping.time!r} lacks {self.time.num_missing} values, the "
-                f"first in {self.time.first_missing}"
-            )
-        if self.num_duplicates and self.mapping.time is not None:
-            count = f"{self.num_duplicates} steps are recorded twice"
-            yield f"{count}: at the same time as the step before"
-        elif self.num_duplicates:
-            yield (
-                f"{self.num_duplicates} steps are recorded twice: every column that is read "
-                "repeats the step before; where a machine at rest looks so, name a column that "
-                "tells steps apart with --time"
-            )
+            count = f"{self.time.num_missing} values, the first in {self.time.first_missing}"
+            yield f"time column {self.mapping.time!r} lacks {count}"
+        if self.num_duplicates:
+            why = "at the same time as the step before"
+            if self.mapping.time is None:
+                why = (
+                    "every column that is read repeats the step before; where a machine at rest "
+                    "looks so, name a column that tells steps apart with --time"
+                )
+            yield f"{self.num_duplicates} steps are recorded twice: {why}"
         if self.num_backward:
             yield f"time runs backwards at {self.num_backward} steps within an episode"
         if self.repeated:
@@ -82,8 +81,8 @@ class LogSurvey:
                 "numbers begin anew in each file"
             )
         if self.num_unnamed:
-            places = f"{self.num_unnamed} places"
-            yield f"the episode column {self.mapping.episode!r} is empty in {places}"
+            name = self.mapping.episode
+            yield f"the episode column {name!r} is empty in {self.num_unnamed} places"
         ended = [why for why in self.faulty.values() if "after its end" in why]
         if ended:
             count = f"{len(ended)} episodes go on after they are marked as ended"
@@ -105,17 +104,15 @@ class LogSurvey:
                 f"{self.usual_step:.4g} s: rows may be missing there"
             )
         if self.num_restarts:
-            times = f"time runs backwards {self.num_restarts} times"
-            yield f"{times}: each time another episode is taken to begin"
+            count = f"{self.num_restarts} times"
+            yield f"time runs backwards {count}: each time another episode is taken to begin"
         short = sum(length == 1 for length in self.lengths)
         if short:
             yield f"{short} of {len(self.lengths)} episodes have a single step"
         if not self.mapping.marks_ends:
-            whole = "each is taken as recorded whole (truncated)"
-            yield f"nothing marks the end of an episode: {whole}"
+            yield "nothing marks the end of an episode: each is taken as whole (truncated)"
         elif self.num_unmarked:
-            count = f"{self.num_unmarked} episodes"
-            yield f"{count} have no mark at their end: they count as unfinished"
+            yield f"{self.num_unmarked} episodes have no mark at their end: they are unfinished"
         if not self.mapping.next_state:
             yield STAND_IN
 
@@ -147,30 +144,9 @@ class LogSurvey:
         }
 
     def _role(self, name: str) -> str:
-        several = ("state", "action", "next_state", "columns")
-        roles = [part for part in several if name in getattr(self.mapping, part)]
+        roles = [part for part in SEVERAL if name in getattr(self.mapping, part)]
         roles += [part for part in ("reward", "cost") if name == getattr(self.mapping, part)]
         return ", ".join(roles)
-
-
-def survey(
-    files: Sequence[Path], mapping: LogMapping, *, progress: Progress | None = None
-) -> LogSurvey:
-    """Read every file once; `mapping` is resolved, and `progress` counts files."""
-    surveyor = _Surveyor(mapping, files)
-    for block in read_log(files, mapping, progress=progress):
-        surveyor.see(block)
-    return surveyor.finish()
-
-
-class _Surveyor:
-    """Fills a survey, and remembers what it must from one block to the next."""
-
-    def __init__(self, mapping: LogMapping, files: Sequence[Path]) -> None:
-        columns = {name: ColumnSurvey() for name in mapping.numeric}
-        self._mapping, self._survey = mapping, LogSurvey(mapping, tuple(files), columns=columns)
-        self._first_index: dict[object, int] = {}
-        self._last: LogBlock | None = None
 
     def see(self, block: LogBlock) -> None:
         self._count(block)
@@ -178,30 +154,26 @@ class _Surveyor:
         self._find_duplicates(block)
         self._find_bad_ends(block)
         self._find_repeated(block)
-        self._survey.num_rows += len(block)
+        self.num_rows += len(block)
         self._last = block
 
-    def finish(self) -> LogSurvey:
-        self._note_unmarked(self._last)
-        return self._survey
-
     def _count(self, block: LogBlock) -> None:
-        lengths, first = self._survey.lengths, int(block.index[0])
+        lengths, first = self.lengths, int(block.index[0])
         lengths.extend([0] * int(block.begins.sum()))
         for index, count in enumerate(np.bincount(block.index - first).tolist(), start=first):
             lengths[index] += count
 
     def _find_missing(self, block: LogBlock) -> None:
         for name, values in block.values.items():
-            column, is_usable = self._survey.columns[name], np.abs(values) <= LARGEST  # not if NaN
+            column, is_usable = self.columns[name], np.abs(values) <= LARGEST  # not if NaN
             if is_usable.any():
                 column.low = min(column.low, float(values[is_usable].min()))
                 column.high = max(column.high, float(values[is_usable].max()))
-            why = f"{name} is missing" if name in self._mapping.needed else None
+            why = f"{name} is missing" if name in self.mapping.needed else None
             self._note_missing(column, block, ~is_usable, why)
         if block.time is not None:  # else neither pauses nor steps recorded twice can be seen
             is_missing = ~np.isfinite(block.time)
-            self._note_missing(self._survey.time, block, is_missing, "its time is missing")
+            self._note_missing(self.time, block, is_missing, "its time is missing")
 
     def _note_missing(
         self, column: ColumnSurvey, block: LogBlock, missing: NDArray[np.bool_], why: str | None
@@ -218,58 +190,67 @@ class _Surveyor:
         """By the clock where there is one, else rows that repeat the row before in every column."""
         last, within = self._last, ~block.begins
         if block.time is not None:
-            before = np.nan if last is None or last.time is None else last.time[-1]
-            since_last = np.diff(block.time, prepend=before)
-            if self._mapping.gap is not None and block.episode is None:
-                self._survey.num_restarts += int((since_last < 0).sum())
+            since_last = block.seconds_passed(last)
+            if self.mapping.gap is not None and block.episode is None:
+                self.num_restarts += int((since_last < 0).sum())
             passed = np.where(within, since_last, np.nan)
             self._find_pauses(passed)
             backward, is_same = passed < 0, passed == 0
-            self._survey.num_backward += int(backward.sum())
+            self.num_backward += int(backward.sum())
             self._blame(block.index[backward], "time runs backwards")
         else:
             is_same = within.copy()
             for name, values in block.values.items():
                 before = np.nan if last is None else last.values[name][-1]
                 is_same &= values == np.concatenate([[before], values[:-1]])
-        self._survey.num_duplicates += int(is_same.sum())
+        self.num_duplicates += int(is_same.sum())
         self._blame(block.index[is_same], "a step is recorded twice")
 
     def _find_pauses(self, passed: NDArray[np.float64]) -> None:
         steps = passed[passed > 0]
-        if self._survey.usual_step is None and len(steps):
-            self._survey.usual_step = float(np.median(steps))
-        if self._survey.usual_step is not None:
-            self._survey.num_pauses += int((steps > LONG_PAUSE * self._survey.usual_step).sum())
+        if self.usual_step is None and len(steps):
+            self.usual_step = float(np.median(steps))
+        if self.usual_step is not None:
+            self.num_pauses += int((steps > LONG_PAUSE * self.usual_step).sum())
 
     def _find_bad_ends(self, block: LogBlock) -> None:
-        ended, begins, last = block.ended, block.begins, self._last
-        before = np.concatenate([[last is not None and bool(last.ended[-1])], ended[:-1]])
-        self._blame(block.index[before & ~begins], "it goes on after its end")
-        if begins[0]:
-            self._note_unmarked(last)
-        if self._mapping.marks_ends:
-            self._survey.num_unmarked += int((begins[1:] & ~ended[:-1]).sum())
+        begins, is_after = block.begins, block.follows_end(self._last)
+        self._blame(block.index[is_after & ~begins], "it goes on after its end")
+        if self.mapping.marks_ends:
+            is_first = self._last is None  # before the first row of all, nothing ended
+            self.num_unmarked += int((begins & ~is_after).sum()) - is_first
 
-    def _note_unmarked(self, block: LogBlock | None) -> None:
-        """An episode ended with this block."""
-        if block is not None and self._mapping.marks_ends:
-            self._survey.num_unmarked += not block.ended[-1]
+    def finish(self) -> None:
+        """The last episode ends with the last block."""
+        if self._last is not None and self.mapping.marks_ends:
+            self.num_unmarked += not self._last.ended[-1]
 
     def _find_repeated(self, block: LogBlock) -> None:
         if block.episode is None:
             return
         for row in np.flatnonzero(block.begins):
             name, index = block.episode[row], int(block.index[row])
-            key = (block.file, name) if self._mapping.episodes_per_file else name
+            key = (block.file, name) if self.mapping.episodes_per_file else name
             if name is None:
                 self._blame([index], "the episode column is empty")
-                self._survey.num_unnamed += 1
-            elif key in self._first_index and self._mapping.gap is None:
+                self.num_unnamed += 1
+            elif key in self._first_index and self.mapping.gap is None:
                 self._blame([self._first_index[key], index], "its rows lie apart")
-                self._survey.repeated.append(str(name))
+                self.repeated.append(str(name))
             self._first_index.setdefault(key, index)
 
     def _blame(self, indices: NDArray[np.int64] | list[int], why: str) -> None:
         for index in np.unique(indices).tolist():
-            self._survey.faulty.setdefault(index, f"episode {index}: {why}")
+            self.faulty.setdefault(index, f"episode {index}: {why}")
+
+
+def survey(
+    files: Sequence[Path], mapping: LogMapping, *, progress: Progress | None = None
+) -> LogSurvey:
+    """Read every file once; `mapping` is resolved, and `progress` counts files."""
+    columns = {name: ColumnSurvey() for name in mapping.numeric}
+    survey = LogSurvey(mapping, tuple(files), columns=columns)
+    for block in read_log(files, mapping, progress=progress):
+        survey.see(block)
+    survey.finish()
+    return survey

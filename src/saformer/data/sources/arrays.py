@@ -41,30 +41,28 @@ MISASSEMBLED_ROWS = 1_200_919
 Shapes = dict[str, tuple[int, ...]]
 OpenFile = tuple[Mapping[str, Any], Shapes]
 """Arrays by name, sliceable without being read whole, and the shape of each."""
+Opener = Callable[[Path], AbstractContextManager[OpenFile]]
 
 
 def read_hdf5(path: str | Path, known: EnvironmentHints | None = None) -> Source:
     """A file in the layout of D4RL (v0, v1, v2) or DSRL (with `costs`)."""
-    return _source(Path(path), _open_hdf5, known or EnvironmentHints())
+    return _source(Path(path), _open_hdf5, known)
 
 
 def read_npz(path: str | Path, known: EnvironmentHints | None = None) -> Source:
     """A NumPy archive of flat arrays, by any of the usual names."""
-    return _source(Path(path), _open_npz, known or EnvironmentHints())
+    return _source(Path(path), _open_npz, known)
 
 
-def _source(
-    path: Path,
-    open_file: Callable[[Path], AbstractContextManager[OpenFile]],
-    known: EnvironmentHints,
-) -> Source:
+def _source(path: Path, open_file: Opener, known: EnvironmentHints | None) -> Source:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
     with open_file(path) as (file, shapes):
         roles = _roles(path, shapes)
-        num_rows = shapes[roles["state"]][0]
-        facts = _facts(file, shapes)
+        num_rows, facts = shapes[roles["state"]][0], _facts(file, shapes)
         extra, left_out = _extra(file, roles, shapes)
     robot = D4RL_FILE.fullmatch(path.stem)
-    hints = known.or_else(_hints(robot, shapes[roles["action"]]))
+    hints = (known or EnvironmentHints()).or_else(_hints(robot, shapes[roles["action"]]))
     cutter = Cutter(horizon=hints.horizon)
 
     def trajectories() -> Iterator[Trajectory]:
@@ -78,8 +76,8 @@ def _source(
             count = f"{cutter.num_cut_at_horizon} episodes have no mark at their end"
             notes.append(f"{count} and were cut after {cutter.horizon} steps")
         if left_out:
-            names = ", ".join(left_out)
-            notes.append(f"what is no number or flat vector per step was left out: {names}")
+            kind = "what is no number or flat vector per step"
+            notes.append(f"{kind} was left out: {', '.join(left_out)}")
         return notes
 
     return Source(
@@ -98,7 +96,6 @@ def _open_hdf5(path: Path) -> Iterator[OpenFile]:
         import h5py
     except ImportError:
         raise ValueError("HDF5 files need h5py: pip install 'saformer[hdf5]'") from None
-    _check_there(path)
     shapes: Shapes = {}
 
     def note(name: str, item: Any) -> None:
@@ -120,7 +117,6 @@ def _open_hdf5(path: Path) -> Iterator[OpenFile]:
 
 @contextmanager
 def _open_npz(path: Path) -> Iterator[OpenFile]:
-    _check_there(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
             columns = {name: archive[name] for name in archive.files}
@@ -130,11 +126,6 @@ def _open_npz(path: Path) -> Iterator[OpenFile]:
             f"({error}); pickled objects are never loaded"
         ) from None
     yield columns, {name: values.shape for name, values in columns.items()}
-
-
-def _check_there(path: Path) -> None:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
 
 
 def _roles(path: Path, shapes: Shapes) -> dict[str, str]:
@@ -219,10 +210,10 @@ def _facts(file: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
 def _hints(robot: re.Match[str] | None, action_shape: tuple[int, ...]) -> EnvironmentHints:
     if robot is None:
         return EnvironmentHints()
-    identifier, num_actions = D4RL_ROBOTS[robot[1]]
-    if action_shape[1:] != (num_actions,):  # named like a robot, but another machine
+    identifier, size = D4RL_ROBOTS[robot[1]]
+    if action_shape[1:] != (size,):  # named like a robot, but another machine
         return EnvironmentHints()
-    return EnvironmentHints(identifier, D4RL_HORIZON, (-1.0,) * num_actions, (1.0,) * num_actions)
+    return EnvironmentHints(identifier, D4RL_HORIZON, (-1.0,) * size, (1.0,) * size)
 
 
 def _notes(
@@ -236,14 +227,10 @@ def _notes(
             "data (1,200,919 rows) and no medium data (D4RL issue 19); use v2 instead"
         )
     if "truncated" not in roles:
-        clock = f" or after {horizon} steps"
-        advice = " (give --horizon if a clock ends it, too)"
-        yield (
-            "the file does not mark time-outs: an episode ends where it is marked as terminated"
-            f"{advice if horizon is None else clock}"
-        )
+        advice = "(give --horizon if a clock ends it, too)"
+        more = advice if horizon is None else f"or after {horizon} steps"
+        yield f"time-outs are not marked: an episode ends where it is marked as terminated {more}"
     if "next_state" not in roles:
         yield STAND_IN
     if roles.get("terminated") == "dones":
-        meaning = "every marked end is taken as terminated"
-        yield f'"dones" does not tell terminated from truncated: {meaning}'
+        yield '"dones" does not tell terminated from truncated: every end is taken as terminated'

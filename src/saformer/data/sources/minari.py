@@ -49,19 +49,14 @@ def read_minari(
 
 
 def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
-    """Export a store as a Minari dataset of this id. Returns its folder.
-
-    States become observations, the final state included; named columns become infos; unfinished
-    trajectories stay so.
-    """
+    """Export a store as a Minari dataset of this id, named columns as infos. Returns its folder."""
     minari = _minari()
     from gymnasium.spaces import Box
     from minari.data_collector import EpisodeBuffer
     from minari.storage import get_dataset_path
 
     if not re.search(r"-v\d+$", dataset_id):
-        rule = "Minari's end in a version, as in mine/pump-v0"
-        raise ValueError(f"Malformed dataset ID {dataset_id!r}: {rule}")
+        raise ValueError(f"Malformed dataset ID {dataset_id!r}: Minari's end in a version (-v0)")
     path = Path(get_dataset_path(dataset_id))
     if path.exists():
         raise FileExistsError(f"{path} exists; datasets are never overwritten: choose another id")
@@ -113,15 +108,13 @@ def _open(name: str, *, download: bool) -> list[Any]:
     if name.startswith("mujoco/") and "medium-replay" in name:
         raise ValueError(
             f"Minari hosts simple, medium and expert for MuJoCo: there is no {name}. `saformer "
-            "data build` makes a medium-replay dataset, and d4rl:hopper-medium-replay-v2 names "
-            "D4RL's"
+            "data build` makes one, and d4rl:hopper-medium-replay-v2 names D4RL's"
         )
     if name.startswith("mujoco/") and "medium-expert" in name:
         parts = [name.replace("medium-expert", part) for part in ("medium", "expert")]
         return [dataset for part in parts for dataset in _open(part, download=download)]
     if not download:
-        advice = f"put it at {path}"
-        raise FileNotFoundError(f"there is no Minari dataset {name} on this machine; {advice}")
+        raise FileNotFoundError(f"there is no Minari dataset {name} here; put it at {path}")
     try:
         return [minari.load_dataset(name, download=True)]
     except Exception as error:  # whatever the hosting library raises, the way out is the same
@@ -135,16 +128,16 @@ def _read(path: Path, name: str) -> Any:
     try:
         return _minari().MinariDataset(str(path))
     except Exception as error:  # h5py, json and Minari each have errors of their own
-        problem = f"is damaged or of another version: {error}"
-        raise ValueError(f"the Minari dataset {name} {problem}") from None
+        problem = f"{name} is damaged or of another version: {error}"
+        raise ValueError(f"the Minari dataset {problem}") from None
 
 
 def _hints(dataset: Any) -> EnvironmentHints:
     space, made_by = dataset.spec.action_space, dataset.spec.env_spec
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None or low.ndim != 1:
-        expected = "expected a one-dimensional Box"
-        raise ValueError(f"{dataset.spec.dataset_id} has actions {space}, {expected}")
+        name = dataset.spec.dataset_id
+        raise ValueError(f"{name} has actions {space}, expected a one-dimensional Box")
     is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     return EnvironmentHints(
         identifier=made_by.id if made_by else None,
@@ -160,8 +153,7 @@ def _trajectory(episode: Any, left_out: set[str]) -> Trajectory:
     if not isinstance(observations, np.ndarray) or observations.ndim != 2:
         raise ValueError(
             f"episode {episode.id} has observations of type {type(observations).__name__}, "
-            "expected one flat vector per step; flatten them first "
-            "(gymnasium.wrappers.FlattenObservation)"
+            "expected a vector per step; flatten them (gymnasium.wrappers.FlattenObservation)"
         )
     if len(observations) != steps + 1:
         count = f"{len(observations)} observations, expected {steps + 1}"

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from saformer.data.trajectory import Trajectory
 
 Array = NDArray[Any]
-STAND_IN = (
-    "the state after the last step of an episode is not recorded: the state before it stands in"
-)
+STAND_IN = "the state after an episode's last step is not recorded: the one before it stands in"
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,7 @@ class Rows:
     reward: Array  # [n]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    begins: NDArray[np.bool_]
-    """[n] where another episode begins, whether or not the one before was marked as ended"""
+    begins: NDArray[np.bool_]  # where another episode begins, whether or not the last has an end
     next_state: Array | None = None  # [n, S] where it was recorded
     columns: Mapping[str, Array] = field(default_factory=dict)
 
@@ -35,16 +32,9 @@ class Rows:
         return len(self.reward)
 
     def __getitem__(self, part: slice | NDArray[np.bool_]) -> Rows:
-        return Rows(
-            self.state[part],
-            self.action[part],
-            self.reward[part],
-            self.terminated[part],
-            self.truncated[part],
-            self.begins[part],
-            None if self.next_state is None else self.next_state[part],
-            {name: values[part] for name, values in self.columns.items()},
-        )
+        arrays = {name: values for name, values in vars(self).items() if name != "columns"}
+        parts: dict[str, Any] = {n: v[part] for n, v in arrays.items() if v is not None}
+        return Rows(**parts, columns={name: column[part] for name, column in self.columns.items()})
 
     @property
     def is_marked(self) -> bool:

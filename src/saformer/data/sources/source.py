@@ -15,6 +15,8 @@ from saformer.data.folder import StoreWriter
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 
+Floats = NDArray[np.floating]
+
 Progress = Callable[[int, int], None]
 
 
@@ -52,34 +54,12 @@ class Imported:
     """A store made from a source, and what happened on the way."""
 
     store: TrajectoryStore
-    num_unfinished: int
-    """trajectories whose end was not recorded: stored, but left out when limits and to-go targets
-    are computed"""
+    num_unfinished: int  # trajectories whose end was not recorded: stored, but not learnt from
     notes: tuple[str, ...]
 
     def summary(self) -> str:
         size = f"{len(self.store)} trajectories, {self.store.num_steps} steps"
         return f"{size}, {self.num_unfinished} unfinished"
-
-
-@dataclass
-class _Observed:
-    """What the trajectories themselves show of the machine."""
-
-    low: NDArray[np.floating] | None = None
-    high: NDArray[np.floating] | None = None
-    longest: int = 0
-    num_unfinished: int = 0
-    steps_unfinished: int = 0
-
-    def see(self, trajectory: Trajectory) -> None:
-        low, high = trajectory.action.min(0), trajectory.action.max(0)
-        self.low = low if self.low is None else np.minimum(self.low, low)
-        self.high = high if self.high is None else np.maximum(self.high, high)
-        self.longest = max(self.longest, len(trajectory))
-        if not trajectory.finished:
-            self.num_unfinished += 1
-            self.steps_unfinished += len(trajectory)
 
 
 def merged(sources: Sequence[Source]) -> Source:
@@ -104,7 +84,8 @@ def import_source(
     progress: Progress | None = None,
 ) -> Imported:
     """Write a source to a new store, one trajectory at a time, all of it or nothing."""
-    observed, trajectories = _Observed(), iter(source.trajectories())
+    lows, highs, lengths, unfinished = [], [], [], []
+    trajectories = iter(source.trajectories())
     with StoreWriter(path) as writer:
         while True:
             try:
@@ -113,62 +94,64 @@ def import_source(
                 raise ValueError(f"trajectory {writer.num_trajectories}: {error}") from error
             if trajectory is None:
                 break
-            observed.see(trajectory)
             writer.add(trajectory)
+            lows.append(trajectory.action.min(0))
+            highs.append(trajectory.action.max(0))
+            lengths.append(len(trajectory))
+            if not trajectory.finished:
+                unfinished.append(len(trajectory))
             if progress:
                 progress(min(writer.num_steps, source.num_steps), source.num_steps)
-        environment = _environment(source.hints, observed)
+        if not lengths:
+            raise ValueError("the source is empty: it holds no trajectory")
+        reach = np.min(lows, axis=0), np.max(highs, axis=0)
+        environment = _environment(source.hints, *reach, max(lengths))
         provenance = {**source.provenance, "imported_with": f"saformer {version('saformer')}"}
         writer.finish(environment, criteria=criteria or source.criteria, provenance=provenance)
-    notes = (*source.notes(), *_notes(source.hints, observed, environment))
-    return Imported(TrajectoryStore.open(path), observed.num_unfinished, notes)
+    notes = [*source.notes(), *_notes_on_bounds(source.hints, environment, *reach)]
+    if unfinished:
+        notes.append(
+            f"{len(unfinished)} trajectories ({sum(unfinished)} steps) have no recorded end: they "
+            "are kept in the store, but left out of limits, frontier and to-go targets, because "
+            "what they would have cost is unknown"
+        )
+    return Imported(TrajectoryStore.open(path), len(unfinished), tuple(notes))
 
 
-def _environment(known: EnvironmentHints, observed: _Observed) -> EnvironmentSpec:
+def _environment(
+    known: EnvironmentHints, low: Floats, high: Floats, longest: int
+) -> EnvironmentSpec:
     """The machine as it is known, or else as the data shows it."""
-    if observed.low is None or observed.high is None:
-        raise ValueError("the source is empty: it holds no trajectory")
-    is_constant = observed.low == observed.high
-    margin = np.where(is_constant, np.maximum(np.abs(observed.low), 1.0), 0.0)
-    low = _per_action(known.action_low, observed.low - margin)
-    high = _per_action(known.action_high, observed.high + margin)
-    horizon = max(known.horizon or 0, observed.longest)
-    return EnvironmentSpec(low, high, horizon, known.identifier, dict(known.arguments))
+    margin = np.where(low == high, np.maximum(np.abs(low), 1.0), 0.0)
+    least = _per_action(known.action_low, low - margin)
+    greatest = _per_action(known.action_high, high + margin)
+    horizon = max(known.horizon or 0, longest)
+    return EnvironmentSpec(least, greatest, horizon, known.identifier, dict(known.arguments))
 
 
-def _per_action(
-    known: tuple[float, ...] | None, observed: NDArray[np.floating]
-) -> tuple[float, ...]:
+def _per_action(known: tuple[float, ...] | None, observed: Floats) -> tuple[float, ...]:
     if known is None:
         return tuple(observed.tolist())
     if len(known) not in (1, len(observed)):
-        rule = f"{len(observed)} action columns; give one for each, or one for all"
-        raise ValueError(f"{len(known)} action bounds for {rule}")
+        columns = f"{len(observed)} action columns; give one for each, or one for all"
+        raise ValueError(f"{len(known)} action bounds for {columns}")
     return known if len(known) == len(observed) else known * len(observed)
 
 
-def _notes(
-    known: EnvironmentHints, observed: _Observed, environment: EnvironmentSpec
+def _notes_on_bounds(
+    known: EnvironmentHints, environment: EnvironmentSpec, low: Floats, high: Floats
 ) -> Iterator[str]:
-    assert observed.low is not None
-    assert observed.high is not None
-    low, high = np.array(environment.action_low), np.array(environment.action_high)
-    bounds, reach = _range(low, high), _range(observed.low, observed.high)
+    least, greatest = np.array(environment.action_low), np.array(environment.action_high)
+    bounds = _range(least, greatest)
     if known.action_low is None or known.action_high is None:
         yield (
             f"action bounds are those of the data, {bounds}: give --action-low and --action-high "
             "if the machine allows more"
         )
-    elif ((observed.low < low - 1e-6) | (observed.high > high + 1e-6)).any():
+    elif ((low < least - 1e-6) | (high > greatest + 1e-6)).any():
         yield (
-            f"recorded actions reach from {reach}, beyond the bounds {bounds}: they are brought "
-            "within them before costs are counted"
-        )
-    if observed.num_unfinished:
-        yield (
-            f"{observed.num_unfinished} trajectories ({observed.steps_unfinished} steps) have no "
-            "recorded end: they are kept in the store, but left out of limits, frontier and to-go "
-            "targets, because what they would have cost is unknown"
+            f"recorded actions reach from {_range(low, high)}, beyond the bounds {bounds}: they "
+            "are brought within them before costs are counted"
         )
 
 
