@@ -51,6 +51,9 @@ class BCSafeAgent(SequenceAgent):
     """Imitates the trajectories within one limit, for which it is trained."""
 
     name = "bc_safe"
+    description = "behaviour cloning of the trajectories within one limit"
+    config_type, rules = BCSafeConfig, {"bc_safe": BCSafeOptions}
+    has_one_limit = True
     config: BCSafeConfig
     model: SequenceModel
 
@@ -77,9 +80,6 @@ class BCSafeAgent(SequenceAgent):
         """Negative log-likelihood of the action, in model units."""
         batch = self.model.normalizer.window(batch)
         return {"action": over_valid_steps(-self.model(batch).log_prob(batch.action), batch.valid)}
-
-    def options(self, *, shielded: bool = False) -> BCSafeOptions:
-        return BCSafeOptions()
 
     def policy(self, options: BCSafeOptions | None = None) -> SequencePolicy:
         """Acts as the trajectories within its limit did, whatever limit it is then given."""

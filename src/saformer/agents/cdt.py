@@ -95,6 +95,8 @@ class CDTAgent(SequenceAgent):
     """Constrained Decision Transformer (Liu et al., 2023)."""
 
     name = "cdt"
+    description = "Constrained Decision Transformer: asked for a return and a cost, for all limits"
+    config_type, rules = CDTConfig, {"cdt": CDTOptions}
     config: CDTConfig
     model: CDTModel
 
@@ -159,9 +161,6 @@ class CDTAgent(SequenceAgent):
         error = ((predicted[:, :-1] - cost) ** 2).sum(-1)
         valid = batch.valid[:, :-1] & batch.valid[:, 1:]
         return over_valid_steps(error, valid).scaled(self.config.cost_weight)
-
-    def options(self, *, shielded: bool = False) -> CDTOptions:
-        return CDTOptions()
 
     def policy(self, options: CDTOptions | None = None) -> SequencePolicy:
         options = options or self.options()

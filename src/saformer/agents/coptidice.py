@@ -93,13 +93,8 @@ class COptiDICE(MarkovModel):
         self.chi = Perceptron(self.timed_size, hidden, constraints)
         self.log_tau = nn.Parameter(torch.zeros(constraints))
         self.multiplier = Multiplier(constraints, config.multiplier)
-        self.actor = MixtureActor(
-            self.timed_size,
-            dimensions.action,
-            hidden,
-            components=config.components,
-            dropout=config.dropout,
-        )
+        sizes = (self.timed_size, dimensions.action, hidden)
+        self.actor = MixtureActor(*sizes, components=config.components, dropout=config.dropout)
         self.register_buffer("episode_mass", torch.ones(()))
 
 
@@ -107,13 +102,11 @@ class COptiDICEAgent(MarkovAgent):
     """Stationary distribution correction under a limit on the cost of an episode."""
 
     name = "coptidice"
-    mean_settings = (("sample", False),)
+    description = "COptiDICE: imitates the data, each step as often as a cost constraint wants it"
+    config_type, rules = COptiDICEConfig, {"coptidice": COptiDICEOptions}
+    mean_settings, model_type = {"sample": False}, COptiDICE
     config: COptiDICEConfig
     model: COptiDICE
-
-    def __init__(self, dimensions: Dimensions, config: COptiDICEConfig) -> None:
-        super().__init__(dimensions, config)
-        self.model = COptiDICE(dimensions, config)
 
     def fix_units(self, data: RelabelledStore) -> None:
         super().fix_units(data)
@@ -202,9 +195,6 @@ class COptiDICEAgent(MarkovAgent):
         value, next_value, initial_value = values.tensor_split((size, 2 * size))
         target = td_target(gain, next_value, batch, discount, model.horizon)
         return target - value, initial_value / model.get_buffer("episode_mass")
-
-    def options(self, *, shielded: bool = False) -> COptiDICEOptions:
-        return COptiDICEOptions(sample=self.config.sample)
 
     def policy(self, options: COptiDICEOptions | None = None) -> MarkovPolicy:
         """The actor, sampled or by its likeliest mean."""

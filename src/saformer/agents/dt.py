@@ -48,7 +48,9 @@ class DTOptions(SequenceOptions):
 class DTAgent(SequenceAgent):
     """Decision Transformer (Chen et al., 2021), the unconstrained baseline: it heeds no limits."""
 
-    name = "dt"
+    name, ignores_costs = "dt", True
+    description = "Decision Transformer: asked for a return, heeds no limit"
+    config_type, rules = DTConfig, {"dt": DTOptions}
     config: DTConfig
     model: SequenceModel
 
@@ -73,9 +75,6 @@ class DTAgent(SequenceAgent):
         if isinstance(predicted, Tensor):
             return {"action": action_error(predicted, batch.action, batch.valid)}
         return {"action": over_valid_steps(-predicted.log_prob(batch.action), batch.valid)}
-
-    def options(self, *, shielded: bool = False) -> DTOptions:
-        return DTOptions()
 
     def policy(self, options: DTOptions | None = None) -> SequencePolicy:
         options = options or self.options()

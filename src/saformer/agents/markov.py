@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -147,6 +148,8 @@ class MarkovModel(nn.Module):
 class MarkovAgent(Agent):
     """An agent of single steps, trained for one limit on the cost of an episode."""
 
+    has_one_limit = True
+    model_type: ClassVar[type[MarkovModel]]
     config: MarkovConfig
     model: MarkovModel
 
@@ -159,6 +162,7 @@ class MarkovAgent(Agent):
             )
         if not all(np.isfinite(value) and value >= 0 for value in config.limit):
             raise ValueError(f"a limit must be a finite number of at least 0, got {config.limit}")
+        self.model = self.model_type(dimensions, config)
 
     def fix_units(self, data: RelabelledStore) -> None:
         self.model.units.fix(data, self.config.limit)

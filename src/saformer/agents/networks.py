@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage
 from saformer.core.gaussian import Gaussian, GaussianHead
 from saformer.core.objectives import PerSample, entropy_constrained
 
@@ -258,10 +257,6 @@ def target_of(network: Network) -> Network:
         if isinstance(module, Perceptron | EnsembleCritic):
             module.dropout = 0.0
     return target
-
-
-def follow(target: nn.Module, network: nn.Module, rate: float) -> MovingAverage:
-    return MovingAverage(tuple(target.parameters()), tuple(network.parameters()), rate)
 
 
 def per_sample(values: Tensor) -> PerSample:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -29,7 +29,7 @@ from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, fit_reserve
 
-Options = TypeVar("Options", bound=ProposalOptions)
+RULES = {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptions}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class SaFormerAgent(Agent):
     Its phases are the inner loop of Algorithm 2; `training.loop.fit` owns the algorithm.
     """
 
-    name = "saformer"
+    name, verifies = "saformer", True
+    description = "one policy for all limits: proposes returns and actions, rejects likely overruns"
+    config_type, rules = SaFormerConfig, RULES
     config: SaFormerConfig
     model: SaFormer
 
@@ -122,9 +124,9 @@ class SaFormerAgent(Agent):
     def options(self, *, shielded: bool = False) -> ProposalOptions:
         """By reserve once it is fitted, else by the paper's rule. Within a shield, which
         keeps the limit, the reserve only says which limit earns most."""
-        if self.reserve is None:
-            return options_for(self.config, PaperOptions)
-        options = options_for(self.config, ReserveOptions)
+        options = self.options_of(self.config, "paper" if self.reserve is None else "reserve")
+        if not isinstance(options, ReserveOptions):
+            return options
         return replace(options, candidates=1, enforce=False) if shielded else options
 
     def mean_options(self, options: ProposalOptions | None = None) -> NoCriticOptions:
@@ -155,12 +157,6 @@ class SaFormerAgent(Agent):
                 "or train to the end"
             )
         return ReserveRule(options, self.reserve)
-
-
-def options_for(config: SaFormerConfig, rule: type[Options]) -> Options:
-    """A rule's options as the config would have them."""
-    names = {field.name for field in fields(config)} & {field.name for field in fields(rule)}
-    return rule(**{name: getattr(config, name) for name in names})
 
 
 def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

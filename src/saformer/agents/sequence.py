@@ -3,9 +3,9 @@ acts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -178,7 +178,7 @@ class SequencePolicy(LanePolicy):
 class SequenceAgent(Agent):
     """An agent of windows."""
 
-    mean_settings = (("noise", "none"),)
+    mean_settings: ClassVar[Mapping[str, Any]] = {"noise": "none"}
     config: SequenceConfig
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
