@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from saformer.agents.agent import Phase
+from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import (
     SequenceAgent,
     SequenceConfig,
@@ -66,7 +67,7 @@ class BCSafeAgent(SequenceAgent):
         self.model = SequenceModel(layout, dimensions, config.trunk, GaussianHead)
 
     def fix_units(self, data: RelabelledStore) -> None:
-        self.model.fix_units(data)
+        fix_action_units(self.model, data)
         learnt_from(data, self.config)  # refused now, not when training begins
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:

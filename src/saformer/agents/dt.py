@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
+from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import (
     SequenceAgent,
     SequenceConfig,
@@ -61,7 +62,7 @@ class DTAgent(SequenceAgent):
         self.model.register_buffer("target_return", torch.zeros(()))
 
     def fix_units(self, data: RelabelledStore) -> None:
-        self.model.fix_units(data)
+        fix_action_units(self.model, data)
         self.model.get_buffer("target_return").fill_(usual_target(data))
 
     @property

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import Agent
 from saformer.agents.lanes import LanePolicy
+from saformer.agents.networks import ActionUnits, fix_action_units
 from saformer.core.batch import Dimensions
-from saformer.core.normalizer import Normalizer
 from saformer.core.policy import Decision
 from saformer.data.relabel import RelabelledStore, cached_on_data
-from saformer.data.sampling import dimensions_of, statistics_of
+from saformer.data.sampling import dimensions_of
 from saformer.data.transitions import TransitionBatch, TransitionSampler
 
 Choose = Callable[[Tensor, Tensor, torch.Generator], Tensor]
@@ -75,7 +75,7 @@ def steps_that_count(discount: float, horizon: int) -> float:
     return float(horizon) if discount == 1 else min(float(horizon), 1 / (1 - discount))
 
 
-class Units(nn.Module):
+class Units(ActionUnits):
     """Raw to model units for single steps. States are standardised, actions lie in [-1, 1].
 
     The unit of reward, and of each cost, is the root mean square of a step of the data: scaling
@@ -83,20 +83,14 @@ class Units(nn.Module):
     """
 
     def __init__(self, dimensions: Dimensions) -> None:
-        super().__init__()
-        self.normalizer = Normalizer(dimensions)
-        self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
-        self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
+        super().__init__(dimensions)
         self.register_buffer("reward", torch.ones(1))
         self.register_buffer("cost", torch.ones(dimensions.constraints))
         self.register_buffer("limit", torch.zeros(dimensions.constraints))
 
     def fix(self, data: RelabelledStore, limit: tuple[float, ...]) -> None:
         """Take everything from this data; the limit is in raw units."""
-        self.normalizer.set_statistics(statistics_of(data))
-        environment = data.store.environment
-        self.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
-        self.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
+        fix_action_units(self, data)
         for name, size in _typical_step(data).items():
             self.get_buffer(name).copy_(size)
         self.get_buffer("limit").copy_(torch.tensor(limit) / self.get_buffer("cost"))
@@ -121,11 +115,6 @@ class Units(nn.Module):
 
     def raw_cost(self, cost: Tensor) -> Tensor:
         return cost * self.get_buffer("cost")
-
-    def raw_action(self, action: Tensor) -> Tensor:
-        """Actions [..., A] as an environment wants them, within bounds."""
-        raw = self.normalizer.restore("action", action)
-        return raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
 
 
 class MarkovModel(nn.Module):

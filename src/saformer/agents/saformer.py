@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from saformer.agents.agent import Agent, Phase
+from saformer.agents.networks import fix_action_units
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
@@ -24,7 +25,7 @@ from saformer.core.rules import (
 )
 from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler, statistics_of
+from saformer.data.sampling import WindowSampler
 from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, fit_reserve
@@ -84,10 +85,7 @@ class SaFormerAgent(Agent):
         self.model.register_load_state_dict_pre_hook(_make_room)
 
     def fix_units(self, data: RelabelledStore) -> None:
-        model, environment = self.model, data.store.environment
-        model.normalizer.set_statistics(statistics_of(data))
-        model.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
-        model.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
+        fix_action_units(self.model, data)
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         """Windows of K steps."""

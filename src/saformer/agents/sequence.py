@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import Agent
 from saformer.agents.lanes import LanePolicy
+from saformer.agents.networks import ActionUnits
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import History, Prompt
-from saformer.core.normalizer import Normalizer
 from saformer.core.policy import Decision, as_rows
 from saformer.core.tokens import Layout, TokenEmbedding
 from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler, statistics_of
+from saformer.data.sampling import WindowSampler
 
 Noise = Literal["none", "normal", "two_point"]
 """How an action is drawn from a Gaussian: its mean, a sample, or one deviation to either side."""
@@ -70,7 +70,7 @@ class SequenceOptions:
         return predicted.at(self.temperature * noise)
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(ActionUnits):
     """A causal transformer over the tokens of a layout; `action_head` reads it at every state token
     and gives an action or a Gaussian. All but `decide` is in model units."""
 
@@ -81,23 +81,15 @@ class SequenceModel(nn.Module):
         config: TrunkConfig,
         action_head: Callable[[int, int], nn.Module],
     ) -> None:
-        super().__init__()
+        super().__init__(dimensions)
         self.dimensions = dimensions
-        self.normalizer = Normalizer(dimensions)
         self.embedding = TokenEmbedding(layout, dimensions, config.width)
         self.trunk = Trunk(config)
         self.action_head = action_head(config.width, dimensions.action)
-        self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
-        self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
 
     @property
     def layout(self) -> Layout:
         return self.embedding.layout
-
-    def fix_units(self, data: RelabelledStore) -> None:
-        self.normalizer.set_statistics(statistics_of(data))
-        self.get_buffer("action_low").copy_(torch.tensor(data.store.environment.action_low))
-        self.get_buffer("action_high").copy_(torch.tensor(data.store.environment.action_high))
 
     def answers(self, batch: WindowBatch, heads: dict[str, Any]) -> list[Any]:
         """What heads say of whole windows, each at the tokens of one kind: over [B, K]."""
@@ -126,11 +118,6 @@ class SequenceModel(nn.Module):
         valid = torch.cat([seen, seen.new_ones(len(seen), len(now))], dim=1)
         output, _ = self.trunk.prefill(torch.cat(tokens, dim=1), valid)
         return self.action_head(output)
-
-    def raw_action(self, action: Tensor) -> Tensor:
-        """An action [L, A] in model units, as the environment takes it: within its bounds."""
-        raw = self.normalizer.restore("action", action)
-        return raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
 
 
 class SequencePolicy(LanePolicy):
