@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent
+from saformer.agents.agent import Agent, Phase
 from saformer.agents.lanes import LanePolicy
 from saformer.agents.networks import ActionUnits
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import History, Prompt
+from saformer.core.objectives import PerSample, action_error, over_valid_steps
 from saformer.core.policy import Decision, as_rows
 from saformer.core.tokens import Layout, TokenEmbedding
 from saformer.core.transformer import Trunk, TrunkConfig
@@ -170,3 +171,21 @@ class SequenceAgent(Agent):
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         return WindowSampler(data, window=self.config.window, device=device)
+
+
+class ImitatingAgent(SequenceAgent):
+    """Learns an action for each state, and nothing else."""
+
+    model: SequenceModel
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("actor", tuple(self.model.parameters()), self.actor_terms),)
+
+    def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
+        """Eq. 2, in model units; where a Gaussian is learnt, its negative log-likelihood."""
+        batch = self.model.normalizer.window(batch)
+        predicted = self.model(batch)
+        if isinstance(predicted, Tensor):
+            return {"action": action_error(predicted, batch.action, batch.valid)}
+        return {"action": over_valid_steps(-predicted.log_prob(batch.action), batch.valid)}
