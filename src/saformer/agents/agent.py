@@ -33,8 +33,7 @@ class Phase:
     terms' means, but for those that are only watched.
 
     Every phase sees the parameters as they were before the update, and changes its own alone,
-    whatever else its loss depends on.
-    """
+    whatever else its loss depends on."""
 
     name: str
     parameters: tuple[nn.Parameter, ...]
@@ -72,8 +71,7 @@ class Agent(ABC):
     has_one_limit: ClassVar[bool] = False
     """whether it is trained for one limit, rather than told the limit when it acts"""
     verifies: ClassVar[bool] = False
-    """whether a critic forecasts what proposals cost: then it can be judged without rollouts, and
-    fine-tuned"""
+    """whether a critic forecasts costs: then it can be judged without rollouts, and fine-tuned"""
     ignores_costs: ClassVar[bool] = False
     """whether it neither learns from costs nor hears of a limit"""
     config: Any
@@ -115,12 +113,10 @@ class Agent(ABC):
         return ()
 
     def finish(self, data: RelabelledStore) -> None:  # noqa: B027 - most have nothing to fit
-        """Fit what its way of acting needs besides the trained weights: the last stage of training.
-        What is fitted is part of the model."""
+        """The last stage of training: fit what acting needs beside the weights, in the model."""
 
     def options(self, *, shielded: bool = False) -> Any:
-        """How its policy usually acts, by itself or within a shield: a frozen dataclass of one of
-        the `rules`."""
+        """How its policy usually acts, by itself or within a shield: of one of its `rules`."""
         return self.options_of(self.config)
 
     @classmethod

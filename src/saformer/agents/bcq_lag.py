@@ -13,14 +13,7 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
 from saformer.agents.markov import MarkovOptions, MarkovPolicy, td_target
-from saformer.agents.networks import (
-    Multiplier,
-    Perceptron,
-    per_sample,
-    target_of,
-    watched,
-    watched_each,
-)
+from saformer.agents.networks import Multiplier, Perceptron, target_of, watched, watched_each
 from saformer.agents.q_learning import QAgent, QConfig, QModel
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
@@ -125,8 +118,8 @@ class BCQLagAgent(QAgent):
         value = model.critic(batch.state, action)[0] / model.critic.scale
         cost = model.cost_critic(timed, action)[0] / model.critic.scale
         return {
-            "reward": per_sample(-value[:, 0]),
-            "cost": per_sample(cost @ model.multiplier()),
+            "reward": PerSample(-value[:, 0]),
+            "cost": PerSample(cost @ model.multiplier()),
         }
 
     def multiplier_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
@@ -137,7 +130,7 @@ class BCQLagAgent(QAgent):
         _, _, cost = self._best(state, torch.zeros_like(batch.timestep), noise)
         loss = model.multiplier.loss((cost - limit) / model.cost_critic.scale)
         figures = {"value": model.multiplier(), "expected_cost": model.units.raw_cost(cost)}
-        return {"excess": per_sample(loss)} | watched_each(figures)
+        return {"excess": PerSample(loss)} | watched_each(figures)
 
     @torch.no_grad()
     def _best(self, state: Tensor, timestep: Tensor, noise: Tensor) -> tuple[Tensor, ...]:

@@ -22,14 +22,7 @@ from saformer.agents.markov import (
     MarkovPolicy,
     td_target,
 )
-from saformer.agents.networks import (
-    MixtureActor,
-    Multiplier,
-    Perceptron,
-    per_sample,
-    watched,
-    watched_each,
-)
+from saformer.agents.networks import MixtureActor, Multiplier, Perceptron, watched, watched_each
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
@@ -128,8 +121,8 @@ class COptiDICEAgent(MarkovAgent):
         batch = self.model.units.transitions(batch)
         advantage, initial_value = self._advantage(batch, initial=True)
         return {
-            "initial": per_sample(initial_value),
-            "conjugate": per_sample(self.config.caution * conjugate(advantage)),
+            "initial": PerSample(initial_value),
+            "conjugate": PerSample(self.config.caution * conjugate(advantage)),
             "correction": watched(correction(advantage)),
         }
 
@@ -140,7 +133,7 @@ class COptiDICEAgent(MarkovAgent):
         tau = model.log_tau.exp()
         cost = self._sample_cost(batch, self._correction(batch)) / tau
         highest = tau * (cost.logsumexp(0) - math.log(len(cost)) + self.config.cost_bound)  # [C]
-        return {"highest": per_sample(highest.sum()[None])}
+        return {"highest": PerSample(highest.sum()[None])}
 
     def multiplier_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """-lambda (M E[w c] - d): rises while whole episodes would cost more than the limit."""
@@ -155,14 +148,14 @@ class COptiDICEAgent(MarkovAgent):
             excess = cost - model.units.get_buffer("limit") / mass
             expected_cost = mass * model.units.raw_cost(cost)
         figures = {"value": model.multiplier(), "expected_cost": expected_cost}
-        return {"excess": per_sample(model.multiplier.loss(excess))} | watched_each(figures)
+        return {"excess": PerSample(model.multiplier.loss(excess))} | watched_each(figures)
 
     def actor_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """-w log pi(a | s): the data's actions, each as often as its correction says."""
         model, batch = self.model, self.model.units.transitions(batch)
         weight = self._correction(batch)
         likelihood = model.actor(model.timed(batch.state, batch.timestep)).log_prob(batch.action)
-        return {"action": per_sample(-weight * likelihood)}
+        return {"action": PerSample(-weight * likelihood)}
 
     def _advantage(self, batch: TransitionBatch, *, initial: bool = False) -> tuple[Tensor, Tensor]:
         """[B] e / alpha, e = r - lambda c + gamma nu(s') - nu(s); and [B or 0] nu(s_0) / M."""

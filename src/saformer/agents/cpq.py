@@ -18,7 +18,6 @@ from saformer.agents.networks import (
     Multiplier,
     SquashedActor,
     kl_from_normal,
-    per_sample,
     watched,
     watched_each,
 )
@@ -104,8 +103,8 @@ class CPQAgent(QAgent):
         scale = model.cost_critic.scale
         return {
             "error": model.cost_critic.error(model.cost_critic(timed, batch.action), target),
-            "penalty": per_sample(-excess @ model.alpha() / scale**2),
-            "alpha": per_sample(model.alpha.loss(-excess / scale)),
+            "penalty": PerSample(-excess @ model.alpha() / scale**2),
+            "alpha": PerSample(model.alpha.loss(-excess / scale)),
             "out_of_distribution": watched(is_ood.float().mean()),
         } | watched_each({"alpha": model.alpha()})
 
@@ -132,12 +131,12 @@ class CPQAgent(QAgent):
         safe = (excess.detach() <= 0).all(-1)
         value = model.critic(batch.state, action).amin(0)[:, 0] / model.critic.scale
         terms = {
-            "reward": per_sample(-torch.where(safe, value, 0.0)),
+            "reward": PerSample(-torch.where(safe, value, 0.0)),
             "safe": watched(safe.float()),
             **watched_each({"expected_cost": self._expected_cost(batch.initial_state)}),
         }
         if self.config.recovery:
-            terms["overrun"] = per_sample(excess.clamp(min=0).sum(-1) / model.critic.scale)
+            terms["overrun"] = PerSample(excess.clamp(min=0).sum(-1) / model.critic.scale)
         return terms
 
     def _limit(self, timestep: Tensor) -> Tensor:

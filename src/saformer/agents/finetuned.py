@@ -1,5 +1,4 @@
-"""SaFormer while it is fine-tuned: the same two networks, and an actor whose actions must keep some
-entropy."""
+"""SaFormer while it is fine-tuned: the same networks, with a least entropy of the actions."""
 
 from __future__ import annotations
 
@@ -30,11 +29,8 @@ class FineTunedModel(nn.Module):
 
 
 class FineTunedAgent(Agent):
-    """A trained SaFormer that goes on learning, under the entropy constraint. Acts as SaFormer
-    does.
-
-    Units are those of the agent it came from: the normaliser's statistics stay as they were.
-    """
+    """A trained SaFormer that goes on learning, under the entropy constraint. It acts as SaFormer
+    does, in the units of the agent it came from."""
 
     name = "saformer"
     config: SaFormerConfig
@@ -50,7 +46,6 @@ class FineTunedAgent(Agent):
         raise TypeError("a fine-tuned agent has the units of the agent that it came from")
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
-        """Windows of K steps."""
         return self._agent.sampler(data, device)
 
     def options(self, *, shielded: bool = False) -> ProposalOptions:

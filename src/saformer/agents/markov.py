@@ -60,8 +60,7 @@ def td_target(
     """What was gained (reward, or each cost) and the discounted value of what follows: all [B, k].
 
     Nothing follows a termination. A time-out ends the recording, not the task, so discounted values
-    go on through it. Undiscounted ones stop at the horizon.
-    """
+    go on through it. Undiscounted ones stop at the horizon."""
     shapes = f"{tuple(gain.shape)} gains, {tuple(next_value.shape)} values"
     assert gain.shape == next_value.shape, shapes
     goes_on = ~batch.terminated
@@ -79,8 +78,7 @@ class Units(ActionUnits):
     """Raw to model units for single steps. States are standardised, actions lie in [-1, 1].
 
     The unit of reward, and of each cost, is the root mean square of a step of the data: scaling
-    rewards, or costs and limits together, changes nothing.
-    """
+    rewards, or costs and limits together, changes nothing."""
 
     def __init__(self, dimensions: Dimensions) -> None:
         super().__init__(dimensions)
@@ -108,10 +106,6 @@ class Units(ActionUnits):
 
     def state(self, raw: Tensor) -> Tensor:
         return self.normalizer.normalize("state", raw)
-
-    def mean_cost_to_go(self, data: RelabelledStore) -> Tensor:
-        """[C] of a step of the data, counted from itself on; undiscounted, of a whole horizon."""
-        return _mean_cost_to_go(data) / self.get_buffer("cost")
 
     def raw_cost(self, cost: Tensor) -> Tensor:
         return cost * self.get_buffer("cost")
@@ -145,10 +139,8 @@ class MarkovAgent(Agent):
     def __init__(self, dimensions: Dimensions, config: MarkovConfig) -> None:
         super().__init__(dimensions, config)
         if len(config.limit) != dimensions.constraints:
-            raise ValueError(
-                f"the agent is trained for one limit, a number for each of {dimensions.constraints}"
-                f" constraints; got {config.limit}: set its config's limit (--limit)"
-            )
+            needed = f"the agent needs a limit for each of {dimensions.constraints} constraints"
+            raise ValueError(f"{needed}; got {config.limit}: set its config's limit (--limit)")
         if not all(np.isfinite(value) and value >= 0 for value in config.limit):
             raise ValueError(f"a limit must be a finite number of at least 0, got {config.limit}")
         self.model = self.model_type(dimensions, config)
@@ -198,8 +190,8 @@ def _root_mean_square(values: np.ndarray) -> Tensor:
 
 
 @cached_on_data
-def _mean_cost_to_go(data: RelabelledStore) -> Tensor:
-    """[C] in raw units."""
+def mean_cost_to_go(data: RelabelledStore) -> Tensor:
+    """[C] of a step of the data, counted from itself on; undiscounted, of a whole horizon."""
     steps = np.arange(data.store.num_steps) - np.repeat(data.store.starts, data.store.lengths)
     mean = (data.cost_to_go / data.cost_discount ** steps[:, None]).mean(0)
     left = 1 - steps / dimensions_of(data).horizon if data.cost_discount == 1 else np.ones(1)

@@ -22,6 +22,7 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import statistics_of
 
 Network = TypeVar("Network", bound=nn.Module)
+Sizes = tuple[int, Sequence[int], int]  # inputs, hidden, outputs
 
 
 class Perceptron(nn.Module):
@@ -62,17 +63,10 @@ class EnsembleCritic(nn.Module):
     of the layers are of order 1.
 
     If `finite`, the state's last column is t / T and values are in proportion to 1 - t / T: nothing
-    follows the horizon, and a constant output is consistent with itself from step to step.
-    """
+    follows the horizon, and a constant output is consistent with itself from step to step."""
 
     def __init__(
-        self,
-        sizes: tuple[int, Sequence[int], int],
-        dropout: float,
-        *,
-        scale: float,
-        finite: bool = False,
-        members: int = 2,
+        self, sizes: Sizes, dropout: float, *, scale: float, finite: bool = False, members: int = 2
     ) -> None:
         super().__init__()
         self.scale, self.dropout, self.finite = scale, dropout, finite
@@ -97,7 +91,7 @@ class EnsembleCritic(nn.Module):
 
     def error(self, value: Tensor, target: Tensor) -> PerSample:
         """Squared difference of values [E, B, k] from the target [B, k], in the critic's scale."""
-        return per_sample(((value - target) / self.scale).square().sum((0, -1)))
+        return PerSample(((value - target) / self.scale).square().sum((0, -1)))
 
 
 class ActionUnits(nn.Module):
@@ -148,8 +142,8 @@ class ConditionalVAE(nn.Module):
         decoded = self.decode(state, code.at(torch.randn_like(code.mean)))
         error = (action - decoded) / self.deviation
         return {
-            "reconstruction": per_sample(0.5 * error.square().sum(-1)),
-            "kl": per_sample(kl_weight * kl_from_normal(code)),
+            "reconstruction": PerSample(0.5 * error.square().sum(-1)),
+            "kl": PerSample(kl_weight * kl_from_normal(code)),
         }
 
 
@@ -228,15 +222,12 @@ class MixtureActor(nn.Module):
         """[..., S] -> over [..., A]."""
         features = F.relu(self.trunk(state))
         flat, sizes = self.head(features), (self.components, -1)
-        components = Gaussian(
-            flat.mean.unflatten(-1, sizes), flat.log_deviation.unflatten(-1, sizes)
-        )
-        return Mixture(components, F.log_softmax(self.weight(features), dim=-1))
+        parts = (part.unflatten(-1, sizes) for part in (flat.mean, flat.log_deviation))
+        return Mixture(Gaussian(*parts), F.log_softmax(self.weight(features), dim=-1))
 
 
 class Multiplier(nn.Module):
-    """Lagrangian multipliers, one for each constraint: raised while it is broken, between 0 and
-    `highest`."""
+    """Lagrangian multipliers, each raised while its constraint is broken: from 0 to `highest`."""
 
     def __init__(self, constraints: int, initial: float, *, highest: float = math.inf) -> None:
         super().__init__()
@@ -312,14 +303,9 @@ def target_of(network: Network) -> Network:
     return target
 
 
-def per_sample(values: Tensor) -> PerSample:
-    """One value [B] for each sample."""
-    return PerSample(values, 1)
-
-
 def watched(values: Tensor) -> PerSample:
     """A figure to be shown beside the losses: [] for the whole batch, or [B]."""
-    return PerSample(values.detach().reshape(-1), 1, watched=True)
+    return PerSample(values.detach().reshape(-1), watched=True)
 
 
 def watched_each(figures: dict[str, Tensor]) -> dict[str, PerSample]:

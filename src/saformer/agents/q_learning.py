@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saformer.agents.agent import MovingAverage
-from saformer.agents.markov import MarkovAgent, MarkovConfig, MarkovModel, steps_that_count
+from saformer.agents.markov import (
+    MarkovAgent,
+    MarkovConfig,
+    MarkovModel,
+    mean_cost_to_go,
+    steps_that_count,
+)
 from saformer.agents.networks import ConditionalVAE, EnsembleCritic, target_of
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
@@ -42,8 +48,9 @@ class QModel(MarkovModel):
         cost_scale = steps_that_count(config.cost_discount, self.horizon)
         self.critic = EnsembleCritic((num_inputs, hidden, 1), config.dropout, scale=scale)
         sizes = (self.timed_size + dimensions.action, hidden, dimensions.constraints)
-        counts = {"finite": self.finite, "members": cost_members}
-        self.cost_critic = EnsembleCritic(sizes, config.dropout, scale=cost_scale, **counts)
+        self.cost_critic = EnsembleCritic(
+            sizes, config.dropout, scale=cost_scale, finite=self.finite, members=cost_members
+        )
         self.critic_target = target_of(self.critic)
         self.cost_critic_target = target_of(self.cost_critic)
 
@@ -56,8 +63,9 @@ class QAgent(MarkovAgent):
 
     def fix_units(self, data: RelabelledStore) -> None:
         super().fix_units(data)
+        cost_to_go = mean_cost_to_go(data) / self.model.units.get_buffer("cost")
         for critic in (self.model.cost_critic, self.model.cost_critic_target):
-            critic.begin_at(self.model.units.mean_cost_to_go(data))
+            critic.begin_at(cost_to_go)
 
     @property
     def averages(self) -> tuple[MovingAverage, ...]:

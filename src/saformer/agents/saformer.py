@@ -35,8 +35,7 @@ RULES = {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptio
 
 @dataclass(frozen=True)
 class SaFormerConfig:
-    """What is learnt. The defaults are the paper's Table 6: 1.46 M parameters for actor and critic
-    together."""
+    """What is learnt. The defaults are the paper's Table 6: 1.46 M parameters in all."""
 
     window: int = 20
     """K: steps that the networks look back over, the present one included."""
@@ -45,16 +44,13 @@ class SaFormerConfig:
     cost_discount: float = 1.0
     """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     candidates: int = 128
-    """N: returns and actions proposed per decision, unless the policy is asked for another
-    number."""
+    """N: returns and actions proposed per decision, unless the policy's options say otherwise."""
     temperature: float = 1.0
     """Spread of the proposals, in deviations, unless the policy is asked for another."""
     action_noise: ActionNoise = "normal"
-    """normal: proposed actions are sampled as in the paper. two_point: one deviation above or below
-    the mean."""
+    """normal: actions are sampled as in the paper. two_point: a deviation off the mean."""
     past_return: PastReturn = "selected"
-    """Which return-to-go enters the past when acting: the selected, the expected or the highest
-    proposed one."""
+    """Which proposed return-to-go enters the past: the selected, the expected or the highest."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     """Size of each of the two transformers."""
 
@@ -68,10 +64,7 @@ class SaFormerConfig:
 
 
 class SaFormerAgent(Agent):
-    """The paper's method.
-
-    Its phases are the inner loop of Algorithm 2; `training.loop.fit` owns the algorithm.
-    """
+    """The paper's method. Its phases are the inner loop of Algorithm 2 (`training.loop.fit`)."""
 
     name, verifies = "saformer", True
     description = "one policy for all limits: proposes returns and actions, rejects likely overruns"
@@ -88,7 +81,6 @@ class SaFormerAgent(Agent):
         fix_action_units(self.model, data)
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
-        """Windows of K steps."""
         return WindowSampler(data, window=self.config.window, device=device)
 
     @property
@@ -142,17 +134,16 @@ class SaFormerAgent(Agent):
         )
 
     def _rule(self, options: ProposalOptions) -> Rule:
-        if isinstance(options, PaperOptions):
-            return PaperRule(options)
-        if isinstance(options, NoCriticOptions):
-            return NoCriticRule(options)
+        if isinstance(options, PaperOptions | NoCriticOptions):
+            return (
+                PaperRule(options) if isinstance(options, PaperOptions) else NoCriticRule(options)
+            )
         if not isinstance(options, ReserveOptions):
             raise TypeError(f"saformer acts by no rule of {type(options).__name__}")
         if self.reserve is None:
             raise ValueError(
-                "the rule of reserve is fitted as training ends, and these weights come from an "
-                "unfinished training or an older version: act by the paper's rule (rule 'paper'), "
-                "or train to the end"
+                "the rule of reserve is fitted as training ends, but this training is unfinished or "
+                "of an older version: act by the paper's rule (rule 'paper'), or train to the end"
             )
         return ReserveRule(options, self.reserve)
 

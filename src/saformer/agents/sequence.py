@@ -1,5 +1,4 @@
-"""What DT, CDT and BC-Safe share: one causal transformer over the steps of an episode, and how it
-acts."""
+"""What DT, CDT and BC-Safe share: one causal transformer over an episode, and how it acts."""
 
 from __future__ import annotations
 
@@ -23,6 +22,8 @@ from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 
+Head = Callable[[int, int], nn.Module]  # width and dimensions of the action
+Target = Callable[[Tensor], Tensor]  # limits [L, C] -> returns to ask for [L]
 Noise = Literal["none", "normal", "two_point"]
 """How an action is drawn from a Gaussian: its mean, a sample, or one deviation to either side."""
 
@@ -76,11 +77,7 @@ class SequenceModel(ActionUnits):
     and gives an action or a Gaussian. All but `decide` is in model units."""
 
     def __init__(
-        self,
-        layout: Layout,
-        dimensions: Dimensions,
-        config: TrunkConfig,
-        action_head: Callable[[int, int], nn.Module],
+        self, layout: Layout, dimensions: Dimensions, config: TrunkConfig, action_head: Head
     ) -> None:
         super().__init__(dimensions)
         self.dimensions = dimensions
@@ -104,11 +101,8 @@ class SequenceModel(ActionUnits):
     def decide(self, prompt: Prompt, return_to_go: Tensor) -> Any:
         """The present action, over [L, A]; prompt and return-to-go [L, 1] are in raw units."""
         past = self.normalizer.window(prompt.past)
-        known = {
-            "return_to_go": return_to_go,
-            "cost_to_go": prompt.cost_to_go,
-            "state": prompt.state,
-        }
+        known = {"cost_to_go": prompt.cost_to_go, "state": prompt.state}
+        known["return_to_go"] = return_to_go
         now = {
             kind: self.normalizer.normalize(kind, known[kind])[:, None]
             for kind in (*self.layout.before("state"), "state")
@@ -122,17 +116,11 @@ class SequenceModel(ActionUnits):
 
 
 class SequencePolicy(LanePolicy):
-    """One forward pass over each lane's window per step.
-
-    Each lane begins with a target return, which may depend on its limit; rewards are taken off it.
-    """
+    """One forward pass over each lane's window per step. Each lane begins with a target return,
+    which may depend on its limit; rewards are taken off it."""
 
     def __init__(
-        self,
-        model: SequenceModel,
-        config: SequenceConfig,
-        target: Callable[[Tensor], Tensor],
-        options: SequenceOptions,
+        self, model: SequenceModel, config: SequenceConfig, target: Target, options: SequenceOptions
     ) -> None:
         device = model.normalizer.centre("state").device
         super().__init__(model.dimensions, config.cost_discount, options.seed, device)
