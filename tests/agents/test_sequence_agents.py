@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig, BCSafeOptions
+from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig
 from saformer.agents.cdt import CDTAgent, CDTConfig, CDTOptions
 from saformer.agents.dt import DTAgent, DTConfig, DTOptions, usual_target
 from saformer.agents.sequence import SequenceOptions
@@ -225,7 +225,7 @@ def test_bc_safe_refuses_what_it_cannot_learn(data, two_cost_data):
 
 
 def test_bc_safe_asks_for_no_return(data):
-    policy = bc(data).policy(BCSafeOptions())
+    policy = bc(data).policy(SequenceOptions())
     policy.reset([1.0, 1.0], 5.0)
     assert policy.act([1.0, 1.0]).return_to_go is None
 

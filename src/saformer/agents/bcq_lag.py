@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.agents.markov import MarkovOptions, MarkovPolicy, td_target
+from saformer.agents.markov import MarkovOptions, td_target
 from saformer.agents.networks import Multiplier, Perceptron, target_of, watched, watched_each
 from saformer.agents.q_learning import QAgent, QConfig, QModel
 from saformer.core.batch import Dimensions
@@ -163,15 +163,11 @@ class BCQLagAgent(QAgent):
         shape = (len(state), candidates, self.model.vae.code)
         return torch.randn(*shape, device=state.device, dtype=state.dtype)
 
-    def policy(self, options: BCQLagOptions | None = None) -> MarkovPolicy:
+    def choose(
+        self, state: Tensor, timestep: Tensor, options: BCQLagOptions, generator: torch.Generator
+    ) -> Tensor:
         """The best of sampled actions."""
-        options = options or self.options()
-        code = self.model.vae.code
-
-        def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
-            shape = (len(state), options.candidates, code)
-            noise = torch.randn(*shape, generator=generator, device=state.device)
-            noise[:, 0] = 0
-            return self._best(state, timestep, noise)[0]
-
-        return MarkovPolicy(self, choose, options.seed)
+        shape = (len(state), options.candidates, self.model.vae.code)
+        noise = torch.randn(*shape, generator=generator, device=state.device)
+        noise[:, 0] = 0
+        return self._best(state, timestep, noise)[0]

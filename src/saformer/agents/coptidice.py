@@ -14,14 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.agents.markov import (
-    MarkovAgent,
-    MarkovConfig,
-    MarkovModel,
-    MarkovOptions,
-    MarkovPolicy,
-    td_target,
-)
+from saformer.agents.markov import MarkovAgent, MarkovConfig, MarkovModel, MarkovOptions, td_target
 from saformer.agents.networks import MixtureActor, Multiplier, Perceptron, watched, watched_each
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
@@ -177,8 +170,7 @@ class COptiDICEAgent(MarkovAgent):
     def _residual(
         self, network: nn.Module, gain: Tensor, batch: TransitionBatch, *, initial: bool
     ) -> tuple[Tensor, Tensor]:
-        """[B, k] g + gamma v(s') - v(s) for gains [B, k] and the network v; and [B or 0, k]
-        v(s_0) / M. All in one pass."""
+        """[B, k] g + gamma v(s') - v(s) of gains g and network v; and [B or 0, k] v(s_0) / M."""
         model, size, discount = self.model, len(batch.state), self.config.cost_discount
         states, timesteps = [batch.state, batch.next_state], [batch.timestep, batch.timestep + 1]
         if initial:
@@ -189,15 +181,12 @@ class COptiDICEAgent(MarkovAgent):
         target = td_target(gain, next_value, batch, discount, model.horizon)
         return target - value, initial_value / model.get_buffer("episode_mass")
 
-    def policy(self, options: COptiDICEOptions | None = None) -> MarkovPolicy:
+    def choose(
+        self, state: Tensor, timestep: Tensor, options: COptiDICEOptions, generator: torch.Generator
+    ) -> Tensor:
         """The actor, sampled or by its likeliest mean."""
-        model, options = self.model, options or self.options()
-
-        def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
-            actions = model.actor(model.timed(state, timestep))
-            return actions.sample(generator) if options.sample else actions.likeliest
-
-        return MarkovPolicy(self, choose, options.seed)
+        actions = self.model.actor(self.model.timed(state, timestep))
+        return actions.sample(generator) if options.sample else actions.likeliest
 
 
 def episode_mass(data: RelabelledStore, discount: float) -> float:

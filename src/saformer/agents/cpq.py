@@ -8,12 +8,13 @@ docs/agents/cpq.md says what the paper leaves open.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from saformer.agents.agent import Phase
-from saformer.agents.markov import MarkovOptions, MarkovPolicy, td_target
+from saformer.agents.markov import MarkovOptions, td_target
 from saformer.agents.networks import (
     Multiplier,
     SquashedActor,
@@ -166,11 +167,6 @@ class CPQAgent(QAgent):
         timed = model.timed(state, torch.zeros_like(state[:, 0]))
         return model.units.raw_cost(model.cost_critic_target(timed, model.actor.sample(timed))[0])
 
-    def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:
+    def choose(self, state: Tensor, timestep: Tensor, options: Any, generator: Any) -> Tensor:
         """The mean of the actor's distribution."""
-        model, options = self.model, options or self.options()
-
-        def choose(state: Tensor, timestep: Tensor, _: torch.Generator) -> Tensor:
-            return model.actor.mean(model.timed(state, timestep))
-
-        return MarkovPolicy(self, choose, options.seed)
+        return self.model.actor.mean(self.model.timed(state, timestep))

@@ -12,9 +12,9 @@ then: networks see t / T, and nothing follows step T.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,9 +28,6 @@ from saformer.core.policy import Decision
 from saformer.data.relabel import RelabelledStore, cached_on_data
 from saformer.data.sampling import dimensions_of
 from saformer.data.transitions import TransitionBatch, TransitionSampler
-
-Choose = Callable[[Tensor, Tensor, torch.Generator], Tensor]
-"""States [l, S], timesteps [l] and a source of randomness -> actions [l, A], in model units."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +150,15 @@ class MarkovAgent(Agent):
     ) -> TransitionSampler:
         return TransitionSampler(data, device=device)
 
+    @abstractmethod
+    def choose(
+        self, state: Tensor, timestep: Tensor, options: Any, generator: torch.Generator
+    ) -> Tensor:
+        """States [l, S] and timesteps [l] -> actions [l, A], all in model units."""
+
+    def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:
+        return MarkovPolicy(self, options or self.options())
+
 
 @dataclass(frozen=True)
 class MarkovOptions:
@@ -163,16 +169,17 @@ class MarkovOptions:
 
 
 class MarkovPolicy(LanePolicy):
-    """Acts by `choose`, whatever limit an episode is given: the agent was trained for one."""
+    """Acts as the agent chooses, whatever limit an episode is given: it was trained for one."""
 
-    def __init__(self, agent: MarkovAgent, choose: Choose, seed: int) -> None:
-        self._units, self._choose = agent.model.eval().units, choose
+    def __init__(self, agent: MarkovAgent, options: MarkovOptions) -> None:
+        self._agent, self._options, self._units = agent, options, agent.model.eval().units
         device = self._units.get_buffer("limit").device
-        super().__init__(agent.dimensions, agent.config.cost_discount, seed, device)
+        super().__init__(agent.dimensions, agent.config.cost_discount, options.seed, device)
 
     def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
         timestep = self.budget.num_steps[lanes]
-        action = self._choose(self._units.state(state), timestep, self._generator)
+        state = self._units.state(state)
+        action = self._agent.choose(state, timestep, self._options, self._generator)
         return Decision(self._units.raw_action(action))
 
 

@@ -142,8 +142,8 @@ class SaFormerAgent(Agent):
             raise TypeError(f"saformer acts by no rule of {type(options).__name__}")
         if self.reserve is None:
             raise ValueError(
-                "the rule of reserve is fitted as training ends, but this training is unfinished or "
-                "of an older version: act by the paper's rule (rule 'paper'), or train to the end"
+                "the rule of reserve is fitted as training ends, but this is unfinished or of an "
+                "older version: act by the paper's rule (rule 'paper'), or train to the end"
             )
         return ReserveRule(options, self.reserve)
 
