@@ -188,7 +188,7 @@ def test_cdt_predicts_real_costs(data, batch):
     dear = replace(batch, cost_to_go=batch.cost_to_go * 100)
     normal = sequence.normalizer.window(dear)
     with torch.no_grad():
-        predicted = sequence.answers(normal, {"action": agent.model.cost_head})[0][:, :-1, 0]
+        predicted = sequence.head_outputs(normal, {"action": agent.model.cost_head})[0][:, :-1, 0]
     cost = (
         20
         * (dear.cost_to_go[:, :-1, 0] - dear.cost_to_go[:, 1:, 0])

@@ -117,10 +117,8 @@ class BCQLagAgent(QAgent):
         action = self._perturb(model.perturbation, timed, action)
         value = model.critic(batch.state, action)[0] / model.critic.scale
         cost = model.cost_critic(timed, action)[0] / model.critic.scale
-        return {
-            "reward": PerSample(-value[:, 0]),
-            "cost": PerSample(cost @ model.multiplier()),
-        }
+        price = cost @ model.multiplier()
+        return {"reward": PerSample(-value[:, 0]), "cost": PerSample(price)}
 
     def multiplier_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """-lambda (E[Q_c(s_0, a)] - d): rises while whole episodes cost more than the limit."""
@@ -144,10 +142,8 @@ class BCQLagAgent(QAgent):
         value = torch.lerp(values.amax(0), values.amin(0), pessimism)  # [B, N, 1]
         cost = torch.lerp(costs.amin(0), costs.amax(0), pessimism)  # [B, N, C]
         best = (value[..., 0] - cost @ model.multiplier()).argmax(1)[:, None, None]
-        return tuple(
-            column.gather(1, best.expand(-1, -1, column.shape[-1]))[:, 0]
-            for column in (action, value, cost)
-        )
+        columns = (action, value, cost)
+        return tuple(each.gather(1, best.expand(-1, -1, each.shape[-1]))[:, 0] for each in columns)
 
     def _like_data(self, state: Tensor, noise: Tensor) -> Tensor:
         """Actions [..., A] of the VAE, from normal noise [..., 2 A]."""

@@ -120,7 +120,7 @@ class CDTAgent(SequenceAgent):
         """The action's likelihood, its entropy by the temperature (Eq. 8), and each step's cost."""
         batch = self.model.sequence.normalizer.window(batch)
         heads = {"state": self.model.sequence.action_head, "action": self.model.cost_head}
-        action, cost = self.model.sequence.answers(batch, heads)
+        action, cost = self.model.sequence.head_outputs(batch, heads)
         bonus, _ = self._entropy_terms(action, batch)
         return {
             "action": over_valid_steps(-action.log_prob(batch.action), batch.valid),

@@ -163,8 +163,7 @@ class CPQAgent(QAgent):
     @torch.no_grad()
     def _expected_cost(self, state: Tensor) -> Tensor:
         """[B, C] what whole episodes cost by Q_c, in raw units."""
-        model = self.model
-        timed = model.timed(state, torch.zeros_like(state[:, 0]))
+        model, timed = self.model, self.model.timed(state, torch.zeros_like(state[:, 0]))
         return model.units.raw_cost(model.cost_critic_target(timed, model.actor.sample(timed))[0])
 
     def choose(self, state: Tensor, timestep: Tensor, options: Any, generator: Any) -> Tensor:

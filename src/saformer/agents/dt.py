@@ -65,8 +65,8 @@ class DTAgent(ImitatingAgent):
     def policy(self, options: DTOptions | None = None) -> SequencePolicy:
         options = options or self.options()
         if self.config.action == "point" and options.noise != "none":
-            needed = "needs a Gaussian: train with --action gaussian"
-            raise ValueError(f"noise {options.noise!r} {needed}")
+            noise = f"noise {options.noise!r}"
+            raise ValueError(f"{noise} needs a Gaussian: train with --action gaussian")
         target = self.model.get_buffer("target_return")
         if options.target_return is not None:
             target = torch.tensor(options.target_return)

@@ -89,24 +89,25 @@ class SequenceModel(ActionUnits):
     def layout(self) -> Layout:
         return self.embedding.layout
 
-    def answers(self, batch: WindowBatch, heads: dict[str, Any]) -> list[Any]:
+    def head_outputs(self, batch: WindowBatch, heads: dict[str, Any]) -> list[Any]:
         """What heads say of whole windows, each at the tokens of one kind: over [B, K]."""
         tokens = self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep)
         return self.trunk.head_outputs(tokens, self.layout, heads)
 
     def forward(self, batch: WindowBatch) -> Any:
         """Every step's action given all that came before it: over [B, K, A]."""
-        return self.answers(batch, {"state": self.action_head})[0]
+        return self.head_outputs(batch, {"state": self.action_head})[0]
 
     def decide(self, prompt: Prompt, return_to_go: Tensor) -> Any:
         """The present action, over [L, A]; prompt and return-to-go [L, 1] are in raw units."""
         past = self.normalizer.window(prompt.past)
-        known = {"cost_to_go": prompt.cost_to_go, "state": prompt.state}
-        known["return_to_go"] = return_to_go
-        now = {
-            kind: self.normalizer.normalize(kind, known[kind])[:, None]
-            for kind in (*self.layout.before("state"), "state")
+        known = {
+            "cost_to_go": prompt.cost_to_go,
+            "state": prompt.state,
+            "return_to_go": return_to_go,
         }
+        kinds, normalize = (*self.layout.before("state"), "state"), self.normalizer.normalize
+        now = {kind: normalize(kind, known[kind])[:, None] for kind in kinds}
         embed, kinds = self.embedding.embed, self.layout.kinds
         tokens = [embed(past.tokens(kinds), past.timestep), embed(now, prompt.timestep[:, None])]
         seen = past.valid.repeat_interleave(len(kinds), dim=1)
