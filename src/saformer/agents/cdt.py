@@ -18,7 +18,7 @@ from saformer.agents.sequence import (
     SequencePolicy,
 )
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.gaussian import Gaussian, GaussianHead
+from saformer.core.gaussian import GaussianHead
 from saformer.core.objectives import PerSample, over_valid_steps
 from saformer.core.tokens import Layout
 from saformer.data.limits import augment, pareto_front
@@ -121,7 +121,8 @@ class CDTAgent(SequenceAgent):
         batch = self.model.sequence.normalizer.window(batch)
         heads = {"state": self.model.sequence.action_head, "action": self.model.cost_head}
         action, cost = self.model.sequence.head_outputs(batch, heads)
-        bonus, _ = self._entropy_terms(action, batch)
+        weight, target = self.model.temperature, self.config.target_entropy
+        bonus, _ = entropy_terms(weight, action, batch.valid, target)
         return {
             "action": over_valid_steps(-action.log_prob(batch.action), batch.valid),
             **bonus,
@@ -133,13 +134,8 @@ class CDTAgent(SequenceAgent):
         batch = self.model.sequence.normalizer.window(batch)
         with torch.no_grad():
             action = self.model.sequence(batch)
-        return self._entropy_terms(action, batch)[1]
-
-    def _entropy_terms(
-        self, action: Gaussian, batch: WindowBatch
-    ) -> tuple[dict[str, PerSample], ...]:
-        target = self.config.target_entropy
-        return entropy_terms(self.model.temperature, action, batch.valid, target)
+        weight, target = self.model.temperature, self.config.target_entropy
+        return entropy_terms(weight, action, batch.valid, target)[1]
 
     def _cost_error(self, predicted: Tensor, batch: WindowBatch) -> PerSample:
         """Squared error of each step's cost (what the cost-to-go falls by), summed over constraints

@@ -12,7 +12,7 @@ from saformer.agents.networks import EntropyConfig, EntropyWeight, entropy_terms
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import WindowBatch
 from saformer.core.execution import SaFormerPolicy
-from saformer.core.model import Predictions, SaFormer
+from saformer.core.model import SaFormer
 from saformer.core.objectives import PerSample, actor_nll
 from saformer.core.rules import ProposalOptions
 from saformer.data.relabel import RelabelledStore
@@ -76,7 +76,8 @@ class FineTunedAgent(Agent):
         """Eq. 5 and the entropy at the present temperature: Eq. 8, in model units."""
         batch = self.model.saformer.normalizer.window(batch)
         predictions = self.model.saformer.actor(batch)
-        bonus, _ = self._entropy_terms(predictions, batch)
+        weight, target = self.model.temperature, self._entropy.target_entropy
+        bonus, _ = entropy_terms(weight, predictions.action, batch.valid, target)
         return actor_nll(predictions, batch) | bonus
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
@@ -87,14 +88,9 @@ class FineTunedAgent(Agent):
         """The dual of Eq. 8: raises the temperature while the entropy is too low."""
         batch = self.model.saformer.normalizer.window(batch)
         with torch.no_grad():
-            predictions = self.model.saformer.actor(batch)
-        return self._entropy_terms(predictions, batch)[1]
-
-    def _entropy_terms(
-        self, predictions: Predictions, batch: WindowBatch
-    ) -> tuple[dict[str, PerSample], ...]:
+            action = self.model.saformer.actor(batch).action
         weight, target = self.model.temperature, self._entropy.target_entropy
-        return entropy_terms(weight, predictions.action, batch.valid, target)
+        return entropy_terms(weight, action, batch.valid, target)[1]
 
 
 NETWORKS = "saformer."

@@ -16,12 +16,12 @@ from saformer.agents.coptidice import COptiDICEAgent
 from saformer.agents.cpq import CPQAgent
 from saformer.agents.dt import DTAgent
 from saformer.agents.markov import MarkovConfig
-from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
+from saformer.agents.saformer import SaFormerAgent
 from saformer.agents.sequence import SequenceConfig
 from saformer.core.batch import Dimensions
 from saformer.data.relabel import RelabelledStore
 
-AgentConfig = SaFormerConfig | SequenceConfig | MarkovConfig
+AgentConfig = SequenceConfig | MarkovConfig
 _SEQUENCES = (SaFormerAgent, DTAgent, CDTAgent, BCSafeAgent)
 _KINDS: tuple[type[Agent], ...] = (*_SEQUENCES, BCQLagAgent, CPQAgent, COptiDICEAgent)
 KINDS = {kind.name: kind for kind in _KINDS}

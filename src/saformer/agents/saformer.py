@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from saformer.agents.agent import Agent, Phase
 from saformer.agents.networks import fix_action_units
+from saformer.agents.sequence import SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
@@ -23,7 +24,6 @@ from saformer.core.rules import (
     ProposalOptions,
     Rule,
 )
-from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.kernels.decisions import fastest
@@ -34,15 +34,11 @@ RULES = {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptio
 
 
 @dataclass(frozen=True)
-class SaFormerConfig:
+class SaFormerConfig(SequenceConfig):
     """What is learnt. The defaults are the paper's Table 6: 1.46 M parameters in all."""
 
-    window: int = 20
-    """K: steps that the networks look back over, the present one included."""
     penalty: float = 0.25
     """lambda: weight of the penalty on a forecast that rises (Eq. 7), in model units."""
-    cost_discount: float = 1.0
-    """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     candidates: int = 128
     """N: returns and actions proposed per decision, unless the policy's options say otherwise."""
     temperature: float = 1.0
@@ -51,14 +47,9 @@ class SaFormerConfig:
     """normal: actions are sampled as in the paper. two_point: a deviation off the mean."""
     past_return: PastReturn = "selected"
     """Which proposed return-to-go enters the past: the selected, the expected or the highest."""
-    trunk: TrunkConfig = field(default_factory=TrunkConfig)
-    """Size of each of the two transformers."""
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"window must be at least 1 step, got {self.window}")
-        if not 0 < self.cost_discount <= 1:
-            raise ValueError(f"cost_discount must lie in (0, 1], got {self.cost_discount}")
+        super().__post_init__()
         if self.penalty < 0:
             raise ValueError(f"penalty must be at least 0, got {self.penalty}")
 

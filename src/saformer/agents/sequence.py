@@ -33,11 +33,11 @@ class SequenceConfig:
     """What is learnt by an agent of windows."""
 
     window: int = 20
-    """K: steps that the network looks back over, the present one included."""
+    """K: steps that networks look back over, the present one included."""
     cost_discount: float = 1.0
     """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
-    """Size of the transformer."""
+    """Size of the transformer, of each where there are two."""
 
     def __post_init__(self) -> None:
         if self.window < 1:
