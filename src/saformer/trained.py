@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from saformer.agents.agent import Agent
-from saformer.agents.registry import Kind, find_kind, restore_agent
+from saformer.agents.registry import find_kind, restore_agent
 from saformer.api import judge
 from saformer.api.calibrate import CalibrateSettings, Calibrations, calibrate_policy
 from saformer.api.export import export_run
@@ -92,7 +92,7 @@ class Trained:
         return self.run.path
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> type[Agent]:
         return find_kind(self.run.spec.agent)
 
     @cached_property

@@ -24,9 +24,9 @@ def make(kind: str, data, **changes):
 
 @every_agent
 def test_one_limit_must_be_given_for_each_constraint(data, two_cost_data, kind):
-    with pytest.raises(ValueError, match=r"a number for each of 1 constraints; got \(\)"):
+    with pytest.raises(ValueError, match=r"a limit for each of 1 constraints; got \(\)"):
         make(kind, data, limit=())
-    with pytest.raises(ValueError, match="a number for each of 2 constraints"):
+    with pytest.raises(ValueError, match="a limit for each of 2 constraints"):
         make(kind, two_cost_data, limit=(5.0,))
     with pytest.raises(ValueError, match="finite number of at least 0"):
         make(kind, data, limit=(-1.0,))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig, BCSafeOptions
+from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig
 from saformer.agents.cdt import CDTAgent, CDTConfig, CDTOptions
 from saformer.agents.dt import DTAgent, DTConfig, DTOptions, usual_target
 from saformer.agents.sequence import SequenceOptions
@@ -188,7 +188,7 @@ def test_cdt_predicts_real_costs(data, batch):
     dear = replace(batch, cost_to_go=batch.cost_to_go * 100)
     normal = sequence.normalizer.window(dear)
     with torch.no_grad():
-        predicted = sequence.answers(normal, {"action": agent.model.cost_head})[0][:, :-1, 0]
+        predicted = sequence.head_outputs(normal, {"action": agent.model.cost_head})[0][:, :-1, 0]
     cost = (
         20
         * (dear.cost_to_go[:, :-1, 0] - dear.cost_to_go[:, 1:, 0])
@@ -225,7 +225,7 @@ def test_bc_safe_refuses_what_it_cannot_learn(data, two_cost_data):
 
 
 def test_bc_safe_asks_for_no_return(data):
-    policy = bc(data).policy(BCSafeOptions())
+    policy = bc(data).policy(SequenceOptions())
     policy.reset([1.0, 1.0], 5.0)
     assert policy.act([1.0, 1.0]).return_to_go is None
 

@@ -95,7 +95,7 @@ def test_a_rule_and_its_options_are_named_once(run):
 
 def test_training_gives_what_loading_gives(tmp_path):
     """Seen to fail when what was trained is not what was saved."""
-    preset = Preset(KINDS["dt"].config(window=3), FitConfig(updates=2, batch_size=4))
+    preset = Preset(KINDS["dt"].config_type(window=3), FitConfig(updates=2, batch_size=4))
     brief = {"data_steps": 2000, "out": tmp_path / "run", "device": "cpu"}
     trained = saformer.train("allowance", agent="dt", preset=preset, **brief)
     assert trained.path == tmp_path / "run"

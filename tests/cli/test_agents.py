@@ -114,7 +114,7 @@ def test_the_api_takes_agent_and_limit(tmp_path):
         saformer.train("allowance", agent="dt", preset=brief)
     with pytest.raises(ValueError, match="unknown preset 'tiny'"):
         saformer.train("allowance", preset="tiny")
-    with pytest.raises(ValueError, match="BCSafeOptions has no option candidates; it has noise"):
+    with pytest.raises(ValueError, match="SequenceOptions has no option candidates; it has noise"):
         saformer.evaluate(run.path, options={"candidates": 3})
 
 

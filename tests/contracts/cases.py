@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saformer.agents.bc_safe import BCSafeConfig, BCSafeOptions
+from saformer.agents.bc_safe import BCSafeConfig
 from saformer.agents.bcq_lag import BCQLagConfig, BCQLagOptions
 from saformer.agents.cdt import CDTConfig, CDTOptions
 from saformer.agents.coptidice import COptiDICEConfig, COptiDICEOptions
@@ -12,6 +12,7 @@ from saformer.agents.cpq import CPQConfig
 from saformer.agents.dt import DTConfig, DTOptions
 from saformer.agents.markov import MarkovOptions
 from saformer.agents.saformer import SaFormerConfig
+from saformer.agents.sequence import SequenceOptions
 from saformer.core.rules import PaperOptions
 from saformer.core.transformer import TrunkConfig
 
@@ -82,7 +83,7 @@ CASES = {
         lambda dropout, constraints: BCSafeConfig(
             limit=_limit(constraints), window=4, trunk=_trunk(dropout)
         ),
-        BCSafeOptions(),
+        SequenceOptions(),
         {"actor/action": NETWORK},
     ),
     "bcq_lag": Case(

@@ -67,7 +67,7 @@ def test_every_agent_keeps_the_contracts():
     for name, kind in KINDS.items():
         assert "\n" not in kind.description
         assert PRESETS["small"](name).agent != PRESETS["paper"](name).agent
-        assert {type(preset(name).agent) for preset in PRESETS.values()} == {kind.config}
+        assert {type(preset(name).agent) for preset in PRESETS.values()} == {kind.config_type}
         assert name not in CERTAIN or isinstance(CASES[name].certain, tuple(kind.rules.values()))
 
 

@@ -83,7 +83,9 @@ def test_every_agent_has_a_page_whose_commands_are_understood(tmp_path, monkeypa
         if words[0] == "train":
             assert command.agent == name
             kind = KINDS[name]
-            config = replace(kind.config(), **({"limit": (1.0,)} if kind.has_one_limit else {}))
+            config = replace(
+                kind.config_type(), **({"limit": (1.0,)} if kind.has_one_limit else {})
+            )
             spec = RunSpec(
                 "x", name, asdict(config), {}, 0, ("torque",), None, 0, "", Dimensions(2, 1)
             )

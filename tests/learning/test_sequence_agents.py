@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from saformer.agents.agent import Agent
-from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig, BCSafeOptions
+from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig
 from saformer.agents.cdt import CDTAgent, CDTConfig, CDTOptions
 from saformer.agents.dt import DTAgent, DTConfig, DTOptions
+from saformer.agents.sequence import SequenceOptions
 from saformer.core.transformer import TrunkConfig
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore, relabel
@@ -104,7 +105,7 @@ def test_bc_safe_keeps_its_limit_and_earns(data, name):
         data,
     )
     # a deviation is the root mean square of a strength, a little more than its mean
-    options = BCSafeOptions(noise="two_point", temperature=0.95)
+    options = SequenceOptions(noise="two_point", temperature=0.95)
     verdict = evaluate_policy(agent.policy(options), data, [limit], episodes=20).verdicts[0]
     assert verdict.mean_cost[0] <= 1.05 * limit.values[0]
     assert verdict.mean_return >= 0.8 * optimum(verdict)

@@ -198,7 +198,7 @@ def test_nothing_is_learnt_of_what_was_held_out(tmp_path, monkeypatch):
         "1",
     ]
     assert main(["train", str(tmp_path / "logs"), *brief, "--out", str(tmp_path / "run")]) == 0
-    agent = saformer.load(tmp_path / "run", device="cpu")
+    agent = saformer.load(tmp_path / "run", device="cpu").agent
     model, kept = agent.model, agent.reserve.state_dict()
     training, everything = (
         fit_reserve(model, relabel(part, [torque]), window=5, updates=5).state_dict()
@@ -276,7 +276,7 @@ def test_training_ends_with_it_and_every_copy_acts_alike(tmp_path, monkeypatch):
     before = saformer.load(run, device="cpu")
     saformer.evaluate(run, limits=["p50"], episodes=2, workers=0, device="cpu")
     copies = [before, *(saformer.load(path, device="cpu") for path in (run, tmp_path / "whole"))]
-    state, actions = torch.zeros(3, before.dimensions.state), []
+    state, actions = torch.zeros(3, before.agent.dimensions.state), []
     for agent in copies:
         assert isinstance(agent.options(), ReserveOptions)
         policy = agent.policy()

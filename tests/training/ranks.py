@@ -145,7 +145,7 @@ def diverging(folder: Path, ranks: Ranks, device: torch.device) -> None:
 def refused(folder: Path, ranks: Ranks, device: torch.device) -> None:
     """Agents that look at their batch as a whole."""
     data = relabel(allowance.dataset(episodes=50), allowance.criteria())
-    agent = create_agent(data, KINDS["cpq"].config(limit=(5.0,)), seed=0)
+    agent = create_agent(data, KINDS["cpq"].config_type(limit=(5.0,)), seed=0)
     try:
         fit(agent, agent.sampler(data), CONFIG, ranks=ranks)
     except ValueError as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
+import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
@@ -31,8 +33,7 @@ class Phase:
     terms' means, but for those that are only watched.
 
     Every phase sees the parameters as they were before the update, and changes its own alone,
-    whatever else its loss depends on.
-    """
+    whatever else its loss depends on."""
 
     name: str
     parameters: tuple[nn.Parameter, ...]
@@ -55,12 +56,25 @@ class MovingAverage:
 class Agent(ABC):
     """Can be trained by `fit`, saved with its run, and asked for a policy."""
 
-    name: str
+    name: ClassVar[str]
     """on the command line"""
-    mean_settings: tuple[tuple[str, Any], ...] = ()
-    """options under which its policy acts by its mean"""
-    config: Any
+    description: ClassVar[str]
+    """one line"""
+    config_type: ClassVar[type[Any]]
     """a frozen dataclass with `cost_discount`; with `limit` if it is trained for one limit"""
+    rules: ClassVar[Mapping[str, type[Any]]]
+    """the options of each rule by its name, the default first"""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """options that the config has under another name"""
+    mean_settings: ClassVar[Mapping[str, Any]] = {}
+    """options under which its policy acts by its mean"""
+    has_one_limit: ClassVar[bool] = False
+    """whether it is trained for one limit, rather than told the limit when it acts"""
+    verifies: ClassVar[bool] = False
+    """whether a critic forecasts costs: then it can be judged without rollouts, and fine-tuned"""
+    ignores_costs: ClassVar[bool] = False
+    """whether it neither learns from costs nor hears of a limit"""
+    config: Any
     model: nn.Module
     """everything that a checkpoint must hold"""
 
@@ -99,21 +113,55 @@ class Agent(ABC):
         return ()
 
     def finish(self, data: RelabelledStore) -> None:  # noqa: B027 - most have nothing to fit
-        """Fit what its way of acting needs besides the trained weights: the last stage of training.
-        What is fitted is part of the model."""
+        """The last stage of training: fit what acting needs beside the weights, in the model."""
 
-    @abstractmethod
     def options(self, *, shielded: bool = False) -> Any:
-        """How its policy usually acts, by itself or within a shield: a frozen dataclass, whose type
-        names the rule (`Kind.rules`)."""
+        """How its policy usually acts, by itself or within a shield: of one of its `rules`."""
+        return self.options_of(self.config)
+
+    @classmethod
+    def options_of(cls, config: Any, rule: str | None = None) -> Any:
+        """The options of a rule, by default the first, as the config would have them."""
+        rule, values = rule or next(iter(cls.rules)), vars(config)
+        if rule not in cls.rules:
+            raise ValueError(f"unknown rule {rule!r}; known are {', '.join(cls.rules)}")
+        names = {each.name: each.name for each in fields(cls.rules[rule])} | dict(cls.renamed)
+        own = {name: values[source] for name, source in names.items() if source in values}
+        return cls.rules[rule](**own)
+
+    @classmethod
+    def rule_of(cls, options: Any) -> str:
+        """The name of the rule that these options belong to."""
+        return next(name for name, rule in cls.rules.items() if isinstance(options, rule))
+
+    @staticmethod
+    def changed(options: Any, changes: Mapping[str, Any]) -> Any:
+        """The options with these changes, each checked to be of its field's kind."""
+        hints = typing.get_type_hints(type(options))
+        unknown = ", ".join(sorted(set(changes) - set(hints)))
+        if unknown:
+            known = ", ".join(sorted(hints))
+            raise ValueError(f"{type(options).__name__} has no option {unknown}; it has {known}")
+        checked = {name: _of_kind(name, value, hints[name]) for name, value in changes.items()}
+        return replace(options, **checked)
 
     def mean_options(self, options: Any = None) -> Any:
         """The same options (the usual ones) changed so that it acts by its mean."""
-        return replace(options or self.options(), **dict(self.mean_settings))
+        return replace(options or self.options(), **self.mean_settings)
 
     @abstractmethod
     def policy(self, options: Any = None) -> Policy:
         """What has been learnt, ready to act, by the rule that the options belong to."""
+
+
+def _of_kind(name: str, value: Any, hint: Any) -> Any:
+    if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
+        raise ValueError(f"{name} is one of {', '.join(typing.get_args(hint))}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    if hint is int and value != int(value):
+        raise ValueError(f"{name} is a whole number, got {value!r}")
+    return int(value) if hint is int else value
 
 
 SomeAgent = TypeVar("SomeAgent", bound=Agent)

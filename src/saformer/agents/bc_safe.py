@@ -8,17 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saformer.agents.agent import Phase
+from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import (
-    SequenceAgent,
+    ImitatingAgent,
     SequenceConfig,
     SequenceModel,
     SequenceOptions,
     SequencePolicy,
 )
-from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.batch import Dimensions
 from saformer.core.gaussian import GaussianHead
-from saformer.core.objectives import PerSample, over_valid_steps
 from saformer.core.tokens import Layout
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
@@ -42,17 +41,14 @@ class BCSafeConfig(SequenceConfig):
             raise ValueError(f"best must lie in (0, 1], got {self.best}")
 
 
-@dataclass(frozen=True)
-class BCSafeOptions(SequenceOptions):
-    """How a trained BC-Safe acts."""
-
-
-class BCSafeAgent(SequenceAgent):
+class BCSafeAgent(ImitatingAgent):
     """Imitates the trajectories within one limit, for which it is trained."""
 
     name = "bc_safe"
+    description = "behaviour cloning of the trajectories within one limit"
+    config_type, rules = BCSafeConfig, {"bc_safe": SequenceOptions}
+    has_one_limit = True
     config: BCSafeConfig
-    model: SequenceModel
 
     def __init__(self, dimensions: Dimensions, config: BCSafeConfig) -> None:
         super().__init__(dimensions, config)
@@ -63,25 +59,13 @@ class BCSafeAgent(SequenceAgent):
         self.model = SequenceModel(layout, dimensions, config.trunk, GaussianHead)
 
     def fix_units(self, data: RelabelledStore) -> None:
-        self.model.fix_units(data)
+        fix_action_units(self.model, data)
         learnt_from(data, self.config)  # refused now, not when training begins
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         return super().sampler(learnt_from(data, self.config), device)
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        return (Phase("actor", tuple(self.model.parameters()), self.actor_terms),)
-
-    def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """Negative log-likelihood of the action, in model units."""
-        batch = self.model.normalizer.window(batch)
-        return {"action": over_valid_steps(-self.model(batch).log_prob(batch.action), batch.valid)}
-
-    def options(self, *, shielded: bool = False) -> BCSafeOptions:
-        return BCSafeOptions()
-
-    def policy(self, options: BCSafeOptions | None = None) -> SequencePolicy:
+    def policy(self, options: SequenceOptions | None = None) -> SequencePolicy:
         """Acts as the trajectories within its limit did, whatever limit it is then given."""
 
         def no_target(limit: Tensor) -> Tensor:

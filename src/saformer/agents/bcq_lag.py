@@ -11,45 +11,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage, Phase
-from saformer.agents.markov import (
-    MarkovAgent,
-    MarkovConfig,
-    MarkovModel,
-    MarkovOptions,
-    MarkovPolicy,
-    steps_that_count,
-    td_target,
-)
-from saformer.agents.networks import (
-    ConditionalVAE,
-    EnsembleCritic,
-    Multiplier,
-    Perceptron,
-    follow,
-    per_sample,
-    target_of,
-    watched,
-    watched_each,
-)
+from saformer.agents.agent import Phase
+from saformer.agents.markov import MarkovOptions, td_target
+from saformer.agents.networks import Multiplier, Perceptron, target_of, watched, watched_each
+from saformer.agents.q_learning import QAgent, QConfig, QModel
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
-from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)
-class BCQLagConfig(MarkovConfig):
+class BCQLagConfig(QConfig):
     """What is learnt. The defaults are the paper's Table 6 and, where it is silent, BCQ's own."""
 
-    discount: float = 0.99
-    """gamma, of rewards."""
     multiplier: float = 0.1
     """The Lagrangian multiplier to begin with: steps' rewards that a step's cost is worth."""
     multiplier_learning_rate: float = 3e-4
     """How fast it follows broken limits."""
-    average_rate: float = 0.05
-    """tau: how fast target networks follow."""
     perturbation: float = 0.05
     """Phi: how far an action may be moved from the data's, in half ranges."""
     candidates: int = 10
@@ -58,10 +36,6 @@ class BCQLagConfig(MarkovConfig):
     """Actions compared when acting, unless the policy is asked for another number."""
     pessimism: float = 0.75
     """Weight of the worse of two critics: the lower reward, the higher cost."""
-    kl_weight: float = 1.0
-    """Weight of the code's divergence in the VAE."""
-    vae_deviation: float = 0.1
-    """Deviation of the VAE's decoder, in half ranges of the action."""
     code_bound: float = 0.5
     """Codes are drawn from a normal distribution and cut here."""
 
@@ -84,46 +58,28 @@ class BCQLagOptions(MarkovOptions):
             raise ValueError(f"candidates must be at least 1, got {self.candidates}")
 
 
-class BCQLag(MarkovModel):
+class BCQLag(QModel):
     """All networks. States and actions are in model units, values in units of a typical step."""
 
     def __init__(self, dimensions: Dimensions, config: BCQLagConfig) -> None:
         super().__init__(dimensions, config)
-        state, action = dimensions.state, dimensions.action
-        hidden, dropout = config.hidden, config.dropout
-        self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
-        self.perturbation = Perceptron(self.timed_size + action, hidden, action, dropout=dropout)
-        reward_steps = steps_that_count(config.discount, self.horizon)
-        cost_steps = steps_that_count(config.cost_discount, self.horizon)
-        self.critic = EnsembleCritic((state + action, hidden, 1), dropout, scale=reward_steps)
-        self.cost_critic = EnsembleCritic(
-            (self.timed_size + action, hidden, dimensions.constraints),
-            dropout,
-            scale=cost_steps,
-            finite=self.finite,
-        )
-        self.multiplier = Multiplier(dimensions.constraints, config.multiplier)
+        sizes = (self.timed_size + dimensions.action, config.hidden, dimensions.action)
+        self.perturbation = Perceptron(*sizes, dropout=config.dropout)
         self.perturbation_target = target_of(self.perturbation)
-        self.critic_target = target_of(self.critic)
-        self.cost_critic_target = target_of(self.cost_critic)
+        self.add_critics(dimensions, config)
+        self.multiplier = Multiplier(dimensions.constraints, config.multiplier)
 
 
-class BCQLagAgent(MarkovAgent):
+class BCQLagAgent(QAgent):
     """BCQ under a limit on the cost of an episode."""
 
     name = "bcq_lag"
-    mean_settings = (("candidates", 1),)
+    description = "BCQ-Lagrangian: actions like the data's, the best by critics and a price on cost"
+    config_type, rules = BCQLagConfig, {"bcq_lag": BCQLagOptions}
+    renamed, mean_settings = {"candidates": "acting_candidates"}, {"candidates": 1}
+    model_type = BCQLag
     config: BCQLagConfig
     model: BCQLag
-
-    def __init__(self, dimensions: Dimensions, config: BCQLagConfig) -> None:
-        super().__init__(dimensions, config)
-        self.model = BCQLag(dimensions, config)
-
-    def fix_units(self, data: RelabelledStore) -> None:
-        super().fix_units(data)
-        for critic in (self.model.cost_critic, self.model.cost_critic_target):
-            critic.begin_at(self.model.units.mean_cost_to_go(data))
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -135,20 +91,6 @@ class BCQLagAgent(MarkovAgent):
             Phase("perturbation", tuple(model.perturbation.parameters()), self.perturbation_loss),
             Phase("multiplier", (model.multiplier.value,), self.multiplier_loss, rate, 0.0),
         )
-
-    @property
-    def averages(self) -> tuple[MovingAverage, ...]:
-        model, rate = self.model, self.config.average_rate
-        return (
-            follow(model.perturbation_target, model.perturbation, rate),
-            follow(model.critic_target, model.critic, rate),
-            follow(model.cost_critic_target, model.cost_critic, rate),
-        )
-
-    def vae_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """The behaviour: reconstruction, and the divergence of the code."""
-        batch = self.model.units.transitions(batch)
-        return self.model.vae.terms(batch.state, batch.action, self.config.kl_weight)
 
     def critic_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """Both critics follow the policy that acts: r + gamma Q_r(s', a') and
@@ -175,10 +117,8 @@ class BCQLagAgent(MarkovAgent):
         action = self._perturb(model.perturbation, timed, action)
         value = model.critic(batch.state, action)[0] / model.critic.scale
         cost = model.cost_critic(timed, action)[0] / model.critic.scale
-        return {
-            "reward": per_sample(-value[:, 0]),
-            "cost": per_sample(cost @ model.multiplier()),
-        }
+        price = cost @ model.multiplier()
+        return {"reward": PerSample(-value[:, 0]), "cost": PerSample(price)}
 
     def multiplier_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """-lambda (E[Q_c(s_0, a)] - d): rises while whole episodes cost more than the limit."""
@@ -188,7 +128,7 @@ class BCQLagAgent(MarkovAgent):
         _, _, cost = self._best(state, torch.zeros_like(batch.timestep), noise)
         loss = model.multiplier.loss((cost - limit) / model.cost_critic.scale)
         figures = {"value": model.multiplier(), "expected_cost": model.units.raw_cost(cost)}
-        return {"excess": per_sample(loss)} | watched_each(figures)
+        return {"excess": PerSample(loss)} | watched_each(figures)
 
     @torch.no_grad()
     def _best(self, state: Tensor, timestep: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
@@ -202,10 +142,8 @@ class BCQLagAgent(MarkovAgent):
         value = torch.lerp(values.amax(0), values.amin(0), pessimism)  # [B, N, 1]
         cost = torch.lerp(costs.amin(0), costs.amax(0), pessimism)  # [B, N, C]
         best = (value[..., 0] - cost @ model.multiplier()).argmax(1)[:, None, None]
-        return tuple(
-            column.gather(1, best.expand(-1, -1, column.shape[-1]))[:, 0]
-            for column in (action, value, cost)
-        )
+        columns = (action, value, cost)
+        return tuple(each.gather(1, best.expand(-1, -1, each.shape[-1]))[:, 0] for each in columns)
 
     def _like_data(self, state: Tensor, noise: Tensor) -> Tensor:
         """Actions [..., A] of the VAE, from normal noise [..., 2 A]."""
@@ -221,18 +159,11 @@ class BCQLagAgent(MarkovAgent):
         shape = (len(state), candidates, self.model.vae.code)
         return torch.randn(*shape, device=state.device, dtype=state.dtype)
 
-    def options(self, *, shielded: bool = False) -> BCQLagOptions:
-        return BCQLagOptions(candidates=self.config.acting_candidates)
-
-    def policy(self, options: BCQLagOptions | None = None) -> MarkovPolicy:
+    def choose(
+        self, state: Tensor, timestep: Tensor, options: BCQLagOptions, generator: torch.Generator
+    ) -> Tensor:
         """The best of sampled actions."""
-        options = options or self.options()
-        code = self.model.vae.code
-
-        def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
-            shape = (len(state), options.candidates, code)
-            noise = torch.randn(*shape, generator=generator, device=state.device)
-            noise[:, 0] = 0
-            return self._best(state, timestep, noise)[0]
-
-        return MarkovPolicy(self, choose, options.seed)
+        shape = (len(state), options.candidates, self.model.vae.code)
+        noise = torch.randn(*shape, generator=generator, device=state.device)
+        noise[:, 0] = 0
+        return self._best(state, timestep, noise)[0]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.agents.networks import EntropyWeight, entropy_terms
+from saformer.agents.networks import EntropyConfig, EntropyWeight, entropy_terms, fix_action_units
 from saformer.agents.sequence import (
     SequenceAgent,
     SequenceConfig,
@@ -19,7 +19,7 @@ from saformer.agents.sequence import (
 )
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import GaussianHead
-from saformer.core.objectives import PerSample, action_entropy, over_valid_steps
+from saformer.core.objectives import PerSample, over_valid_steps
 from saformer.core.tokens import Layout
 from saformer.data.limits import augment, pareto_front
 from saformer.data.relabel import RelabelledStore
@@ -31,25 +31,17 @@ FRONT_SIZE = 64
 
 
 @dataclass(frozen=True)
-class CDTConfig(SequenceConfig):
+class CDTConfig(EntropyConfig, SequenceConfig):
     """What is learnt. Sizes are the paper's Table 6 (DT's); the rest are CDT's authors' values."""
 
-    target_entropy: float | None = None
-    """Least entropy of the action, in model units; by default minus the number of dimensions."""
-    initial_temperature: float = 0.1
-    """Weight of the entropy at first; it rises while the entropy is too low and falls otherwise."""
-    temperature_rate: float = 1e-4
-    """Learning rate of that weight."""
     cost_weight: float = 0.02
     """Weight of the squared error of each step's cost, which is predicted on the side."""
     augmentation: float = 0.3
     """Copies of the front's trajectories with prompts beyond them, as a share of all; 0: none."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("initial_temperature", "temperature_rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        EntropyConfig.__post_init__(self)
+        SequenceConfig.__post_init__(self)
         for name in ("cost_weight", "augmentation"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
@@ -95,6 +87,8 @@ class CDTAgent(SequenceAgent):
     """Constrained Decision Transformer (Liu et al., 2023)."""
 
     name = "cdt"
+    description = "Constrained Decision Transformer: asked for a return and a cost, for all limits"
+    config_type, rules = CDTConfig, {"cdt": CDTOptions}
     config: CDTConfig
     model: CDTModel
 
@@ -103,7 +97,7 @@ class CDTAgent(SequenceAgent):
         self.model = CDTModel(dimensions, config)
 
     def fix_units(self, data: RelabelledStore) -> None:
-        self.model.sequence.fix_units(data)
+        fix_action_units(self.model.sequence, data)
         self.model.remember_front(data)
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
@@ -126,31 +120,22 @@ class CDTAgent(SequenceAgent):
         """The action's likelihood, its entropy by the temperature (Eq. 8), and each step's cost."""
         batch = self.model.sequence.normalizer.window(batch)
         heads = {"state": self.model.sequence.action_head, "action": self.model.cost_head}
-        action, cost = self.model.sequence.answers(batch, heads)
-        entropy = action_entropy(action, batch.valid)
-        bonus, _ = self._entropy_constrained(entropy)
+        action, cost = self.model.sequence.head_outputs(batch, heads)
+        weight, target = self.model.temperature, self.config.target_entropy
+        bonus, _ = entropy_terms(weight, action, batch.valid, target)
         return {
             "action": over_valid_steps(-action.log_prob(batch.action), batch.valid),
-            "entropy_bonus": bonus,
+            **bonus,
             "cost_error": self._cost_error(cost, batch),
-            "entropy": replace(entropy, watched=True),
         }
 
     def temperature_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """The dual of Eq. 8: raises the temperature while the entropy is too low."""
         batch = self.model.sequence.normalizer.window(batch)
         with torch.no_grad():
-            entropy = action_entropy(self.model.sequence(batch), batch.valid)
-        temperature = self.model.temperature(entropy.sums).exp()
-        return {
-            "dual": self._entropy_constrained(entropy)[1],
-            "temperature": PerSample(temperature, 1, watched=True),
-        }
-
-    def _entropy_constrained(self, entropy: PerSample) -> tuple[PerSample, PerSample]:
-        wanted = self.config.target_entropy
-        target = -float(self.dimensions.action) if wanted is None else wanted
-        return entropy_terms(self.model.temperature, entropy, target)
+            action = self.model.sequence(batch)
+        weight, target = self.model.temperature, self.config.target_entropy
+        return entropy_terms(weight, action, batch.valid, target)[1]
 
     def _cost_error(self, predicted: Tensor, batch: WindowBatch) -> PerSample:
         """Squared error of each step's cost (what the cost-to-go falls by), summed over constraints
@@ -159,9 +144,6 @@ class CDTAgent(SequenceAgent):
         error = ((predicted[:, :-1] - cost) ** 2).sum(-1)
         valid = batch.valid[:, :-1] & batch.valid[:, 1:]
         return over_valid_steps(error, valid).scaled(self.config.cost_weight)
-
-    def options(self, *, shielded: bool = False) -> CDTOptions:
-        return CDTOptions()
 
     def policy(self, options: CDTOptions | None = None) -> SequencePolicy:
         options = options or self.options()

@@ -14,22 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.agents.markov import (
-    MarkovAgent,
-    MarkovConfig,
-    MarkovModel,
-    MarkovOptions,
-    MarkovPolicy,
-    td_target,
-)
-from saformer.agents.networks import (
-    MixtureActor,
-    Multiplier,
-    Perceptron,
-    per_sample,
-    watched,
-    watched_each,
-)
+from saformer.agents.markov import MarkovAgent, MarkovConfig, MarkovModel, MarkovOptions, td_target
+from saformer.agents.networks import MixtureActor, Multiplier, Perceptron, watched, watched_each
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
 from saformer.data.relabel import RelabelledStore
@@ -93,13 +79,8 @@ class COptiDICE(MarkovModel):
         self.chi = Perceptron(self.timed_size, hidden, constraints)
         self.log_tau = nn.Parameter(torch.zeros(constraints))
         self.multiplier = Multiplier(constraints, config.multiplier)
-        self.actor = MixtureActor(
-            self.timed_size,
-            dimensions.action,
-            hidden,
-            components=config.components,
-            dropout=config.dropout,
-        )
+        sizes = (self.timed_size, dimensions.action, hidden)
+        self.actor = MixtureActor(*sizes, components=config.components, dropout=config.dropout)
         self.register_buffer("episode_mass", torch.ones(()))
 
 
@@ -107,13 +88,11 @@ class COptiDICEAgent(MarkovAgent):
     """Stationary distribution correction under a limit on the cost of an episode."""
 
     name = "coptidice"
-    mean_settings = (("sample", False),)
+    description = "COptiDICE: imitates the data, each step as often as a cost constraint wants it"
+    config_type, rules = COptiDICEConfig, {"coptidice": COptiDICEOptions}
+    mean_settings, model_type = {"sample": False}, COptiDICE
     config: COptiDICEConfig
     model: COptiDICE
-
-    def __init__(self, dimensions: Dimensions, config: COptiDICEConfig) -> None:
-        super().__init__(dimensions, config)
-        self.model = COptiDICE(dimensions, config)
 
     def fix_units(self, data: RelabelledStore) -> None:
         super().fix_units(data)
@@ -135,8 +114,8 @@ class COptiDICEAgent(MarkovAgent):
         batch = self.model.units.transitions(batch)
         advantage, initial_value = self._advantage(batch, initial=True)
         return {
-            "initial": per_sample(initial_value),
-            "conjugate": per_sample(self.config.caution * conjugate(advantage)),
+            "initial": PerSample(initial_value),
+            "conjugate": PerSample(self.config.caution * conjugate(advantage)),
             "correction": watched(correction(advantage)),
         }
 
@@ -147,7 +126,7 @@ class COptiDICEAgent(MarkovAgent):
         tau = model.log_tau.exp()
         cost = self._sample_cost(batch, self._correction(batch)) / tau
         highest = tau * (cost.logsumexp(0) - math.log(len(cost)) + self.config.cost_bound)  # [C]
-        return {"highest": per_sample(highest.sum()[None])}
+        return {"highest": PerSample(highest.sum()[None])}
 
     def multiplier_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """-lambda (M E[w c] - d): rises while whole episodes would cost more than the limit."""
@@ -162,14 +141,14 @@ class COptiDICEAgent(MarkovAgent):
             excess = cost - model.units.get_buffer("limit") / mass
             expected_cost = mass * model.units.raw_cost(cost)
         figures = {"value": model.multiplier(), "expected_cost": expected_cost}
-        return {"excess": per_sample(model.multiplier.loss(excess))} | watched_each(figures)
+        return {"excess": PerSample(model.multiplier.loss(excess))} | watched_each(figures)
 
     def actor_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """-w log pi(a | s): the data's actions, each as often as its correction says."""
         model, batch = self.model, self.model.units.transitions(batch)
         weight = self._correction(batch)
         likelihood = model.actor(model.timed(batch.state, batch.timestep)).log_prob(batch.action)
-        return {"action": per_sample(-weight * likelihood)}
+        return {"action": PerSample(-weight * likelihood)}
 
     def _advantage(self, batch: TransitionBatch, *, initial: bool = False) -> tuple[Tensor, Tensor]:
         """[B] e / alpha, e = r - lambda c + gamma nu(s') - nu(s); and [B or 0] nu(s_0) / M."""
@@ -191,8 +170,7 @@ class COptiDICEAgent(MarkovAgent):
     def _residual(
         self, network: nn.Module, gain: Tensor, batch: TransitionBatch, *, initial: bool
     ) -> tuple[Tensor, Tensor]:
-        """[B, k] g + gamma v(s') - v(s) for gains [B, k] and the network v; and [B or 0, k]
-        v(s_0) / M. All in one pass."""
+        """[B, k] g + gamma v(s') - v(s) of gains g and network v; and [B or 0, k] v(s_0) / M."""
         model, size, discount = self.model, len(batch.state), self.config.cost_discount
         states, timesteps = [batch.state, batch.next_state], [batch.timestep, batch.timestep + 1]
         if initial:
@@ -203,18 +181,12 @@ class COptiDICEAgent(MarkovAgent):
         target = td_target(gain, next_value, batch, discount, model.horizon)
         return target - value, initial_value / model.get_buffer("episode_mass")
 
-    def options(self, *, shielded: bool = False) -> COptiDICEOptions:
-        return COptiDICEOptions(sample=self.config.sample)
-
-    def policy(self, options: COptiDICEOptions | None = None) -> MarkovPolicy:
+    def choose(
+        self, state: Tensor, timestep: Tensor, options: COptiDICEOptions, generator: torch.Generator
+    ) -> Tensor:
         """The actor, sampled or by its likeliest mean."""
-        model, options = self.model, options or self.options()
-
-        def choose(state: Tensor, timestep: Tensor, generator: torch.Generator) -> Tensor:
-            actions = model.actor(model.timed(state, timestep))
-            return actions.sample(generator) if options.sample else actions.likeliest
-
-        return MarkovPolicy(self, choose, options.seed)
+        actions = self.model.actor(self.model.timed(state, timestep))
+        return actions.sample(generator) if options.sample else actions.likeliest
 
 
 def episode_mass(data: RelabelledStore, discount: float) -> float:

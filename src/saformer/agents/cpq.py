@@ -8,46 +8,30 @@ docs/agents/cpq.md says what the paper leaves open.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from saformer.agents.agent import MovingAverage, Phase
-from saformer.agents.markov import (
-    MarkovAgent,
-    MarkovConfig,
-    MarkovModel,
-    MarkovOptions,
-    MarkovPolicy,
-    steps_that_count,
-    td_target,
-)
+from saformer.agents.agent import Phase
+from saformer.agents.markov import MarkovOptions, td_target
 from saformer.agents.networks import (
-    ConditionalVAE,
-    EnsembleCritic,
     Multiplier,
     SquashedActor,
-    follow,
     kl_from_normal,
-    per_sample,
-    target_of,
     watched,
     watched_each,
 )
+from saformer.agents.q_learning import QAgent, QConfig, QModel
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
-from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)
-class CPQConfig(MarkovConfig):
+class CPQConfig(QConfig):
     """What is learnt. The defaults are Table 6 of the SaFormer paper."""
 
-    discount: float = 0.99
-    """gamma, of rewards."""
-    average_rate: float = 0.05
-    """tau: how fast target networks follow."""
     penalty: float = 5.0
     """alpha at most: weight of the penalty on out-of-distribution actions, in a step's costs. It
     rises from 0 while they look cheaper than the limit."""
@@ -55,8 +39,6 @@ class CPQConfig(MarkovConfig):
     """Move unsafe actions of the actor towards less cost; in the original nothing moves them."""
     kl_weight: float = 1.5
     """beta: weight of the code's divergence in the VAE."""
-    vae_deviation: float = 0.1
-    """Deviation of the VAE's decoder, in half ranges of the action."""
     familiar: float = 0.95
     """Share of the data's own actions that set the threshold of being out of distribution."""
     candidates: int = 10
@@ -70,45 +52,26 @@ class CPQConfig(MarkovConfig):
             raise ValueError(f"candidates must be at least 1, got {self.candidates}")
 
 
-class CPQ(MarkovModel):
+class CPQ(QModel):
     """All networks. States and actions are in model units, values in units of a typical step."""
 
     def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
         super().__init__(dimensions, config)
-        state, action = dimensions.state, dimensions.action
-        hidden, dropout = config.hidden, config.dropout
-        self.vae = ConditionalVAE(state, action, hidden, deviation=config.vae_deviation)
-        reward_steps = steps_that_count(config.discount, self.horizon)
-        cost_steps = steps_that_count(config.cost_discount, self.horizon)
-        self.critic = EnsembleCritic((state + action, hidden, 1), dropout, scale=reward_steps)
-        self.cost_critic = EnsembleCritic(
-            (self.timed_size + action, hidden, dimensions.constraints),
-            dropout,
-            scale=cost_steps,
-            finite=self.finite,
-            members=1,
-        )
-        self.actor = SquashedActor(self.timed_size, action, hidden, dropout=dropout)
+        self.add_critics(dimensions, config, cost_members=1)
+        sizes = (self.timed_size, dimensions.action, config.hidden)
+        self.actor = SquashedActor(*sizes, dropout=config.dropout)
         self.alpha = Multiplier(dimensions.constraints, 0.0, highest=config.penalty)
-        self.critic_target = target_of(self.critic)
-        self.cost_critic_target = target_of(self.cost_critic)
 
 
-class CPQAgent(MarkovAgent):
+class CPQAgent(QAgent):
     """Constraints-penalised Q-learning for a limit on the cost of an episode."""
 
     name = "cpq"
+    description = "Constraints Penalised Q-learning: unfamiliar actions count as costly"
+    config_type, rules = CPQConfig, {"cpq": MarkovOptions}
+    model_type = CPQ
     config: CPQConfig
     model: CPQ
-
-    def __init__(self, dimensions: Dimensions, config: CPQConfig) -> None:
-        super().__init__(dimensions, config)
-        self.model = CPQ(dimensions, config)
-
-    def fix_units(self, data: RelabelledStore) -> None:
-        super().fix_units(data)
-        for critic in (self.model.cost_critic, self.model.cost_critic_target):
-            critic.begin_at(self.model.units.mean_cost_to_go(data))
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -120,19 +83,6 @@ class CPQAgent(MarkovAgent):
             Phase("critic", tuple(model.critic.parameters()), self.critic_loss),
             Phase("actor", tuple(model.actor.parameters()), self.actor_loss),
         )
-
-    @property
-    def averages(self) -> tuple[MovingAverage, ...]:
-        model, rate = self.model, self.config.average_rate
-        return (
-            follow(model.critic_target, model.critic, rate),
-            follow(model.cost_critic_target, model.cost_critic, rate),
-        )
-
-    def vae_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
-        """The behaviour: reconstruction, and beta times the divergence of the code."""
-        batch = self.model.units.transitions(batch)
-        return self.model.vae.terms(batch.state, batch.action, self.config.kl_weight)
 
     def cost_critic_loss(self, batch: TransitionBatch) -> dict[str, PerSample]:
         """min over Q_c, max over alpha >= 0, nu being actions out of distribution:
@@ -154,8 +104,8 @@ class CPQAgent(MarkovAgent):
         scale = model.cost_critic.scale
         return {
             "error": model.cost_critic.error(model.cost_critic(timed, batch.action), target),
-            "penalty": per_sample(-excess @ model.alpha() / scale**2),
-            "alpha": per_sample(model.alpha.loss(-excess / scale)),
+            "penalty": PerSample(-excess @ model.alpha() / scale**2),
+            "alpha": PerSample(model.alpha.loss(-excess / scale)),
             "out_of_distribution": watched(is_ood.float().mean()),
         } | watched_each({"alpha": model.alpha()})
 
@@ -182,12 +132,12 @@ class CPQAgent(MarkovAgent):
         safe = (excess.detach() <= 0).all(-1)
         value = model.critic(batch.state, action).amin(0)[:, 0] / model.critic.scale
         terms = {
-            "reward": per_sample(-torch.where(safe, value, 0.0)),
+            "reward": PerSample(-torch.where(safe, value, 0.0)),
             "safe": watched(safe.float()),
             **watched_each({"expected_cost": self._expected_cost(batch.initial_state)}),
         }
         if self.config.recovery:
-            terms["overrun"] = per_sample(excess.clamp(min=0).sum(-1) / model.critic.scale)
+            terms["overrun"] = PerSample(excess.clamp(min=0).sum(-1) / model.critic.scale)
         return terms
 
     def _limit(self, timestep: Tensor) -> Tensor:
@@ -213,18 +163,9 @@ class CPQAgent(MarkovAgent):
     @torch.no_grad()
     def _expected_cost(self, state: Tensor) -> Tensor:
         """[B, C] what whole episodes cost by Q_c, in raw units."""
-        model = self.model
-        timed = model.timed(state, torch.zeros_like(state[:, 0]))
+        model, timed = self.model, self.model.timed(state, torch.zeros_like(state[:, 0]))
         return model.units.raw_cost(model.cost_critic_target(timed, model.actor.sample(timed))[0])
 
-    def options(self, *, shielded: bool = False) -> MarkovOptions:
-        return MarkovOptions()
-
-    def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:
+    def choose(self, state: Tensor, timestep: Tensor, options: Any, generator: Any) -> Tensor:
         """The mean of the actor's distribution."""
-        model, options = self.model, options or self.options()
-
-        def choose(state: Tensor, timestep: Tensor, _: torch.Generator) -> Tensor:
-            return model.actor.mean(model.timed(state, timestep))
-
-        return MarkovPolicy(self, choose, options.seed)
+        return self.model.actor.mean(self.model.timed(state, timestep))

@@ -8,17 +8,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Phase
+from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import (
-    SequenceAgent,
+    ImitatingAgent,
     SequenceConfig,
     SequenceModel,
     SequenceOptions,
     SequencePolicy,
 )
-from saformer.core.batch import Dimensions, WindowBatch
+from saformer.core.batch import Dimensions
 from saformer.core.gaussian import GaussianHead
-from saformer.core.objectives import PerSample, action_error, over_valid_steps
 from saformer.core.tokens import Layout
 from saformer.data.relabel import RelabelledStore
 from saformer.data.totals import Totals
@@ -45,12 +44,13 @@ class DTOptions(SequenceOptions):
     HalfCheetah), else the highest in the data."""
 
 
-class DTAgent(SequenceAgent):
+class DTAgent(ImitatingAgent):
     """Decision Transformer (Chen et al., 2021), the unconstrained baseline: it heeds no limits."""
 
-    name = "dt"
+    name, ignores_costs = "dt", True
+    description = "Decision Transformer: asked for a return, heeds no limit"
+    config_type, rules = DTConfig, {"dt": DTOptions}
     config: DTConfig
-    model: SequenceModel
 
     def __init__(self, dimensions: Dimensions, config: DTConfig) -> None:
         super().__init__(dimensions, config)
@@ -59,29 +59,14 @@ class DTAgent(SequenceAgent):
         self.model.register_buffer("target_return", torch.zeros(()))
 
     def fix_units(self, data: RelabelledStore) -> None:
-        self.model.fix_units(data)
+        fix_action_units(self.model, data)
         self.model.get_buffer("target_return").fill_(usual_target(data))
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        return (Phase("actor", tuple(self.model.parameters()), self.actor_terms),)
-
-    def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """Eq. 2, in model units; the likelihood where a Gaussian is learnt."""
-        batch = self.model.normalizer.window(batch)
-        predicted = self.model(batch)
-        if isinstance(predicted, Tensor):
-            return {"action": action_error(predicted, batch.action, batch.valid)}
-        return {"action": over_valid_steps(-predicted.log_prob(batch.action), batch.valid)}
-
-    def options(self, *, shielded: bool = False) -> DTOptions:
-        return DTOptions()
 
     def policy(self, options: DTOptions | None = None) -> SequencePolicy:
         options = options or self.options()
         if self.config.action == "point" and options.noise != "none":
-            needed = "needs a Gaussian: train with --action gaussian"
-            raise ValueError(f"noise {options.noise!r} {needed}")
+            noise = f"noise {options.noise!r}"
+            raise ValueError(f"{noise} needs a Gaussian: train with --action gaussian")
         target = self.model.get_buffer("target_return")
         if options.target_return is not None:
             target = torch.tensor(options.target_return)

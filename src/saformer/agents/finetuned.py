@@ -1,42 +1,22 @@
-"""SaFormer while it is fine-tuned: the same two networks, and an actor whose actions must keep some
-entropy."""
+"""SaFormer while it is fine-tuned: the same networks, with a least entropy of the actions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent, Phase
-from saformer.agents.networks import EntropyWeight, entropy_terms
+from saformer.agents.agent import Agent, Phase, with_model
+from saformer.agents.networks import EntropyConfig, EntropyWeight, entropy_terms
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
-from saformer.core.objectives import PerSample, action_entropy, actor_nll, critic_loss
+from saformer.core.objectives import PerSample, actor_nll
 from saformer.core.rules import ProposalOptions
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
-
-
-@dataclass(frozen=True)
-class EntropyConfig:
-    """The constraint of Eq. 8."""
-
-    target_entropy: float | None = None
-    """beta: least entropy of the action, summed over its dimensions, in model units; by default
-    minus their number."""
-    initial_temperature: float = 0.1
-    """Weight of the entropy at first; it rises while the entropy is too low and falls otherwise."""
-    temperature_rate: float = 1e-4
-    """Learning rate of that weight."""
-
-    def __post_init__(self) -> None:
-        for name in ("initial_temperature", "temperature_rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
 
 class FineTunedModel(nn.Module):
@@ -49,11 +29,8 @@ class FineTunedModel(nn.Module):
 
 
 class FineTunedAgent(Agent):
-    """A trained SaFormer that goes on learning, under the entropy constraint. Acts as SaFormer
-    does.
-
-    Units are those of the agent it came from: the normaliser's statistics stay as they were.
-    """
+    """A trained SaFormer that goes on learning, under the entropy constraint. It acts as SaFormer
+    does, in the units of the agent it came from."""
 
     name = "saformer"
     config: SaFormerConfig
@@ -69,7 +46,6 @@ class FineTunedAgent(Agent):
         raise TypeError("a fine-tuned agent has the units of the agent that it came from")
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
-        """Windows of K steps."""
         return self._agent.sampler(data, device)
 
     def options(self, *, shielded: bool = False) -> ProposalOptions:
@@ -93,49 +69,28 @@ class FineTunedAgent(Agent):
         return (
             Phase("actor", tuple(model.saformer.actor.parameters()), self.actor_terms),
             Phase("critic", tuple(model.saformer.critic.parameters()), self.critic_terms),
-            Phase(
-                "temperature",
-                temperature,
-                self.temperature_terms,
-                learning_rate=rate,
-                weight_decay=0.0,
-            ),
+            Phase("temperature", temperature, self.temperature_terms, rate, weight_decay=0.0),
         )
 
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 5 and the entropy at the present temperature: Eq. 8, in model units."""
         batch = self.model.saformer.normalizer.window(batch)
         predictions = self.model.saformer.actor(batch)
-        entropy = action_entropy(predictions.action, batch.valid)
-        bonus, _ = entropy_terms(self.model.temperature, entropy, self._target)
-        return {
-            **actor_nll(predictions, batch),
-            "entropy_bonus": bonus,
-            "entropy": replace(entropy, watched=True),
-        }
+        weight, target = self.model.temperature, self._entropy.target_entropy
+        bonus, _ = entropy_terms(weight, predictions.action, batch.valid, target)
+        return actor_nll(predictions, batch) | bonus
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 7, in model units."""
-        batch = self.model.saformer.normalizer.window(batch)
-        forecast = self.model.saformer.critic(batch)
-        return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
+        return with_model(self._agent, self.model.saformer).critic_terms(batch)
 
     def temperature_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """The dual of Eq. 8: its minimisation raises the temperature while the entropy is too
-        low."""
+        """The dual of Eq. 8: raises the temperature while the entropy is too low."""
         batch = self.model.saformer.normalizer.window(batch)
         with torch.no_grad():
-            entropy = action_entropy(self.model.saformer.actor(batch).action, batch.valid)
-        temperature = self.model.temperature(entropy.sums).exp()
-        return {
-            "dual": entropy_terms(self.model.temperature, entropy, self._target)[1],
-            "temperature": PerSample(temperature, torch.ones_like(temperature), watched=True),
-        }
-
-    @property
-    def _target(self) -> float:
-        wanted = self._entropy.target_entropy
-        return -float(self.dimensions.action) if wanted is None else wanted
+            action = self.model.saformer.actor(batch).action
+        weight, target = self.model.temperature, self._entropy.target_entropy
+        return entropy_terms(weight, action, batch.valid, target)[1]
 
 
 NETWORKS = "saformer."
@@ -143,14 +98,9 @@ NETWORKS = "saformer."
 
 def taken_apart(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """SaFormer's own weights, by the names that any run has them under, and the temperature."""
-    networks = {
-        name.removeprefix(NETWORKS): value
-        for name, value in weights.items()
-        if name.startswith(NETWORKS)
-    }
-    return networks, {
-        name: value for name, value in weights.items() if not name.startswith(NETWORKS)
-    }
+    networks = {name for name in weights if name.startswith(NETWORKS)}
+    own = {name.removeprefix(NETWORKS): weights[name] for name in weights if name in networks}
+    return own, {name: value for name, value in weights.items() if name not in networks}
 
 
 def put_together(

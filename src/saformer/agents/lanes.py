@@ -47,8 +47,7 @@ class LanePolicy:
     def observe(
         self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
     ) -> None:
-        """Book rewards [L] and costs [L, C] of the last step; `action` [L, A] if another was
-        executed."""
+        """Book rewards [L], costs [L, C] of the last step; `action` [L, A] if executed instead."""
         lanes = self._lanes(lanes)
         cost = as_rows(cost, self._dimensions.constraints, self._device, least=0.0)
         self.budget.spend(cost, lanes)

@@ -12,8 +12,9 @@ then: networks see t / T, and nothing follows step T.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,15 +22,12 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import Agent
 from saformer.agents.lanes import LanePolicy
+from saformer.agents.networks import ActionUnits, fix_action_units
 from saformer.core.batch import Dimensions
-from saformer.core.normalizer import Normalizer
 from saformer.core.policy import Decision
 from saformer.data.relabel import RelabelledStore, cached_on_data
-from saformer.data.sampling import dimensions_of, statistics_of
+from saformer.data.sampling import dimensions_of
 from saformer.data.transitions import TransitionBatch, TransitionSampler
-
-Choose = Callable[[Tensor, Tensor, torch.Generator], Tensor]
-"""States [l, S], timesteps [l] and a source of randomness -> actions [l, A], in model units."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,7 @@ def td_target(
     """What was gained (reward, or each cost) and the discounted value of what follows: all [B, k].
 
     Nothing follows a termination. A time-out ends the recording, not the task, so discounted values
-    go on through it. Undiscounted ones stop at the horizon.
-    """
+    go on through it. Undiscounted ones stop at the horizon."""
     shapes = f"{tuple(gain.shape)} gains, {tuple(next_value.shape)} values"
     assert gain.shape == next_value.shape, shapes
     goes_on = ~batch.terminated
@@ -74,28 +71,21 @@ def steps_that_count(discount: float, horizon: int) -> float:
     return float(horizon) if discount == 1 else min(float(horizon), 1 / (1 - discount))
 
 
-class Units(nn.Module):
+class Units(ActionUnits):
     """Raw to model units for single steps. States are standardised, actions lie in [-1, 1].
 
     The unit of reward, and of each cost, is the root mean square of a step of the data: scaling
-    rewards, or costs and limits together, changes nothing.
-    """
+    rewards, or costs and limits together, changes nothing."""
 
     def __init__(self, dimensions: Dimensions) -> None:
-        super().__init__()
-        self.normalizer = Normalizer(dimensions)
-        self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
-        self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
+        super().__init__(dimensions)
         self.register_buffer("reward", torch.ones(1))
         self.register_buffer("cost", torch.ones(dimensions.constraints))
         self.register_buffer("limit", torch.zeros(dimensions.constraints))
 
     def fix(self, data: RelabelledStore, limit: tuple[float, ...]) -> None:
         """Take everything from this data; the limit is in raw units."""
-        self.normalizer.set_statistics(statistics_of(data))
-        environment = data.store.environment
-        self.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
-        self.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
+        fix_action_units(self, data)
         for name, size in _typical_step(data).items():
             self.get_buffer(name).copy_(size)
         self.get_buffer("limit").copy_(torch.tensor(limit) / self.get_buffer("cost"))
@@ -114,17 +104,8 @@ class Units(nn.Module):
     def state(self, raw: Tensor) -> Tensor:
         return self.normalizer.normalize("state", raw)
 
-    def mean_cost_to_go(self, data: RelabelledStore) -> Tensor:
-        """[C] of a step of the data, counted from itself on; undiscounted, of a whole horizon."""
-        return _mean_cost_to_go(data) / self.get_buffer("cost")
-
     def raw_cost(self, cost: Tensor) -> Tensor:
         return cost * self.get_buffer("cost")
-
-    def raw_action(self, action: Tensor) -> Tensor:
-        """Actions [..., A] as an environment wants them, within bounds."""
-        raw = self.normalizer.restore("action", action)
-        return raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
 
 
 class MarkovModel(nn.Module):
@@ -147,18 +128,19 @@ class MarkovModel(nn.Module):
 class MarkovAgent(Agent):
     """An agent of single steps, trained for one limit on the cost of an episode."""
 
+    has_one_limit = True
+    model_type: ClassVar[type[MarkovModel]]
     config: MarkovConfig
     model: MarkovModel
 
     def __init__(self, dimensions: Dimensions, config: MarkovConfig) -> None:
         super().__init__(dimensions, config)
         if len(config.limit) != dimensions.constraints:
-            raise ValueError(
-                f"the agent is trained for one limit, a number for each of {dimensions.constraints}"
-                f" constraints; got {config.limit}: set its config's limit (--limit)"
-            )
+            needed = f"the agent needs a limit for each of {dimensions.constraints} constraints"
+            raise ValueError(f"{needed}; got {config.limit}: set its config's limit (--limit)")
         if not all(np.isfinite(value) and value >= 0 for value in config.limit):
             raise ValueError(f"a limit must be a finite number of at least 0, got {config.limit}")
+        self.model = self.model_type(dimensions, config)
 
     def fix_units(self, data: RelabelledStore) -> None:
         self.model.units.fix(data, self.config.limit)
@@ -167,6 +149,15 @@ class MarkovAgent(Agent):
         self, data: RelabelledStore, device: torch.device | str = "cpu"
     ) -> TransitionSampler:
         return TransitionSampler(data, device=device)
+
+    @abstractmethod
+    def choose(
+        self, state: Tensor, timestep: Tensor, options: Any, generator: torch.Generator
+    ) -> Tensor:
+        """States [l, S] and timesteps [l] -> actions [l, A], all in model units."""
+
+    def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:
+        return MarkovPolicy(self, options or self.options())
 
 
 @dataclass(frozen=True)
@@ -178,16 +169,17 @@ class MarkovOptions:
 
 
 class MarkovPolicy(LanePolicy):
-    """Acts by `choose`, whatever limit an episode is given: the agent was trained for one."""
+    """Acts as the agent chooses, whatever limit an episode is given: it was trained for one."""
 
-    def __init__(self, agent: MarkovAgent, choose: Choose, seed: int) -> None:
-        self._units, self._choose = agent.model.eval().units, choose
+    def __init__(self, agent: MarkovAgent, options: MarkovOptions) -> None:
+        self._agent, self._options, self._units = agent, options, agent.model.eval().units
         device = self._units.get_buffer("limit").device
-        super().__init__(agent.dimensions, agent.config.cost_discount, seed, device)
+        super().__init__(agent.dimensions, agent.config.cost_discount, options.seed, device)
 
     def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
         timestep = self.budget.num_steps[lanes]
-        action = self._choose(self._units.state(state), timestep, self._generator)
+        state = self._units.state(state)
+        action = self._agent.choose(state, timestep, self._options, self._generator)
         return Decision(self._units.raw_action(action))
 
 
@@ -205,8 +197,8 @@ def _root_mean_square(values: np.ndarray) -> Tensor:
 
 
 @cached_on_data
-def _mean_cost_to_go(data: RelabelledStore) -> Tensor:
-    """[C] in raw units."""
+def mean_cost_to_go(data: RelabelledStore) -> Tensor:
+    """[C] of a step of the data, counted from itself on; undiscounted, of a whole horizon."""
     steps = np.arange(data.store.num_steps) - np.repeat(data.store.starts, data.store.lengths)
     mean = (data.cost_to_go / data.cost_discount ** steps[:, None]).mean(0)
     left = 1 - steps / dimensions_of(data).horizon if data.cost_discount == 1 else np.ones(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -13,11 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saformer.agents.agent import MovingAverage
+from saformer.core.batch import Dimensions
 from saformer.core.gaussian import Gaussian, GaussianHead
-from saformer.core.objectives import PerSample, entropy_constrained
+from saformer.core.model import SaFormer
+from saformer.core.normalizer import Normalizer
+from saformer.core.objectives import PerSample, action_entropy, entropy_constrained
+from saformer.data.relabel import RelabelledStore
+from saformer.data.sampling import statistics_of
 
 Network = TypeVar("Network", bound=nn.Module)
+Sizes = tuple[int, Sequence[int], int]  # inputs, hidden, outputs
 
 
 class Perceptron(nn.Module):
@@ -58,17 +63,10 @@ class EnsembleCritic(nn.Module):
     of the layers are of order 1.
 
     If `finite`, the state's last column is t / T and values are in proportion to 1 - t / T: nothing
-    follows the horizon, and a constant output is consistent with itself from step to step.
-    """
+    follows the horizon, and a constant output is consistent with itself from step to step."""
 
     def __init__(
-        self,
-        sizes: tuple[int, Sequence[int], int],
-        dropout: float,
-        *,
-        scale: float,
-        finite: bool = False,
-        members: int = 2,
+        self, sizes: Sizes, dropout: float, *, scale: float, finite: bool = False, members: int = 2
     ) -> None:
         super().__init__()
         self.scale, self.dropout, self.finite = scale, dropout, finite
@@ -93,7 +91,29 @@ class EnsembleCritic(nn.Module):
 
     def error(self, value: Tensor, target: Tensor) -> PerSample:
         """Squared difference of values [E, B, k] from the target [B, k], in the critic's scale."""
-        return per_sample(((value - target) / self.scale).square().sum((0, -1)))
+        return PerSample(((value - target) / self.scale).square().sum((0, -1)))
+
+
+class ActionUnits(nn.Module):
+    """Statistics of the data, and the bounds of actions."""
+
+    def __init__(self, dimensions: Dimensions) -> None:
+        super().__init__()
+        self.normalizer = Normalizer(dimensions)
+        self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
+        self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
+
+    def raw_action(self, action: Tensor) -> Tensor:
+        """Actions [..., A] as an environment wants them, within bounds."""
+        raw = self.normalizer.restore("action", action)
+        return raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
+
+
+def fix_action_units(units: ActionUnits | SaFormer, data: RelabelledStore) -> None:
+    units.normalizer.set_statistics(statistics_of(data))
+    environment = data.store.environment
+    units.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
+    units.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
 
 
 class ConditionalVAE(nn.Module):
@@ -122,8 +142,8 @@ class ConditionalVAE(nn.Module):
         decoded = self.decode(state, code.at(torch.randn_like(code.mean)))
         error = (action - decoded) / self.deviation
         return {
-            "reconstruction": per_sample(0.5 * error.square().sum(-1)),
-            "kl": per_sample(kl_weight * kl_from_normal(code)),
+            "reconstruction": PerSample(0.5 * error.square().sum(-1)),
+            "kl": PerSample(kl_weight * kl_from_normal(code)),
         }
 
 
@@ -202,15 +222,12 @@ class MixtureActor(nn.Module):
         """[..., S] -> over [..., A]."""
         features = F.relu(self.trunk(state))
         flat, sizes = self.head(features), (self.components, -1)
-        components = Gaussian(
-            flat.mean.unflatten(-1, sizes), flat.log_deviation.unflatten(-1, sizes)
-        )
-        return Mixture(components, F.log_softmax(self.weight(features), dim=-1))
+        parts = (part.unflatten(-1, sizes) for part in (flat.mean, flat.log_deviation))
+        return Mixture(Gaussian(*parts), F.log_softmax(self.weight(features), dim=-1))
 
 
 class Multiplier(nn.Module):
-    """Lagrangian multipliers, one for each constraint: raised while it is broken, between 0 and
-    `highest`."""
+    """Lagrangian multipliers, each raised while its constraint is broken: from 0 to `highest`."""
 
     def __init__(self, constraints: int, initial: float, *, highest: float = math.inf) -> None:
         super().__init__()
@@ -229,26 +246,52 @@ class Multiplier(nn.Module):
         return -(self.value * torch.where(waits, 0.0, excess)).sum(-1)
 
 
+@dataclass(frozen=True)
+class EntropyConfig:
+    """The constraint of Eq. 8."""
+
+    target_entropy: float | None = None
+    """beta: least entropy of the action, summed over its dimensions, in model units; by default
+    minus their number."""
+    initial_temperature: float = 0.1
+    """Weight of the entropy at first; it rises while the entropy is too low and falls otherwise."""
+    temperature_rate: float = 1e-4
+    """Learning rate of that weight."""
+
+    def __post_init__(self) -> None:
+        for name in ("initial_temperature", "temperature_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+
+
 class EntropyWeight(nn.Module):
-    """One learnt number above 0, by its logarithm."""
+    """One learnt number above 0: its logarithm, in a table of one row."""
 
     def __init__(self, initial: float) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(initial)))
+        self.log = nn.Embedding(1, 1)
+        nn.init.constant_(self.log.weight, math.log(initial))
 
     def forward(self, rows: Tensor) -> Tensor:
         """The logarithm, once for each row [B]."""
-        return self.log.expand(len(rows))
+        logarithm: Tensor = self.log(torch.zeros_like(rows, dtype=torch.int64))
+        return logarithm[:, 0]
 
 
 def entropy_terms(
-    weight: nn.Module, entropy: PerSample, target: float
-) -> tuple[PerSample, PerSample]:
+    weight: nn.Module, action: Gaussian, valid: Tensor, target: float | None
+) -> tuple[dict[str, PerSample], dict[str, PerSample]]:
     """What an entropy of at least `target` per step adds to the actor's loss, and the weight's own
-    loss (Eq. 8). The likelihood is a term of its own."""
-    sums, least = entropy.sums, target * entropy.counts
-    bonus, dual = entropy_constrained(torch.zeros_like(sums), sums, weight(sums), target=least)
-    return PerSample(bonus, entropy.counts), PerSample(dual, entropy.counts)
+    loss, the dual (Eq. 8): it raises the weight while the entropy is too low. The likelihood is a
+    term of its own."""
+    entropy = action_entropy(action, valid)
+    sums, counts, logarithm = entropy.sums, entropy.counts, weight(entropy.sums)
+    least = counts * (-action.mean.shape[-1] if target is None else target)
+    bonus, dual = entropy_constrained(torch.zeros_like(sums), sums, logarithm, target=least)
+    return (
+        {"entropy_bonus": PerSample(bonus, counts), "entropy": replace(entropy, watched=True)},
+        {"dual": PerSample(dual, counts), "temperature": watched(logarithm.exp())},
+    )
 
 
 def target_of(network: Network) -> Network:
@@ -260,18 +303,9 @@ def target_of(network: Network) -> Network:
     return target
 
 
-def follow(target: nn.Module, network: nn.Module, rate: float) -> MovingAverage:
-    return MovingAverage(tuple(target.parameters()), tuple(network.parameters()), rate)
-
-
-def per_sample(values: Tensor) -> PerSample:
-    """One value [B] for each sample."""
-    return PerSample(values, 1)
-
-
 def watched(values: Tensor) -> PerSample:
     """A figure to be shown beside the losses: [] for the whole batch, or [B]."""
-    return PerSample(values.detach().reshape(-1), 1, watched=True)
+    return PerSample(values.detach().reshape(-1), watched=True)
 
 
 def watched_each(figures: dict[str, Tensor]) -> dict[str, PerSample]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from saformer.agents.agent import Agent, Phase
+from saformer.agents.networks import fix_action_units
+from saformer.agents.sequence import SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
@@ -22,57 +24,42 @@ from saformer.core.rules import (
     ProposalOptions,
     Rule,
 )
-from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler, statistics_of
+from saformer.data.sampling import WindowSampler
 from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, fit_reserve
 
-Options = TypeVar("Options", bound=ProposalOptions)
+RULES = {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptions}
 
 
 @dataclass(frozen=True)
-class SaFormerConfig:
-    """What is learnt. The defaults are the paper's Table 6: 1.46 M parameters for actor and critic
-    together."""
+class SaFormerConfig(SequenceConfig):
+    """What is learnt. The defaults are the paper's Table 6: 1.46 M parameters in all."""
 
-    window: int = 20
-    """K: steps that the networks look back over, the present one included."""
     penalty: float = 0.25
     """lambda: weight of the penalty on a forecast that rises (Eq. 7), in model units."""
-    cost_discount: float = 1.0
-    """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     candidates: int = 128
-    """N: returns and actions proposed per decision, unless the policy is asked for another
-    number."""
+    """N: returns and actions proposed per decision, unless the policy's options say otherwise."""
     temperature: float = 1.0
     """Spread of the proposals, in deviations, unless the policy is asked for another."""
     action_noise: ActionNoise = "normal"
-    """normal: proposed actions are sampled as in the paper. two_point: one deviation above or below
-    the mean."""
+    """normal: actions are sampled as in the paper. two_point: a deviation off the mean."""
     past_return: PastReturn = "selected"
-    """Which return-to-go enters the past when acting: the selected, the expected or the highest
-    proposed one."""
-    trunk: TrunkConfig = field(default_factory=TrunkConfig)
-    """Size of each of the two transformers."""
+    """Which proposed return-to-go enters the past: the selected, the expected or the highest."""
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"window must be at least 1 step, got {self.window}")
-        if not 0 < self.cost_discount <= 1:
-            raise ValueError(f"cost_discount must lie in (0, 1], got {self.cost_discount}")
+        super().__post_init__()
         if self.penalty < 0:
             raise ValueError(f"penalty must be at least 0, got {self.penalty}")
 
 
 class SaFormerAgent(Agent):
-    """The paper's method.
+    """The paper's method. Its phases are the inner loop of Algorithm 2 (`training.loop.fit`)."""
 
-    Its phases are the inner loop of Algorithm 2; `training.loop.fit` owns the algorithm.
-    """
-
-    name = "saformer"
+    name, verifies = "saformer", True
+    description = "one policy for all limits: proposes returns and actions, rejects likely overruns"
+    config_type, rules = SaFormerConfig, RULES
     config: SaFormerConfig
     model: SaFormer
 
@@ -82,13 +69,9 @@ class SaFormerAgent(Agent):
         self.model.register_load_state_dict_pre_hook(_make_room)
 
     def fix_units(self, data: RelabelledStore) -> None:
-        model, environment = self.model, data.store.environment
-        model.normalizer.set_statistics(statistics_of(data))
-        model.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
-        model.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
+        fix_action_units(self.model, data)
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
-        """Windows of K steps."""
         return WindowSampler(data, window=self.config.window, device=device)
 
     @property
@@ -122,9 +105,9 @@ class SaFormerAgent(Agent):
     def options(self, *, shielded: bool = False) -> ProposalOptions:
         """By reserve once it is fitted, else by the paper's rule. Within a shield, which
         keeps the limit, the reserve only says which limit earns most."""
-        if self.reserve is None:
-            return options_for(self.config, PaperOptions)
-        options = options_for(self.config, ReserveOptions)
+        options = self.options_of(self.config, "paper" if self.reserve is None else "reserve")
+        if not isinstance(options, ReserveOptions):
+            return options
         return replace(options, candidates=1, enforce=False) if shielded else options
 
     def mean_options(self, options: ProposalOptions | None = None) -> NoCriticOptions:
@@ -142,25 +125,18 @@ class SaFormerAgent(Agent):
         )
 
     def _rule(self, options: ProposalOptions) -> Rule:
-        if isinstance(options, PaperOptions):
-            return PaperRule(options)
-        if isinstance(options, NoCriticOptions):
-            return NoCriticRule(options)
+        if isinstance(options, PaperOptions | NoCriticOptions):
+            return (
+                PaperRule(options) if isinstance(options, PaperOptions) else NoCriticRule(options)
+            )
         if not isinstance(options, ReserveOptions):
             raise TypeError(f"saformer acts by no rule of {type(options).__name__}")
         if self.reserve is None:
             raise ValueError(
-                "the rule of reserve is fitted as training ends, and these weights come from an "
-                "unfinished training or an older version: act by the paper's rule (rule 'paper'), "
-                "or train to the end"
+                "the rule of reserve is fitted as training ends, but this is unfinished or of an "
+                "older version: act by the paper's rule (rule 'paper'), or train to the end"
             )
         return ReserveRule(options, self.reserve)
-
-
-def options_for(config: SaFormerConfig, rule: type[Options]) -> Options:
-    """A rule's options as the config would have them."""
-    names = {field.name for field in fields(config)} & {field.name for field in fields(rule)}
-    return rule(**{name: getattr(config, name) for name in names})
 
 
 def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -1,27 +1,29 @@
-"""What DT, CDT and BC-Safe share: one causal transformer over the steps of an episode, and how it
-acts."""
+"""What DT, CDT and BC-Safe share: one causal transformer over an episode, and how it acts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent
+from saformer.agents.agent import Agent, Phase
 from saformer.agents.lanes import LanePolicy
+from saformer.agents.networks import ActionUnits
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.gaussian import Gaussian
 from saformer.core.history import History, Prompt
-from saformer.core.normalizer import Normalizer
+from saformer.core.objectives import PerSample, action_error, over_valid_steps
 from saformer.core.policy import Decision, as_rows
 from saformer.core.tokens import Layout, TokenEmbedding
 from saformer.core.transformer import Trunk, TrunkConfig
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler, statistics_of
+from saformer.data.sampling import WindowSampler
 
+Head = Callable[[int, int], nn.Module]  # width and dimensions of the action
+Target = Callable[[Tensor], Tensor]  # limits [L, C] -> returns to ask for [L]
 Noise = Literal["none", "normal", "two_point"]
 """How an action is drawn from a Gaussian: its mean, a sample, or one deviation to either side."""
 
@@ -31,11 +33,11 @@ class SequenceConfig:
     """What is learnt by an agent of windows."""
 
     window: int = 20
-    """K: steps that the network looks back over, the present one included."""
+    """K: steps that networks look back over, the present one included."""
     cost_discount: float = 1.0
     """gamma_c: how much less a cost counts with every step of the episode; 1 counts all alike."""
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
-    """Size of the transformer."""
+    """Size of the transformer, of each where there are two."""
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -70,56 +72,42 @@ class SequenceOptions:
         return predicted.at(self.temperature * noise)
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(ActionUnits):
     """A causal transformer over the tokens of a layout; `action_head` reads it at every state token
     and gives an action or a Gaussian. All but `decide` is in model units."""
 
     def __init__(
-        self,
-        layout: Layout,
-        dimensions: Dimensions,
-        config: TrunkConfig,
-        action_head: Callable[[int, int], nn.Module],
+        self, layout: Layout, dimensions: Dimensions, config: TrunkConfig, action_head: Head
     ) -> None:
-        super().__init__()
+        super().__init__(dimensions)
         self.dimensions = dimensions
-        self.normalizer = Normalizer(dimensions)
         self.embedding = TokenEmbedding(layout, dimensions, config.width)
         self.trunk = Trunk(config)
         self.action_head = action_head(config.width, dimensions.action)
-        self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
-        self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
 
     @property
     def layout(self) -> Layout:
         return self.embedding.layout
 
-    def fix_units(self, data: RelabelledStore) -> None:
-        self.normalizer.set_statistics(statistics_of(data))
-        self.get_buffer("action_low").copy_(torch.tensor(data.store.environment.action_low))
-        self.get_buffer("action_high").copy_(torch.tensor(data.store.environment.action_high))
-
-    def answers(self, batch: WindowBatch, heads: dict[str, Any]) -> list[Any]:
+    def head_outputs(self, batch: WindowBatch, heads: dict[str, Any]) -> list[Any]:
         """What heads say of whole windows, each at the tokens of one kind: over [B, K]."""
         tokens = self.embedding.embed(batch.tokens(self.layout.kinds), batch.timestep)
         return self.trunk.head_outputs(tokens, self.layout, heads)
 
     def forward(self, batch: WindowBatch) -> Any:
         """Every step's action given all that came before it: over [B, K, A]."""
-        return self.answers(batch, {"state": self.action_head})[0]
+        return self.head_outputs(batch, {"state": self.action_head})[0]
 
     def decide(self, prompt: Prompt, return_to_go: Tensor) -> Any:
         """The present action, over [L, A]; prompt and return-to-go [L, 1] are in raw units."""
         past = self.normalizer.window(prompt.past)
         known = {
-            "return_to_go": return_to_go,
             "cost_to_go": prompt.cost_to_go,
             "state": prompt.state,
+            "return_to_go": return_to_go,
         }
-        now = {
-            kind: self.normalizer.normalize(kind, known[kind])[:, None]
-            for kind in (*self.layout.before("state"), "state")
-        }
+        kinds, normalize = (*self.layout.before("state"), "state"), self.normalizer.normalize
+        now = {kind: normalize(kind, known[kind])[:, None] for kind in kinds}
         embed, kinds = self.embedding.embed, self.layout.kinds
         tokens = [embed(past.tokens(kinds), past.timestep), embed(now, prompt.timestep[:, None])]
         seen = past.valid.repeat_interleave(len(kinds), dim=1)
@@ -127,24 +115,13 @@ class SequenceModel(nn.Module):
         output, _ = self.trunk.prefill(torch.cat(tokens, dim=1), valid)
         return self.action_head(output)
 
-    def raw_action(self, action: Tensor) -> Tensor:
-        """An action [L, A] in model units, as the environment takes it: within its bounds."""
-        raw = self.normalizer.restore("action", action)
-        return raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
-
 
 class SequencePolicy(LanePolicy):
-    """One forward pass over each lane's window per step.
-
-    Each lane begins with a target return, which may depend on its limit; rewards are taken off it.
-    """
+    """One forward pass over each lane's window per step. Each lane begins with a target return,
+    which may depend on its limit; rewards are taken off it."""
 
     def __init__(
-        self,
-        model: SequenceModel,
-        config: SequenceConfig,
-        target: Callable[[Tensor], Tensor],
-        options: SequenceOptions,
+        self, model: SequenceModel, config: SequenceConfig, target: Target, options: SequenceOptions
     ) -> None:
         device = model.normalizer.centre("state").device
         super().__init__(model.dimensions, config.cost_discount, options.seed, device)
@@ -178,8 +155,26 @@ class SequencePolicy(LanePolicy):
 class SequenceAgent(Agent):
     """An agent of windows."""
 
-    mean_settings = (("noise", "none"),)
+    mean_settings: ClassVar[Mapping[str, Any]] = {"noise": "none"}
     config: SequenceConfig
 
     def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
         return WindowSampler(data, window=self.config.window, device=device)
+
+
+class ImitatingAgent(SequenceAgent):
+    """Learns an action for each state, and nothing else."""
+
+    model: SequenceModel
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("actor", tuple(self.model.parameters()), self.actor_terms),)
+
+    def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
+        """Eq. 2, in model units; where a Gaussian is learnt, its negative log-likelihood."""
+        batch = self.model.normalizer.window(batch)
+        predicted = self.model(batch)
+        if isinstance(predicted, Tensor):
+            return {"action": action_error(predicted, batch.action, batch.valid)}
+        return {"action": over_valid_steps(-predicted.log_prob(batch.action), batch.valid)}

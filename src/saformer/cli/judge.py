@@ -59,7 +59,7 @@ class RunCommand(Command):
             kind, plain = find_kind(run.spec.agent), run.spec.agent_config
         else:
             kind, plain = find_kind("saformer"), {}
-        config = from_plain(kind.config, plain, strict=False)
+        config = from_plain(kind.config_type, plain, strict=False)
         usual_rule = cls.usual_rule if cls.usual_rule in kind.rules else None
         options = kind.options_of(config, peek(arguments, "rule")["rule"] or usual_rule)
         return cls(path=tyro.MISSING, acting=options, usual=(first, options))

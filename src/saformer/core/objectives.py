@@ -18,7 +18,7 @@ class PerSample:
     """Sums over the valid steps of each sample [B], and counts: [B], or one number for all."""
 
     sums: Tensor
-    counts: Tensor | int
+    counts: Tensor | int = 1
     watched: bool = False  # only measured: no part of the loss
 
     def mean(self) -> Tensor:

@@ -4,7 +4,7 @@ from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting, in_each_way
 from saformer.experiments.published import oddities, published_cell
-from saformer.experiments.ways import ABLATED, proposals
+from saformer.experiments.ways import ABLATED
 from saformer.report.figure import Line, Panel, line_panels
 from saformer.report.page import Part, Picture, Remark, Sheet
 from saformer.report.table import Cell
@@ -65,12 +65,12 @@ ABLATION = Experiment(
 
 def _needs_sensitivity(setting: Setting) -> Needs:
     """One model, acting with N = 1, 2, 4, ... proposals."""
-    judgings = [
-        Judging(model, SHOWN_LIMITS, f"N = {count}", proposals(count))
+    judgings = tuple(
+        Judging(model, SHOWN_LIMITS, f"N = {count}", (("candidates", count),))
         for model in setting.each(DATASET)
         for count in setting.scale.candidates
-    ]
-    return Needs(judgings=tuple(judgings))
+    )
+    return Needs(judgings=judgings)
 
 
 def _present_sensitivity(results: Results) -> list[Part]:

@@ -60,17 +60,17 @@ def _ten_limits(verdicts: list[Row]) -> Sheet:
         limits = [row["limit"] for row in own for _ in row["costs"]]
         costs = [cost for row in own for cost in row["costs"]]
         follows = rank_correlation(limits, costs) if own else math.nan
-        row: list[Cell] = [dataset, "-" if math.isnan(follows) else f"{follows:.2f}"]
-        for name in TEN_LIMITS:
-            cell = pooling.pooled(own, limit_name=name)
-            if cell is None:
-                row.append("-")
-            else:
-                text = f"{numbers([cell.cost.mean])} / {numbers([cell.limit])}"
-                row.append((text, pooling.mark(cell.met)))
-        rows.append(row)
+        cells = (pooling.pooled(own, limit_name=name) for name in TEN_LIMITS)
+        correlation = "-" if math.isnan(follows) else f"{follows:.2f}"
+        rows.append(
+            [dataset, correlation, *("-" if cell is None else _cost(cell) for cell in cells)]
+        )
     headings = ("dataset", "rank correlation", *TEN_LIMITS)
     return Sheet("Ten limits from p5 to p95", headings, rows, ABOUT_TEN)
+
+
+def _cost(cell: pooling.Pooled) -> Cell:
+    return f"{numbers([cell.cost.mean])} / {numbers([cell.limit])}", pooling.mark(cell.met)
 
 
 def _reference(verdicts: list[Row]) -> Sheet:

@@ -60,16 +60,11 @@ def _table(results: Results) -> list[Part]:
 
 
 def _figure(results: Results) -> list[Part]:
-    panels = [
-        Panel(
-            row["dataset"],
-            x_label="episode cost",
-            y_label="episode return",
-            points=(row["cost"], row["return"]),
-            marks=[row["thresholds"][name] for name in LIMITS],
-        )
-        for row in results.rows["data"]
-    ]
+    panels = []
+    for row in results.rows["data"]:
+        points, marks = (row["cost"], row["return"]), [row["thresholds"][name] for name in LIMITS]
+        labels = ("episode cost", "episode return")
+        panels.append(Panel(row["dataset"], (), *labels, points=points, marks=marks))
     if not panels:
         return [Remark(("No dataset could be read.",))]
     figure = line_panels(panels, columns=3)
@@ -115,10 +110,8 @@ def _hyper_parameters(results: Results) -> list[Part]:
             row += map(_text, pair)
         rows.append(row)
     headings = ("", *(f"{label}{who}" for label in AGENTS.values() for who in ("", " (paper)")))
-    note = (
-        f"Ours as trained at scale {results.made['scale']}: the presets' defaults at scale paper. "
-        "/: there is none."
-    )
+    scale = results.made["scale"]
+    note = f"Ours at scale {scale}: the presets' defaults at scale paper. /: there is none."
     return [Sheet("Hyper-parameters (Table 6)", headings, rows, note), oddities(6)]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from saformer import Listener, finetune, load, train_together
 from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, RunJob, Training
-from saformer.experiments.ways import execution
 from saformer.runs.run import Run
 from saformer.training.loop.fit import InterruptedTrainingError
 from saformer.training.loop.presets import Preset
@@ -77,7 +76,7 @@ def judge_run(
     with warnings.catch_warnings():
         if judging.training.dataset.endswith(WITHOUT_CHEAPEST):  # on purpose
             warnings.filterwarnings("ignore", message="limit .* lies outside the data")
-        acting = execution(judging.training.agent, judging.options)
+        acting, by_paper = dict(judging.options), judging.training.agent == "saformer"
         trained = load(
             run.path,
             cost_discount=judging.cost_discount,
@@ -88,7 +87,7 @@ def judge_run(
         judged = trained.judge(
             judging.limits,
             episodes=episodes,
-            rule=acting.pop("rule", None),
+            rule=acting.pop("rule", "paper" if by_paper else None),
             options=acting,
             shield=judging.shield,
             reference=judging.shield,

@@ -53,10 +53,8 @@ def conduct(
     command: str = "",
     listener: Listener | None = None,
 ) -> Iterator[Results]:
-    """Carry out experiments, shared runs once; results come when all is done.
-
-    Datasets first, then runs. A failure is noted in the results that miss its rows.
-    """
+    """Carry out experiments: datasets first, then runs, shared ones once. Results come when all is
+    done. A failure is noted in the results that miss its rows."""
     listener, began = listener or Listener(), time.perf_counter()
     needs = [experiment.needs(setting) for experiment in experiments]
     gathered = _gather(reduce(or_, needs, Needs()), setting, engine, site, listener)
@@ -69,9 +67,8 @@ def conduct(
 
 def usual_engine(device: str) -> LocalEngine:
     """On a GPU this process, which packs runs; without one, the cores share the runs."""
-    if pick_device(device).type == "cuda":
-        return LocalEngine()
-    return LocalEngine(os.cpu_count() or 1)
+    on_gpu = pick_device(device).type == "cuda"
+    return LocalEngine() if on_gpu else LocalEngine(os.cpu_count() or 1)
 
 
 def jobs_for(

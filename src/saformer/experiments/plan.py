@@ -56,12 +56,8 @@ class Scale:
         return replace(preset, fit=fit)
 
 
-_SMOKE: Any = {"episodes": 2, "swept_episodes": 2, "candidates": (1, 4), "exploration": 10}
-SCALES = {
-    "smoke": Scale("smoke", **_SMOKE, below=0.6, horizon=30),
-    "small": Scale("small"),
-    "paper": Scale("paper"),
-}
+_SMOKE = Scale("smoke", 2, 2, candidates=(1, 4), exploration=10, below=0.6, horizon=30)
+SCALES = {"smoke": _SMOKE, "small": Scale("small"), "paper": Scale("paper")}
 """smoke: tiny models on scraps of data. small: preset small. paper: Table 6, 100,000 updates."""
 
 
@@ -140,11 +136,8 @@ class Needs:
 
     def __or__(self, other: Needs) -> Needs:
         """Both, and shared parts once."""
-        return Needs(
-            tuple(dict.fromkeys(self.datasets + other.datasets)),
-            tuple(dict.fromkeys(self.judgings + other.judgings)),
-            tuple(dict.fromkeys(self.curves + other.curves)),
-        )
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Needs(*(tuple(dict.fromkeys(one + another)) for one, another in pairs))
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,3 @@ IN_SHIELD: Options = (("rule", "reserve"), ("enforce", False), ("candidates", 1)
 """As policies act in a shield by default."""
 COMPARED = (*PROPOSED, CDT, SHIELDED, REFERENCE)
 """With and without a shield."""
-
-
-def proposals(count: int) -> Options:
-    """The usual way, with so many proposals."""
-    return (("candidates", count),)
-
-
-def execution(agent: str, options: Options) -> dict[str, Any]:
-    """The options of a policy: SaFormer acts by the paper's rule unless they say otherwise."""
-    usual = {"rule": "paper"} if agent == "saformer" else {}
-    return {**usual, **dict(options)}

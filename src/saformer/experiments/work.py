@@ -19,10 +19,8 @@ SHARES = ("frontier_share", "safe_share", "within", "resampled", "fell_back", "s
 
 
 def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
-    """Train and judge, unless that was done before, and gather the rows of all of it.
-
-    A run or a judgement that fails is noted, and the others go on; Ctrl-C is not a failure.
-    """
+    """Train and judge, unless that was done before, and gather the rows of all of it. A run or a
+    judgement that fails is noted, and the others go on; Ctrl-C is not a failure."""
     gathered, listener = Gathered(), listener or Listener()
     if job.threads is not None:
         torch.set_num_threads(job.threads)

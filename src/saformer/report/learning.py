@@ -44,10 +44,8 @@ def training_pictures(run: Run) -> list[Picture]:
 
 @styled
 def learning_curves(rows: Rows, limit: Sequence[float] = ()) -> str:
-    """The terms of every phase's loss, other metrics beside them, and evaluations while training.
-
-    `limit`: of an agent that is trained for one; its expected cost is held against it.
-    """
+    """The terms of every phase's loss, other metrics, and evaluations while training. `limit`: of
+    an agent that is trained for one; its expected cost is held against it."""
     measured = [row for row in rows if "evaluation" not in row]
     judged = [row for row in rows if "evaluation" in row]
     names = measured[-1] if measured else {}

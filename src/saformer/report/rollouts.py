@@ -35,11 +35,8 @@ ABOUT_DECISION = (
 
 def write_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
     """Describe an evaluated run for people to read. Needs nothing but the run's folder."""
-    evaluation, trace, spec = (
-        run.read_json("evaluation.json"),
-        run.read_json("trace.json"),
-        run.spec,
-    )
+    evaluation, trace = (run.read_json(f"{name}.json") for name in ("evaluation", "trace"))
+    spec = run.spec
     criteria, by_balance = trace["data"]["criteria"], lambda moment: moment["balance"]
     telling = sorted(trace["decisions"], key=by_balance, reverse=True)[:1]
     about = f"{spec.agent}, seed {spec.seed}; {_promise(spec, evaluation)}."

@@ -34,12 +34,12 @@ class Preset:
 
 def paper(agent: str = "saformer") -> Preset:
     """The paper's sizes (Table 6), 100,000 updates. Wants a GPU."""
-    return Preset(find_kind(agent).config())
+    return Preset(find_kind(agent).config_type())
 
 
 def small(agent: str = "saformer") -> Preset:
     """A small model that trains in a few minutes on two CPU cores."""
-    config = find_kind(agent).config()
+    config = find_kind(agent).config_type()
     fit = FitConfig(updates=6000, batch_size=64, learning_rate=3e-3, warmup_updates=200)
     fit = replace(fit, checkpoint_every=500, evaluate_every=2000)
     return Preset(replace(config, **SMALL[agent]), fit)
