@@ -1,7 +1,5 @@
 """Files that are at any moment the old or the new one, whole; and locks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

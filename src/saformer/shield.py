@@ -1,7 +1,5 @@
 """A shield around any policy: where the action alone decides costs, no episode passes its limit."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace

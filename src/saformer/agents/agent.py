@@ -1,7 +1,5 @@
 """What every trainable method offers."""
 
-from __future__ import annotations
-
 import copy
 import math
 import typing

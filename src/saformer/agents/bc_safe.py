@@ -1,7 +1,5 @@
 """Behaviour cloning of the trajectories that stayed within the limit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

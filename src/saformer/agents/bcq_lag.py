@@ -4,8 +4,6 @@ Fujimoto, Meger, Precup 2019, "Off-Policy Deep Reinforcement Learning without Ex
 with a Lagrangian relaxation of the limit; docs/agents/bcq_lag.md says what that leaves open.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Constrained Decision Transformer: asked for a return and a cost at once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

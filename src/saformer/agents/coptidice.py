@@ -4,8 +4,6 @@ Lee et al. 2022, "COptiDICE: Offline Constrained Reinforcement Learning via Stat
 Correction Estimation"; docs/agents/coptidice.md says what it leaves open.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

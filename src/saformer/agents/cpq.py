@@ -5,8 +5,6 @@ Xu, Zhan, Zhu 2022, "Constraints Penalized Q-learning for Safe Offline Reinforce
 docs/agents/cpq.md says what the paper leaves open.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Decision Transformer: acts as those trajectories did that earned the return it is asked for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

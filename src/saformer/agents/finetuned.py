@@ -1,7 +1,5 @@
 """SaFormer while it is fine-tuned: the same networks, with a least entropy of the actions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

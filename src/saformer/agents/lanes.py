@@ -1,7 +1,5 @@
 """The part of acting that has nothing to do with networks: episodes, budgets, random numbers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

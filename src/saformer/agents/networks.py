@@ -1,7 +1,5 @@
 """The networks that agents share."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """What BCQ-L and CPQ share: a VAE of the data's actions, critics of reward and cost, targets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from saformer.agents.agent import MovingAverage

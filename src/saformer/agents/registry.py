@@ -1,7 +1,5 @@
 """Agents by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_origin, get_type_hints

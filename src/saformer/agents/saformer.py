@@ -1,7 +1,5 @@
 """SaFormer: a budget-conditioned actor and a critic that forecasts cost, trained side by side."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

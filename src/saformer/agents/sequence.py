@@ -1,7 +1,5 @@
 """What DT, CDT and BC-Safe share: one causal transformer over an episode, and how it acts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal

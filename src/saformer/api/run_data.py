@@ -1,7 +1,5 @@
 """The data that a run was trained on: opened again as it was then, and split as it was."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Train a policy, or many of them; from nothing to a report."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Commands: frozen dataclasses whose fields are flags. Each command line is parsed once."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """`saformer data`: build, import, inspect and export."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`saformer doctor` and `saformer agents`."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`saformer experiment`."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Commands on a trained run: evaluate, calibrate, sweep, finetune and export."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """`saformer`: what the user types."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """`saformer train` and `saformer demo`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

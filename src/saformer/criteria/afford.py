@@ -1,7 +1,5 @@
 """Actions that cost no more than may be spent, where the cost is a function of the action alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ becomes a closure over numpy functions. It is never run as Python, so a text fro
 worst be refused.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import functools

@@ -1,7 +1,5 @@
 """Criteria by name, and by the text that a user writes."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import os

@@ -1,7 +1,5 @@
 """A step as criteria see it, and what a cost criterion promises."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

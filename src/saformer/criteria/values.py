@@ -4,8 +4,6 @@ What cannot be known is NaN, also as a truth value: a comparison with NaN is not
 that a broken sensor never passes for a step without cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The paper (section 3) assumes that return and cost are at least weakly correlate
 are spread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

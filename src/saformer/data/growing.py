@@ -1,7 +1,5 @@
 """Windows of data that grows while it is learnt from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Correlations, and numbers as strict JSON holds them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

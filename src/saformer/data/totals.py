@@ -1,7 +1,5 @@
 """What trajectories earned and cost: enough data for limits, frontiers and rollouts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

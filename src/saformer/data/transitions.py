@@ -1,7 +1,5 @@
 """Single steps drawn from a relabelled store, gathered where the networks live."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which processor to use."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """One training on several processes, each with its own processor, which `torchrun` starts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

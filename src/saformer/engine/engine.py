@@ -1,7 +1,5 @@
 """Many independent jobs, wherever they are run."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

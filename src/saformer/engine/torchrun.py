@@ -1,7 +1,5 @@
 """What torchrun says of the processes that it started; without it, one process is alone."""
 
-from __future__ import annotations
-
 import os
 
 

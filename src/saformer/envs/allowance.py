@@ -5,8 +5,6 @@ strength and costs strength. Under a limit d the best policy spends all its stre
 are highest. With two action dimensions, each has its own cost and its own limit.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Datasets without a download: behaviour policies, rolled out on this machine."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -16,8 +16,6 @@ A bundle holds S snapshots of one soft actor-critic run, in float16 to be small:
 `scripts/train_behaviours.py` makes such a file for any Gymnasium task with bounded actions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """A Gymnasium environment that says what each step cost."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any

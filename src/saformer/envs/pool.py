@@ -5,8 +5,6 @@ the caller's script again. Values travel in an unnamed block of memory that they
 gone with the last process that holds it.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import mmap

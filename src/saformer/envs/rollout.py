@@ -1,7 +1,5 @@
 """Episodes in lanes: one policy drives many environments at once, each under its own limit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

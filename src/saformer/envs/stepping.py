@@ -1,7 +1,5 @@
 """Who steps the environments of a rollout: this process, or several others beside it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Tasks by name: where their data comes from."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import warnings

@@ -5,8 +5,6 @@ Requests: what to make, the size of the block, an empty message for every step, 
 rollout. Answers: done, or what went wrong. It ends when nobody is left to speak to it.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Confidence bounds: how far a few episodes show that a limit holds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

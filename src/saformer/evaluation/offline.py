@@ -1,7 +1,5 @@
 """Judge a model on held-out logs alone: no simulator, no rollout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

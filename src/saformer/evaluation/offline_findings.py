@@ -1,7 +1,5 @@
 """Findings on judged steps: errors, likelihoods and, per limit, how reliable verification is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A policy's deeds and reasons, to be drawn: cost paths, and the candidates of one decision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

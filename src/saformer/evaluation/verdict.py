@@ -1,7 +1,5 @@
 """How well limits were kept, and the return within them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

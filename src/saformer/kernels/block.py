@@ -16,8 +16,6 @@ and of the MLP's. The inputs of the last three maps of a block lie side by side 
 [queries, 6 * W]: of the output map, up (4), down.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

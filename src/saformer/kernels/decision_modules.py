@@ -7,8 +7,6 @@ Rows are tokens. Of `tokens` tokens of each lane, `count` are queries: token `fi
 `every`th after it. Their outputs lie close together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A model as a policy should compute it: by kernels where a GPU and the sizes allow it."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from functools import cache

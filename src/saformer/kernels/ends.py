@@ -7,8 +7,6 @@ firsts[j] to firsts[j + 1]; so do the columns of `weight` [M, W, F]. The outputs
 behind each other, A of them, each read by a head of its own with N outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

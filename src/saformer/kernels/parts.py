@@ -1,7 +1,5 @@
 """What kernels share: dropout and layer norms."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The precision of transformer blocks while training, and quick parts for bfloat16 on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Decisions and whole updates that a GPU replays as one CUDA graph, not operation by operation."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import warnings

@@ -1,7 +1,5 @@
 """Where kernels can run, and which models they can compute; needs no Triton."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

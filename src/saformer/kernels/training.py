@@ -1,7 +1,5 @@
 """A pack's transformers computed by kernels in bfloat16: the same weights in fewer tensors."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -8,8 +8,6 @@ index, the piece's first element within the model's row, and the length of such 
 has one tile of one model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

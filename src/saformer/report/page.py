@@ -1,7 +1,5 @@
 """A page of tables, figures and remarks: one self-contained HTML file, or Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache

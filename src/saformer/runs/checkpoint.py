@@ -1,7 +1,5 @@
 """Checkpoints: one safetensors file that is either whole or absent."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ calibration.json      the run's calibrations, if they were made with these very 
 export.json           how it was trained, its environment, the precision and checksum of the weights
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 """Names in rows of metrics: PHASE/TERM is a term of a phase's loss, PHASE/watched/FIGURE no part of
 it (a multiplier, an expected cost), PHASE/gradient_norm stands beside both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 GRADIENT_NORM = "gradient_norm"

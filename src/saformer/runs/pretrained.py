@@ -1,7 +1,5 @@
 """Policies that come with the package: `pretrained:NAME` stands where the path of a run would."""
 
-from __future__ import annotations
-
 from importlib import resources
 from pathlib import Path
 

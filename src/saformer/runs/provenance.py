@@ -1,7 +1,5 @@
 """Which state of the code made something."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from functools import cache

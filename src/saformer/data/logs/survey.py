@@ -1,7 +1,5 @@
 """A first reading of a log, to find what is wrong with it before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of flat arrays, one row per step: D4RL and DSRL's HDF5, and NPZ."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """Minari datasets: read from disk or from where they are hosted, and written from any store."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping

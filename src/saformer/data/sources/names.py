@@ -1,7 +1,5 @@
 """Sources by name: `d4rl:hopper-medium-v2`, `minari:mujoco/hopper/medium-v0`, or a file's path."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

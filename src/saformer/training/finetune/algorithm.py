@@ -1,7 +1,5 @@
 """Algorithm 3: explore below a limit, relabel with the real cost, aggregate, train, repeat."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

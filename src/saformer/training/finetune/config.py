@@ -1,7 +1,5 @@
 """How to fine-tune. docs/deviations.md notes what the paper leaves open."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from saformer.agents.finetuned import EntropyConfig

@@ -1,7 +1,5 @@
 """Episodes towards limits that the data never showed, ended where they cost too much."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import count
 

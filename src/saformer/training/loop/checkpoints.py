@@ -1,7 +1,5 @@
 """A checkpoint's optimisers and random states, for runs that go on, in any pack, on any ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

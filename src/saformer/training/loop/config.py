@@ -1,7 +1,5 @@
 """How long and how fast to learn."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The training loop of all agents: progress, metrics, evaluations, checkpoints, interrupts."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Ctrl-C that loses nothing."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from types import FrameType

@@ -1,7 +1,5 @@
 """Losses: means of samples' terms over valid steps, of one model, a pack, or several ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What updates measure, added up where it is computed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

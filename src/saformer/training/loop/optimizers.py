@@ -1,7 +1,5 @@
 """Clipping and steps: torch's AdamW or, where Triton can be used, kernels of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Sizes that are known to work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What changes while runs are trained, alone or together, and how it is saved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

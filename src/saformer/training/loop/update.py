@@ -1,7 +1,5 @@
 """One update of every phase, of one model or of a pack."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Which runs are trained as one program."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 import torch

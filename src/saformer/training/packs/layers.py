@@ -1,7 +1,5 @@
 """Layers that hold the weights of M models: block m of the rows meets the weights of model m."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

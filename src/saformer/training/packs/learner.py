@@ -1,7 +1,5 @@
 """What the training loop trains: an agent by itself, or many agents as one program."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

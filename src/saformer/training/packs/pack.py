@@ -5,8 +5,6 @@ ends and the next begins. States and actions of fewer columns are padded with ze
 padded neither learns nor counts. So the code of a single model serves a pack as it is.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import astuple, replace

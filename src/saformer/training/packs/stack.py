@@ -5,8 +5,6 @@ beside their layers, so that rows of several models cannot lie behind each other
 (`training.packs.pack`). Nor do they attend to anything, for which vmap has no fast kernels.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
