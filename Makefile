@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo smoke test test-long benchmark lint format types clean
+.PHONY: setup demo smoke test test-long mutants mutate benchmark lint format types clean
 
 setup: $(VENV)/.ready  ## create the environment
 
@@ -22,7 +22,14 @@ test: setup lint types  ## what CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 test-long: setup  ## learning results that take longer than CI should
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long --ignore tests/test_mutants.py
+
+mutants: setup  ## mistakes on purpose in what must never drift: each is caught
+	$(BIN)/python -m pytest -m long tests/test_mutants.py
+
+mutate: setup  ## every mistake that mutmut thinks of in the paper's room (hours; MUTANTS="saformer.core.rules*" for some)
+	$(BIN)/python -m pip install --quiet 'mutmut>=3.3'
+	$(BIN)/mutmut run $(MUTANTS)
 
 benchmark: setup  ## the speeds that docs/performance.md shows
 	$(BIN)/python -m benchmarks.data
