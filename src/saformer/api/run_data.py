@@ -8,12 +8,16 @@ from pathlib import Path
 
 from saformer.api.listener import Listener
 from saformer.criteria import criterion
-from saformer.data.relabel import RelabelledStore, relabel
+from saformer.data.limits import Limit, parse_limit
+from saformer.data.relabel import RelabelledStore, relabelled
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.totals import Totals, TotalsAlone
-from saformer.envs.tasks import find_task, is_store, load_data
+from saformer.envs.tasks import find_task, load_data, locator
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run
+from saformer.runs.spec import RunSpec
+
+DEFAULT_LIMITS = ("p10", "p20", "p30", "p50")
 
 
 def data_of(
@@ -47,6 +51,17 @@ def totals_of(
         episode_cost=totals["episode_cost"].numpy(),
         episode_return=totals["episode_return"].numpy(),
     )
+
+
+def limits_of(
+    spec: RunSpec, data: Totals, names: Sequence[str] = (), usual: Sequence[str] = DEFAULT_LIMITS
+) -> list[Limit]:
+    """The limits of these names, else those that the run was made for, else the usual ones."""
+    if not names and spec.limit is not None:
+        return [Limit(spec.limit, tuple(spec.agent_config["limit"]))]
+    finetuned = (spec.finetuning or {}).get("limits", {}).items()
+    known = {name: Limit(name, tuple(values)) for name, values in finetuned}
+    return [known.get(name) or parse_limit(name, data) for name in names or known or usual]
 
 
 def store_of(
@@ -87,34 +102,24 @@ def training_data(
     """The share of its store that a run learnt from, with its costs."""
     spec = run.spec
     discount = spec.agent_config["cost_discount"] if cost_discount is None else cost_discount
-    return with_costs(training_part(store, spec.held_out), spec.criteria, discount, listener)
+    return training_part(store, spec.held_out, spec.criteria, discount, listener)
 
 
-def training_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
-    return store.split(held_out)[0] if held_out else store
-
-
-def with_costs(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float, listener: Listener
+def training_part(
+    store: TrajectoryStore,
+    held_out: float,
+    criteria: Sequence[str],
+    cost_discount: float,
+    listener: Listener,
 ) -> RelabelledStore:
-    """The store with its costs; says how much of it there is."""
-    data = relabelled(store, criteria, cost_discount)
+    """All but the share that is held out, with its costs; says how much that is."""
+    part = store.split(held_out)[0] if held_out else store
+    data = relabelled(part, criteria, cost_discount)
     listener.say(f"data: {len(data.store)} trajectories, {data.store.num_steps} steps")
     if data.num_left_out:
         left_out = f"left out {data.num_left_out} unfinished trajectories"
         listener.say(f"{left_out}: what they would have cost is unknown")
     return data
-
-
-def relabelled(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0
-) -> RelabelledStore:
-    """The store's finished trajectories with costs by these criteria, or by those that the store
-    names."""
-    # a store may come from elsewhere: code that it names is never imported
-    names, trusted = (criteria, True) if criteria else (store.criteria, False)
-    known = [criterion(name, trusted=trusted) for name in names]
-    return relabel(store, known, cost_discount=cost_discount)
 
 
 def check_export_criteria(run: Run) -> None:
@@ -141,19 +146,15 @@ def _environment_of_export(run: Run) -> EnvironmentSpec:
     try:
         return EnvironmentSpec.from_plain(read_facts(run)["environment"])
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{run.export_path} is damaged ({error!r}); copy the export again"
-        ) from None
+        path = run.export_path
+        raise ValueError(f"{path} is damaged ({error!r}); copy the export again") from None
 
 
 def run_of_store(path: str | Path, *, runs: str | Path = "runs") -> Path:
     """The latest run that was trained on the store at this path; those without a checkpoint are
     passed over."""
-    specs = [
-        spec
-        for spec in Path(runs).glob("*/run.json")
-        if _was_trained_on(Run(spec.parent), str(path))
-    ]
+    specs = list(Path(runs).glob("*/run.json"))
+    specs = [spec for spec in specs if _was_trained_on(Run(spec.parent), str(path))]
     if not specs:
         raise FileNotFoundError(
             f"no run under {runs} was trained on {path}: train first, or give the run's folder"
@@ -166,8 +167,3 @@ def _was_trained_on(run: Run, path: str) -> bool:
         return run.checkpoint_path.exists() and run.spec.task == locator(path)
     except ValueError:  # another version's, or damaged: whose data it had cannot be said
         return False
-
-
-def locator(task: str) -> str:
-    """The task by a name that leads to its data from any folder."""
-    return str(Path(task).resolve()) if is_store(task) else task

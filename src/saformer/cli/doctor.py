@@ -10,10 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from saformer import __version__
-from saformer.cli.command import Command
+from saformer.cli.command import Command, plain_table
 from saformer.data.home import data_home
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
@@ -41,13 +40,15 @@ class DoctorCommand(Command):
         where = f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)"
         out.print(where, soft_wrap=True)
         out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
-        table = Table("part", "for", "package", "version", box=None, pad_edge=False)
-        is_broken = _fill(table, "core", "everything", CORE)
-        absent = [name for name, part in EXTRAS.items() if _fill(table, name, part[1], part[0])]
-        out.print(table)
-        for name in absent:
+        parts = {"core": (CORE, "everything"), **EXTRAS}
+        rows = [
+            row for name, (packages, use) in parts.items() for row in _rows(name, use, packages)
+        ]
+        out.print(plain_table(("part", "for", "package", "version"), rows))
+        absent = {name for name in parts if any(_version(each) is None for each in parts[name][0])}
+        for name in (name for name in EXTRAS if name in absent):
             out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
-        return 1 if is_broken else 0
+        return 1 if "core" in absent else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,25 +63,25 @@ class AgentsCommand(Command):
     def run(self, console: Console) -> int:
         from saformer.agents.registry import KINDS
 
-        table = Table(box=None, pad_edge=False)
-        for heading in ("agent", "needs --limit", "what it is"):
-            table.add_column(heading, overflow="fold")
-        for name, kind in KINDS.items():
-            table.add_row(name, "yes" if kind.has_one_limit else "no", kind.description)
+        rows = [
+            (name, "yes" if kind.has_one_limit else "no", kind.description)
+            for name, kind in KINDS.items()
+        ]
+        table = plain_table(("agent", "needs --limit", "what it is"), rows)
         Console(highlight=False).print(table)
         return 0
 
 
-def _fill(table: Table, part: str, purpose: str, packages: Sequence[str]) -> bool:
-    """Add a row per package; returns whether any is missing."""
-    missing = False
-    for index, package in enumerate(packages):
-        try:
-            installed = version(package)
-        except PackageNotFoundError:
-            installed, missing = "[yellow]missing[/yellow]", True
-        table.add_row(*((part, purpose) if index == 0 else ("", "")), package, installed)
-    return missing
+def _rows(part: str, purpose: str, packages: Sequence[str]) -> list[tuple[str, ...]]:
+    versions = [(each, _version(each) or "[yellow]missing[/yellow]") for each in packages]
+    return [(part, purpose, *versions[0]), *(("", "", *each) for each in versions[1:])]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _pretrained() -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from saformer.cli.command import Command
+from saformer.cli.command import Command, plain_table
 from saformer.cli.progress import listening
 from saformer.data.home import home
 from saformer.engine.engine import Engine, LocalEngine
@@ -156,10 +156,6 @@ def _source(command: ExperimentCommand) -> str:
 
 
 def _listing() -> Table:
-    table = Table(box=None, pad_edge=False, title="experiments", title_justify="left")
-    for heading in ("name", "shows", "what is done"):
-        table.add_column(heading, overflow="fold")
-    for each in EXPERIMENTS.values():
-        table.add_row(each.name, each.shows, each.description)
-    table.add_row("all", "everything", "what they share is done once")
-    return table
+    rows = [(each.name, each.shows, each.description) for each in EXPERIMENTS.values()]
+    rows.append(("all", "everything", "what they share is done once"))
+    return plain_table(("name", "shows", "what is done"), rows, title="experiments")

@@ -15,7 +15,7 @@ from saformer.envs.stepping import Workers
 from saformer.evaluation.confidence import holds, upper_bound
 from saformer.evaluation.evaluate import evaluate_policy
 from saformer.evaluation.verdict import EpisodeRow, Verdict
-from saformer.training.finetune.experience import ExploredEpisode
+from saformer.training.finetune.experience import ExploredEpisode, joined
 from saformer.training.loop.trainer import Metrics
 
 WeightsVerdict = dict[str, dict[str, Any]]
@@ -35,7 +35,9 @@ def judge_weights(
 ) -> WeightsVerdict:
     """Roll out under every limit as it is; the seed decides initial states and proposals."""
     policy.seed = seed
-    evaluation = evaluate_policy(policy, data, limits, episodes=episodes, seed=seed, workers=workers)
+    evaluation = evaluate_policy(
+        policy, data, limits, episodes=episodes, seed=seed, workers=workers
+    )
     return {v.limit.name: _plain(v, evaluation.rows) for v in evaluation.verdicts}
 
 
@@ -91,6 +93,15 @@ def _overrun(cost: Sequence[float], limit: Sequence[float]) -> float:
     """Of the worst constraint; 0 if it is within all."""
     bounds = np.maximum(limit, 1e-9)
     return max(0.0, float(((np.array(cost) - bounds) / bounds).max()))
+
+
+def verdict_line(num_episodes: int, verdict: WeightsVerdict) -> str:
+    """For a person who watches; cost! overruns the limit, cost? is within it but not surely."""
+    marks = ["" if v["holds"] else "?" if v["met"] else "!" for v in verdict.values()]
+    pairs = zip(verdict.values(), marks, strict=True)
+    parts = [f"{joined(v['limit'])}: {joined(v['cost'])}{mark}" for v, mark in pairs]
+    held = f"{marks.count('')} of {len(verdict)} limits hold"
+    return f"after {num_episodes} episodes {held}; limit: cost  {'  '.join(parts)}"
 
 
 @dataclass(frozen=True)
