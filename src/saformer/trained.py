@@ -1,30 +1,14 @@
 """A trained agent and what can be done with it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from saformer.api.calibrate import (
-    CalibrateSettings,
-    as_calibrated,
-    calibrate_policy,
-    file_content,
-    find_calibration,
-    read_calibrations,
-)
+from saformer.api import calibrate, judge
 from saformer.api.export import export_run
 from saformer.api.finetune import FineTuned, Finetuning
-from saformer.api.judge import (
-    EvaluateSettings,
-    SweepSettings,
-    judge_held_out,
-    judge_rollouts,
-    sweep_option,
-)
 from saformer.api.listener import Listener
 from saformer.api.loaded import Context, Loaded
 from saformer.api.train import DataSettings, PresetName, RunTrainer, SomeLimit
@@ -45,27 +29,6 @@ DEMO_TASK = "hopper-medium-replay"
 DEMO_LIMITS = ("p10", "p30", "p50", "p70", "p90")
 
 
-def load(
-    path: str | Path,
-    *,
-    listener: Listener | None = None,
-    cost_discount: float | None = None,
-    **context: Any,
-) -> Trained:
-    """What a run has trained so far, or what was exported; `.policy()` makes it act.
-
-    `path` is a run's folder, an export's, or "pretrained:NAME" for a policy that comes with the
-    package. `cost_discount` judges an agent that learns nothing from costs by costs that are
-    counted in another way. By keyword: `device`, `data`, `out`, `workers`; see `Context`.
-    """
-    where = Context(**context)
-    if is_pretrained(path) and where.out is None:  # nothing is ever written into the package
-        where = replace(where, out=Path("runs") / str(path).replace(PREFIX, "pretrained-"))
-    trained = Trained(find_run(path), where, listener or Listener(), cost_discount)
-    assert trained.agent is not None  # loaded now: a folder that cannot be read is refused here
-    return trained
-
-
 @dataclass(frozen=True)
 class Trained(Loaded):
     """A trained agent: `policy` makes it act, the other methods judge it, export it, tune it.
@@ -83,15 +46,15 @@ class Trained(Loaded):
 
     def judge(
         self, limits: Sequence[str] = (), **settings: Any
-    ) -> tuple[Evaluation, dict[str, Any]]:
+    ) -> tuple["Evaluation", dict[str, Any]]:
         """As `evaluate`, but nothing is written; also returns how the policy acted."""
-        wanted, calibration = EvaluateSettings(limits=limits, **settings), None
+        wanted, calibration = judge.EvaluateSettings(limits=limits, **settings), None
         if wanted.rate is not None:
-            calibration = find_calibration(self, wanted.rate)
-            wanted = as_calibrated(self, calibration, wanted)
-        return judge_rollouts(self, wanted, self.parse_limits(wanted.limits), calibration)
+            calibration = calibrate.find_calibration(self, wanted.rate)
+            wanted = calibrate.as_calibrated(self, calibration, wanted)
+        return judge.judge_rollouts(self, wanted, self.parse_limits(wanted.limits), calibration)
 
-    def evaluate(self, limits: Sequence[str] | None = None, **settings: Any) -> Evaluation:
+    def evaluate(self, limits: Sequence[str] | None = None, **settings: Any) -> "Evaluation":
         """Roll the policy out under each limit; writes evaluation.json and trace.json.
 
         `limits` are by default p10, p20, p30 and p50 of the data's costs, or the one limit that
@@ -117,7 +80,7 @@ class Trained(Loaded):
 
         An export does not hold those trajectories: its run's data must be there.
         """
-        evaluation = judge_held_out(self, limits or ())
+        evaluation = judge.judge_held_out(self, limits or ())
         self._write("no rollout: offline evaluation", {"offline.json": evaluation.plain()})
         return evaluation
 
@@ -131,24 +94,25 @@ class Trained(Loaded):
         episodes, until one fails; `confidence` (0.95), `rule`, `options`, `seed`. Writes
         calibration.json, for `evaluate(rate=rate)`; calibrations of other rates stay there.
         """
-        wanted = CalibrateSettings(rate=rate, limits=limits or (), **settings)
-        calibration = calibrate_policy(self, wanted)
-        others = [each for each in read_calibrations(self.findings) if each.rate != rate]
-        self._write("calibration", file_content([*others, calibration]))
+        wanted = calibrate.CalibrateSettings(rate=rate, limits=limits or (), **settings)
+        calibration = calibrate.calibrate_policy(self, wanted)
+        known = calibrate.read_calibrations(self.findings)
+        others = [each for each in known if each.rate != rate]
+        self._write("calibration", calibrate.file_content([*others, calibration]))
         if all(criterion.reads_action_alone for criterion in self.totals.criteria):
             advice = "with --shield no episode passes a limit, and no margin is needed"
             self.listener.say(f"costs are of the action alone: {advice}")
         return calibration
 
-    def sweep(self, values: Sequence[float] = (), **settings: Any) -> Sweep:
+    def sweep(self, values: Sequence[float] = (), **settings: Any) -> "Sweep":
         """Roll the policy out with one option at each of these values; writes sweep.json.
 
         By keyword, as in `SweepSettings`: `option` ("target_return"), `limits`, `episodes`,
         `rule`, `options`, `seed`. For target returns the values are by default five from within
         and beyond the data, and the usual one (the paper's, for its robots).
         """
-        wanted = SweepSettings(values=values, **settings)
-        swept = sweep_option(self, wanted)
+        wanted = judge.SweepSettings(values=values, **settings)
+        swept = judge.sweep_option(self, wanted)
         how = {"options": swept.acting, "seed": wanted.seed, "episodes": wanted.episodes}
         self._write("sweep", {"sweep.json": {**how, **swept.plain()}})
         return swept
@@ -212,6 +176,27 @@ class Trained(Loaded):
         return finetuning.run(out, resume=resume)
 
 
+def load(
+    path: str | Path,
+    *,
+    listener: Listener | None = None,
+    cost_discount: float | None = None,
+    **context: Any,
+) -> Trained:
+    """What a run has trained so far, or what was exported; `.policy()` makes it act.
+
+    `path` is a run's folder, an export's, or "pretrained:NAME" for a policy that comes with the
+    package. `cost_discount` judges an agent that learns nothing from costs by costs that are
+    counted in another way. By keyword: `device`, `data`, `out`, `workers`; see `Context`.
+    """
+    where = Context(**context)
+    if is_pretrained(path) and where.out is None:  # nothing is ever written into the package
+        where = replace(where, out=Path("runs") / str(path).replace(PREFIX, "pretrained-"))
+    trained = Trained(find_run(path), where, listener or Listener(), cost_discount)
+    assert trained.agent is not None  # loaded now: a folder that cannot be read is refused here
+    return trained
+
+
 def train(
     task: str,
     *,
@@ -265,15 +250,10 @@ def demo(
     if scale == "smoke":
         fit = replace(preset.fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15)
         preset, data_steps, episodes = replace(preset, fit=fit), 6_000, 2
+    how: dict[str, Any] = {"seed": seed, "device": device, "listener": listener}
+    begun = run.checkpoint_path.exists()
     trained = train(
-        DEMO_TASK,
-        preset=preset,
-        seed=seed,
-        data_steps=data_steps,
-        out=run.path,
-        resume=run.checkpoint_path.exists(),
-        device=device,
-        listener=listener,
+        DEMO_TASK, preset=preset, data_steps=data_steps, out=run.path, resume=begun, **how
     )
     trained.evaluate(DEMO_LIMITS, episodes=episodes, seed=seed)
     command = " ".join(["saformer", *sys.argv[1:]])

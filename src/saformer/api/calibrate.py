@@ -1,8 +1,6 @@
 """How much of each limit to withhold for a stated violation rate; calibrations on disk, and
 whether they are of the policy at hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,12 +9,7 @@ from saformer.api.judge import EvaluateSettings, JudgeSettings
 from saformer.api.loaded import Loaded
 from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit
-from saformer.evaluation.calibration import (
-    MARGINS,
-    Calibration,
-    calibrate_margins,
-    check_calibration,
-)
+from saformer.evaluation.calibration import MARGINS, Calibration, calibrate_margins, check_terms
 from saformer.evaluation.verdict import Verdict
 from saformer.runs.export import policy_identity, read_facts
 from saformer.runs.run import FORMAT, Run, check_format
@@ -41,7 +34,7 @@ class CalibrateSettings(JudgeSettings):
     """Shares of the limit to withhold, tried from the largest to the smallest."""
 
     def __post_init__(self) -> None:
-        check_calibration(self.rate, self.confidence, self.episodes, self.margins)
+        check_terms(self.rate, self.confidence, self.episodes, self.margins)
 
 
 def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Calibration:

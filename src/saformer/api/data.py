@@ -1,7 +1,5 @@
 """Make, import, inspect and export data."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

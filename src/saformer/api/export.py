@@ -1,7 +1,5 @@
 """Export a run: a small folder that acts and can be judged, without the data it was trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fine-tune a run to limits that its data never showed."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Sequence
@@ -9,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
 
 from saformer.agents.finetuned import FineTunedAgent
 from saformer.agents.registry import from_plain
@@ -36,7 +32,7 @@ class FineTuned:
     """A fine-tuned run, and how that ended."""
 
     run: Run
-    outcome: FinetuneOutcome | None
+    outcome: "FinetuneOutcome | None"
     """None if the run had finished before"""
 
 
@@ -137,23 +133,19 @@ class Finetuning:
             if not store.exists():
                 origin = {"finetuned_from": str(source.path.resolve()), **self.store.provenance}
                 replace(self.store, provenance=origin).save(store)
-            self._say_beginning(run)
             outcome = self._explore(run, store)
-        ended = "every limit holds" if outcome.held else "the allowance is spent"
-        say(
-            f"{ended}: {outcome.num_episodes} new trajectories ({outcome.broke_ceiling:.0%} broke "
-            f"the ceiling), {outcome.num_evaluation_episodes} episodes of evaluation; the run in "
-            f"{run.path} has the weights of its best evaluation, after {outcome.kept_after} "
-            "episodes"
-        )
+        say(f"{outcome}; the run is in {run.path}")
         return FineTuned(run, outcome)
 
-    def _explore(self, run: Run, store: Path) -> FinetuneOutcome:
+    def _explore(self, run: Run, store: Path) -> "FinetuneOutcome":
         from saformer.training.finetune.algorithm import run_algorithm_3
-        from saformer.training.finetune.events import FinetuneObserver, verdict_line
+        from saformer.training.finetune.events import FinetuneObserver, opening_lines, verdict_line
         from saformer.training.finetune.experience import Experience
 
         loaded, config, listener = self.loaded, self.config, self.loaded.listener
+        listener.say(f"fine-tuning {loaded.path}; the new run is in {run.path}")
+        for line in opening_lines(self.limits, self.original, config.ceiling):
+            listener.say(line)
         agent = cast(SaFormerAgent, loaded.agent)
         sampler = GrowingSampler(
             self.original,
@@ -179,22 +171,3 @@ class Finetuning:
             observer=observer,
             workers=loaded.context.workers,
         )
-
-    def _say_beginning(self, run: Run) -> None:
-        from saformer.training.finetune.experience import joined
-
-        say, ceiling = self.loaded.listener.say, self.config.ceiling
-        lowest = joined(np.min(self.original.episode_cost, axis=0).tolist())
-        limits = ", ".join(joined(limit.values) for limit in self.limits)
-        say(
-            f"fine-tuning {self.loaded.path} to {limits}; its data begins at {lowest}. The new "
-            f"run is in {run.path}; cost! overruns the limit, cost? is within it but not surely"
-        )
-        if ceiling is None:
-            return
-        below = ", ".join(each.name for each in self.limits if np.less(ceiling, each.values).any())
-        if below:
-            say(
-                f"the ceiling {joined(ceiling)} lies below the limit {below}: episodes that would "
-                "keep it are ended and not learnt from; raise the ceiling unless that is meant"
-            )

@@ -1,7 +1,5 @@
 """Judge a trained agent: with and without a shield, offline, with an option at many values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -87,7 +85,7 @@ def judge_rollouts(
     settings: EvaluateSettings,
     limits: Sequence[Limit],
     calibration: Calibration | None = None,
-) -> tuple[Evaluation, dict[str, Any]]:
+) -> tuple["Evaluation", dict[str, Any]]:
     """Roll out under each limit, all in one batch; also returns how the policy acted."""
     from saformer.evaluation.evaluate import Terms, evaluate_policy
 
@@ -169,7 +167,7 @@ def judge_held_out(loaded: Loaded, limits: Sequence[str]) -> OfflineEvaluation:
     )
 
 
-def sweep_option(loaded: Loaded, settings: SweepSettings) -> Sweep:
+def sweep_option(loaded: Loaded, settings: SweepSettings) -> "Sweep":
     """Roll out with the option at each of its values."""
     from saformer.evaluation.sweep import Sweep, SweepTrial
 

@@ -1,7 +1,5 @@
 """A trained agent that was loaded: its weights, data, limits and options."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +19,9 @@ from saformer.data.totals import Totals
 from saformer.engine.device import pick_device
 from saformer.runs.export import read_model
 from saformer.runs.run import FORMAT, Run
+
+Changes = Mapping[str, Any] | None
+"""Of options, by their names."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,7 @@ class Loaded:
         return folder
 
     def options(
-        self,
-        rule: str | None = None,
-        changes: Mapping[str, Any] | None = None,
-        *,
-        shielded: bool = False,
+        self, rule: str | None = None, changes: Changes = None, *, shielded: bool = False
     ) -> Any:
         """How the policy acts: by its usual rule or this one, with these changes."""
         usual = self.agent.options(shielded=shielded)

@@ -1,10 +1,7 @@
 """The data that a run was trained on: opened again as it was then, and split as it was."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 from saformer.api.listener import Listener
 from saformer.criteria import criterion
@@ -12,7 +9,7 @@ from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore, relabelled
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.totals import Totals, TotalsAlone
-from saformer.envs.tasks import find_task, load_data, locator
+from saformer.envs.tasks import find_task, load_data
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
@@ -148,22 +145,3 @@ def _environment_of_export(run: Run) -> EnvironmentSpec:
     except (KeyError, TypeError) as error:
         path = run.export_path
         raise ValueError(f"{path} is damaged ({error!r}); copy the export again") from None
-
-
-def run_of_store(path: str | Path, *, runs: str | Path = "runs") -> Path:
-    """The latest run that was trained on the store at this path; those without a checkpoint are
-    passed over."""
-    specs = list(Path(runs).glob("*/run.json"))
-    specs = [spec for spec in specs if _was_trained_on(Run(spec.parent), str(path))]
-    if not specs:
-        raise FileNotFoundError(
-            f"no run under {runs} was trained on {path}: train first, or give the run's folder"
-        )
-    return max(specs, key=lambda spec: spec.stat().st_mtime).parent
-
-
-def _was_trained_on(run: Run, path: str) -> bool:
-    try:
-        return run.checkpoint_path.exists() and run.spec.task == locator(path)
-    except ValueError:  # another version's, or damaged: whose data it had cannot be said
-        return False

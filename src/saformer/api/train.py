@@ -1,7 +1,5 @@
 """Train a policy, or many of them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from saformer.agents.agent import Agent, Sampler
-from saformer.agents.registry import create_agent, find_kind, name_of
+from saformer.agents.registry import check_limit, create_agent, find_kind, name_of
 from saformer.api.listener import Listener
 from saformer.api.run_data import limits_of, task_data, training_part
 from saformer.data.limits import parse_limit
@@ -110,7 +108,7 @@ class RunTrainer:
     def __post_init__(self) -> None:  # first, so that a wrong name costs nothing
         limits = self.limits.values() if isinstance(self.limits, Mapping) else self.limits
         for limit in limits:
-            _check_limit(self.preset.agent, limit)
+            check_limit(self.preset.agent, limit)
         pick_device(self.device)
 
     @property
@@ -248,20 +246,6 @@ class RunTrainer:
             progress=lambda update, metrics: voice.training(update, updates, metrics),
             evaluate=evaluate if is_watched else None,
             row=lambda row: voice.row(run.path, row),
-        )
-
-
-def _check_limit(config: Any, limit: SomeLimit | None) -> None:
-    """Before any data is made: whether a limit is needed, and named."""
-    name = name_of(config)
-    has_one_limit = find_kind(name).has_one_limit
-    if limit is not None and not has_one_limit:
-        raise ValueError(
-            f"{name} is not trained for one limit: leave limit (--limit) out; evaluate under any"
-        )
-    if limit is None and has_one_limit and not config.limit:
-        raise ValueError(
-            f"{name} is trained for one limit: say which, by a cost or a percentile (--limit p20)"
         )
 
 

@@ -1,17 +1,14 @@
 """Commands: frozen dataclasses whose fields are flags. Each command line is parsed once."""
 
-from __future__ import annotations
-
 import json
 from argparse import ArgumentParser
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Self, TypeVar
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
@@ -76,16 +73,6 @@ def show(content: Any, tables: Callable[[Any], Any], *, as_json: bool = False) -
     shown = tables(content)
     for each in shown if isinstance(shown, list) else [shown]:
         Console(highlight=False).print(each, soft_wrap=isinstance(each, Text))
-
-
-def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
-    """All to the left, for texts."""
-    table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def peek(arguments: Sequence[str], *flags: str) -> dict[str, str | None]:

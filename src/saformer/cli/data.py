@@ -1,7 +1,5 @@
 """`saformer data`: build, import, inspect and export."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from saformer.api.data import build_data, export_data, import_data, inspect_data
-from saformer.cli.command import Command, peek, plain_table, show
+from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.data.home import data_home
 from saformer.data.logs.logs import open_logs
@@ -22,6 +20,7 @@ from saformer.data.sources.source import EnvironmentHints
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import is_store, task_names
 from saformer.report.inspection import inspection_tables, survey_tables, write_inspection
+from saformer.report.table import Cell, terminal_table
 
 SOURCES = (
     "a task, a trajectory store, d4rl:NAME, minari:NAME, or a file (.csv, .parquet, .hdf5, .npz)"
@@ -183,16 +182,16 @@ class ListCommand(Command):
         out.print(f"can be built: {', '.join(task_names())}", soft_wrap=True)
         headings = (f"in {home}", "trajectories", "steps", "fingerprint")
         rows = [_store_row(path) for path in sorted(home.glob("*")) if is_store(path)]
-        out.print(plain_table(headings, rows) if rows else f"nothing is kept in {home} yet")
+        out.print(terminal_table(headings, rows) if rows else f"nothing is kept in {home} yet")
         return 0
 
 
-def _store_row(path: Path) -> tuple[str, ...]:
+def _store_row(path: Path) -> list[Cell]:
     try:
         store = TrajectoryStore.open(path)
     except ValueError:
-        return path.name, "-", "-", "[yellow]damaged or of another version[/yellow]"
-    return path.name, str(len(store)), str(store.num_steps), store.fingerprint
+        return [path.name, "-", "-", ("damaged or of another version", "missed")]
+    return [path.name, str(len(store)), str(store.num_steps), store.fingerprint]
 
 
 def _default_name(source: str) -> str:

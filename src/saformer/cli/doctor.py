@@ -1,10 +1,7 @@
 """`saformer doctor` and `saformer agents`."""
 
-from __future__ import annotations
-
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -12,8 +9,9 @@ import torch
 from rich.console import Console
 
 from saformer import __version__
-from saformer.cli.command import Command, plain_table
+from saformer.cli.command import Command
 from saformer.data.home import data_home
+from saformer.report.table import Cell, terminal_table
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
 CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
@@ -26,6 +24,7 @@ EXTRAS = {
     "ray": (("ray",), "experiments on a cluster"),
     "track": (("tensorboard",), "TensorBoard metrics"),
 }
+MISSING = ("missing", "missed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +39,17 @@ class DoctorCommand(Command):
         where = f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)"
         out.print(where, soft_wrap=True)
         out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
-        parts = {"core": (CORE, "everything"), **EXTRAS}
-        rows = [
-            row for name, (packages, use) in parts.items() for row in _rows(name, use, packages)
-        ]
-        out.print(plain_table(("part", "for", "package", "version"), rows))
-        absent = {name for name in parts if any(_version(each) is None for each in parts[name][0])}
-        for name in (name for name in EXTRAS if name in absent):
+        rows: list[list[Cell]] = []
+        absent = []
+        for name, (packages, purpose) in {"core": (CORE, "everything"), **EXTRAS}.items():
+            versions = [_version(package) for package in packages]
+            labels = [(name, purpose), *[("", "")] * (len(packages) - 1)]
+            triples = zip(labels, packages, versions, strict=True)
+            rows += [[*label, package, known or MISSING] for label, package, known in triples]
+            absent += [name] if None in versions else []
+        headings = ("part", "for", "package", "version")
+        out.print(terminal_table(headings, rows, justify="left"))
+        for name in (name for name in absent if name in EXTRAS):
             out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
         return 1 if "core" in absent else 0
 
@@ -64,17 +67,12 @@ class AgentsCommand(Command):
         from saformer.agents.registry import KINDS
 
         rows = [
-            (name, "yes" if kind.has_one_limit else "no", kind.description)
+            [name, "yes" if kind.has_one_limit else "no", kind.description]
             for name, kind in KINDS.items()
         ]
-        table = plain_table(("agent", "needs --limit", "what it is"), rows)
-        Console(highlight=False).print(table)
+        headings = ("agent", "needs --limit", "what it is")
+        Console(highlight=False).print(terminal_table(headings, rows, justify="left"))
         return 0
-
-
-def _rows(part: str, purpose: str, packages: Sequence[str]) -> list[tuple[str, ...]]:
-    versions = [(each, _version(each) or "[yellow]missing[/yellow]") for each in packages]
-    return [(part, purpose, *versions[0]), *(("", "", *each) for each in versions[1:])]
 
 
 def _version(package: str) -> str | None:

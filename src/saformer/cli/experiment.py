@@ -1,7 +1,5 @@
 """`saformer experiment`."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from saformer.cli.command import Command, plain_table
+from saformer.cli.command import Command
 from saformer.cli.progress import listening
 from saformer.data.home import home
 from saformer.engine.engine import Engine, LocalEngine
@@ -23,6 +21,7 @@ from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
 from saformer.experiments.conduct import Site, conduct, usual_engine
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import SCALES, Setting
+from saformer.report.table import terminal_table
 from saformer.training.loop.fit import InterruptedTrainingError
 
 
@@ -158,4 +157,5 @@ def _source(command: ExperimentCommand) -> str:
 def _listing() -> Table:
     rows = [(each.name, each.shows, each.description) for each in EXPERIMENTS.values()]
     rows.append(("all", "everything", "what they share is done once"))
-    return plain_table(("name", "shows", "what is done"), rows, title="experiments")
+    headings = ("name", "shows", "what is done")
+    return terminal_table(headings, rows, title="experiments", justify="left")

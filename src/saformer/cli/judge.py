@@ -1,7 +1,5 @@
 """Commands on a trained run: evaluate, calibrate, sweep, finetune and export."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,15 +13,15 @@ from saformer.api.calibrate import CalibrateSettings
 from saformer.api.judge import EvaluateSettings, SweepSettings
 from saformer.api.listener import Listener
 from saformer.api.loaded import Context
-from saformer.api.run_data import has_environment, run_of_store
+from saformer.api.run_data import has_environment
 from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
-from saformer.envs.tasks import is_store
+from saformer.envs.tasks import is_store, locator
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.rollouts import write_report
 from saformer.report.table import calibration_table, sweep_table, verdict_table
 from saformer.runs.pretrained import folder_of
-from saformer.runs.run import Run
+from saformer.runs.run import Run, latest_run
 from saformer.trained import Trained, load
 from saformer.training.finetune.config import FinetuneConfig
 
@@ -76,7 +74,7 @@ class RunCommand(Command):
 
 def run_path(path: str) -> str | Path:
     """The run's folder; for a store, that of the latest run that was trained on it."""
-    return run_of_store(path) if is_store(path) else path
+    return latest_run(locator(path)) if is_store(path) else path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +114,7 @@ class EvaluateCommand(RunCommand):
         flags = [f"--{name}" for name in ROLLOUTS_ALONE if getattr(self.settings, name)]
         if flags:
             raise ValueError(
-                f"{' and '.join(flags)} needs rollouts, but {trained.path} is judged offline: leave "
+                f"{', '.join(flags)} needs rollouts, but {trained.path} is judged offline: leave "
                 "it out, or give a run whose data has an environment"
             )
         evaluation = trained.evaluate_offline(self.settings.limits).plain()
@@ -200,21 +198,14 @@ class FinetuneCommand(RunCommand):
     """How to explore and learn."""
 
     def run(self, console: Console) -> int:
-        acting: dict[str, Any] = {"rule": self.rule, "options": self.changes}
+        acting: dict[str, Any] = {"rule": self.rule, "options": self.changes, "seed": self.seed}
+        how = {name: getattr(self, name) for name in ("ceiling", "config", "out", "resume")}
         with listening(console, tensorboard=self.tensorboard) as listener:
-            tuned = self.load(listener).finetune(
-                self.limit,
-                ceiling=self.ceiling,
-                config=self.config,
-                out=self.out,
-                seed=self.seed,
-                resume=self.resume,
-                **acting,
-            )
+            tuned = self.load(listener).finetune(self.limit, **how, **acting)
         with listening(console) as listener:
             device, workers = self.context.device, self.context.workers
             trained = load(tuned.run.path, listener=listener, device=device, workers=workers)
-            evaluation = trained.evaluate(self.limit, seed=self.seed, **acting)
+            evaluation = trained.evaluate(self.limit, **acting)
         show(evaluation.plain(), verdict_table)
         page = write_report(tuned.run, tuned.run.path / "report.html")
         console.print(f"report written to {page}", soft_wrap=True)

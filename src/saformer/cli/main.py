@@ -1,7 +1,5 @@
 """`saformer`: what the user types."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import warnings
@@ -107,11 +105,9 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
 
 
 def _is_resumable(error: BaseException) -> bool:
-    from saformer.training.loop.fit import (
-        InterruptedTrainingError,  # imports torch, unlike `doctor`
-    )
+    from saformer.training.loop import fit  # late: it takes seconds, which --help need not
 
-    return isinstance(error, InterruptedTrainingError)
+    return isinstance(error, fit.InterruptedTrainingError)
 
 
 def _show_help(prog: str, commands: Mapping[str, tuple[str, str]]) -> None:

@@ -1,7 +1,5 @@
 """`saformer train` and `saformer demo`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,13 +79,8 @@ class TrainCommand(Command):
             raise ValueError(
                 "name at least one task and one seed: saformer train hopper-medium-replay --seed 0"
             )
-        shared: dict[str, Any] = {
-            "agent": self.agent,
-            "limit": self.limit,
-            "preset": Preset(self.config, self.fit),
-            "device": self.device,
-            **vars(self.data),
-        }
+        shared = {name: getattr(self, name) for name in ("agent", "limit", "device")}
+        shared |= {"preset": Preset(self.config, self.fit), **vars(self.data)}
         with listening(console, tensorboard=self.tensorboard) as listener:
             shared["listener"] = listener
             if len(self.tasks) == len(self.seed) == 1:

@@ -146,9 +146,7 @@ def margin_seed(seed: int, index: int) -> int:
     return FIRST_SEED + SEEDS_OF_A_SEQUENCE * seed + SEEDS_OF_A_MARGIN * index
 
 
-def check_calibration(
-    rate: float, confidence: float, episodes: int, margins: Sequence[float]
-) -> None:
+def check_terms(rate: float, confidence: float, episodes: int, margins: Sequence[float]) -> None:
     """Refuse what could show nothing."""
     if not (0 < rate < 1 and 0 < confidence < 1):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Tables for the terminal or for a page, and the verdicts as one."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.markup import escape
 from rich.table import Table
@@ -53,14 +53,19 @@ def verdict_table(evaluation: dict[str, Any]) -> Table:
 
 
 def terminal_table(
-    headings: Sequence[str], rows: Rows, *, caption: str = "", title: str | None = None
+    headings: Sequence[str],
+    rows: Rows,
+    *,
+    caption: str = "",
+    title: str | None = None,
+    justify: Literal["left", "right"] = "right",
 ) -> Table:
     """Rows of cells, the first column to the left."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     table.caption = escape(caption) or None
     table.title, table.title_justify = title, "left"
     for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index else "left", overflow="fold")
+        table.add_column(heading, justify=justify if index else "left", overflow="fold")
     for row in rows:
         pairs = (text_and_mark(cell) for cell in row)
         table.add_row(*(Text(text, style=TERMINAL_STYLES[mark]) for text, mark in pairs))
