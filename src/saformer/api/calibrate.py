@@ -16,8 +16,7 @@ from saformer.runs.run import FORMAT, Run, check_format
 
 FILE = "calibration.json"
 LEFT_BEHIND = "left_calibrations"
-"""Fact of an export: rates that its run was calibrated for, with weights that the export
-rounds."""
+"""Fact of an export: rates of its run's calibrations that rounding made untrue."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Calibration
             workers=loaded.context.workers,
         ).verdicts
 
-    rate, confidence, seed = settings.rate, settings.confidence, settings.seed
-    shown = {"rate": rate, "confidence": confidence, "seed": seed}
+    shown = {name: getattr(settings, name) for name in ("rate", "confidence", "seed")}
     return Calibration(
         **shown,
         episodes=settings.episodes,

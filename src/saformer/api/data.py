@@ -31,11 +31,8 @@ def build_data(
     out: str | Path | None = None,
     listener: Listener | None = None,
 ) -> Path:
-    """Make the data of a named task, or of a bundle of behaviour policies (.npz). Returns its
-    folder.
-
-    Without `out` that is where `train` looks for it, and it is not made twice.
-    """
+    """Make the data of a named task, or of a bundle of behaviour policies (.npz); returns its
+    folder. Without `out` that is where `train` looks for it, and it is not made twice."""
     listener = listener or Listener()
     if steps is not None and steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")

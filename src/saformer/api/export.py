@@ -19,8 +19,7 @@ from saformer.runs.run import Run
 
 
 def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Path:
-    """Write weights, totals and facts to a new folder; says how large it is and what it is
-    calibrated for."""
+    """Write weights, totals and facts to a new folder; says what it is calibrated for."""
     run, model, say = loaded.run, loaded.agent.model, loaded.listener.say
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; weights are kept in {' or '.join(DTYPES)}")
@@ -69,8 +68,7 @@ def _rates(calibrations: Sequence[Calibration]) -> str:
 
 
 def _facts(run: Run, data: RelabelledStore, command: str | None) -> dict[str, Any]:
-    """How the run was trained and what its data was, for people to read; the environment, to roll
-    out in."""
+    """How the run was trained and on what, for people to read; the environment, to roll out in."""
     spec = run.spec
     if run.is_done:
         ended = run.read_json("done.json")

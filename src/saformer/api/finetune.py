@@ -90,10 +90,7 @@ class Finetuning:
         values = [limit.values for limit in limits]
         twice = sorted({limit.name for limit in limits if values.count(limit.values) > 1})
         if twice:
-            names = ", ".join(twice)
-            raise ValueError(
-                f"limit {names} was named more than once, by name or value; name each once"
-            )
+            raise ValueError(f"limit {', '.join(twice)} was named more than once; name each once")
         return limits
 
     @cached_property

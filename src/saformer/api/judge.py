@@ -65,7 +65,7 @@ class EvaluateSettings(JudgeSettings):
         super().__post_init__()
         if self.rate is not None and (self.shield or self.both or self.reference):
             raise ValueError(
-                "a shield lets no episode pass its limit, at any rate: leave rate or shield out"
+                "a shield keeps every limit, at any rate: leave either rate or the shield out"
             )
 
 

@@ -21,7 +21,6 @@ from saformer.runs.export import read_model
 from saformer.runs.run import FORMAT, Run
 
 Changes = Mapping[str, Any] | None
-"""Of options, by their names."""
 
 
 @dataclass(frozen=True)

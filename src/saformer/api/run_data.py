@@ -32,8 +32,7 @@ def data_of(
 def totals_of(
     run: Run, listener: Listener, data: str | None = None, cost_discount: float | None = None
 ) -> Totals:
-    """What the data of a run earned and cost: an export holds that, for a run the data is opened
-    or made."""
+    """What its data earned and cost: an export holds that, for a run data is opened or made."""
     own_discount = run.spec.agent_config["cost_discount"]
     if not run.is_export or data is not None or cost_discount not in {None, own_discount}:
         return data_of(run, listener, data=data, cost_discount=cost_discount)

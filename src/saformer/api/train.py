@@ -117,8 +117,7 @@ class RunTrainer:
         return self.listener if self.listener is not None and is_first() else Listener()
 
     def limits_of(self, task: str) -> tuple[SomeLimit | None, ...]:
-        """The limits that a task's runs are trained for, a run each; (None,) where agents heed
-        any."""
+        """The limits of a task's runs, a run each; (None,) where agents heed any."""
         if not isinstance(self.limits, Mapping):
             return self.limits
         if task not in self.limits:
@@ -147,9 +146,8 @@ class RunTrainer:
                         sampler = agent.sampler(data, device)
                         # single steps are drawn from all trajectories, whatever the limit
                         shared = isinstance(sampler, TransitionSampler)
-                        samplers |= dict.fromkeys(
-                            self.limits_of(task) if shared else [limit], sampler
-                        )
+                        same = self.limits_of(task) if shared else [limit]
+                        samplers |= dict.fromkeys(same, sampler)
                     observer = self._observer(run, task, data)
                     members.append(Member(agent, samplers[limit], seed, run, observer, data))
             return runs, self._fit(members, device, ranks)
@@ -225,8 +223,7 @@ class RunTrainer:
             return Run.open_or_create(path, spec, resume=resume)
 
     def _observer(self, run: Run, task: str, data: RelabelledStore) -> Observer:
-        """Reports to the listener; rolls out under the watched limits where there is a
-        simulator."""
+        """Reports; rolls out under the watched limits where there is a simulator."""
         voice, updates = self.voice, self.preset.fit.updates
         limits = WATCHED_LIMITS if self.watch is None else self.watch.get(task, ())
         is_watched = bool(limits) and data.store.environment.identifier is not None
