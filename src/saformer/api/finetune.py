@@ -86,7 +86,7 @@ class Finetuning:
     def limits(self) -> list[Limit]:
         limits = [self.parse_limit(name) for name in self.limit_names]
         if not limits:
-            raise ValueError("name a limit to fine-tune to: a cost (3700) or a percentile (p10)")
+            raise ValueError("name at least one limit: a cost (3700) or a percentile (p10)")
         values = [limit.values for limit in limits]
         twice = sorted({limit.name for limit in limits if values.count(limit.values) > 1})
         if twice:
@@ -113,8 +113,9 @@ class Finetuning:
             **asdict(self.config),
             "execution": self.loaded.described(self.options),
         }
-        new = {"fit_config": asdict(self.fit_config), "finetuning": finetuning, "seed": self.seed}
-        return replace(source.spec, task=str(store), data_steps=None, **new)
+        fit, seed = asdict(self.fit_config), self.seed
+        new = replace(source.spec, fit_config=fit, finetuning=finetuning, seed=seed)
+        return replace(new, task=str(store), data_steps=None)
 
     def run(self, out: str | Path | None, *, resume: bool) -> FineTuned:
         """Algorithm 3 in a folder of its own, with a store of its own."""

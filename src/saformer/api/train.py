@@ -208,8 +208,8 @@ class RunTrainer:
         return create_agent(data, config, seed=seed), name
 
     def _spec(self, agent: Agent, **facts: Any) -> RunSpec:
-        configs = {"agent_config": asdict(agent.config), "fit_config": asdict(self.preset.fit)}
-        return RunSpec(agent=agent.name, dimensions=agent.dimensions, **configs, **facts)
+        facts |= {"agent_config": asdict(agent.config), "fit_config": asdict(self.preset.fit)}
+        return RunSpec(agent=agent.name, dimensions=agent.dimensions, **facts)
 
     def _run(self, spec: RunSpec, ranks: Ranks) -> Run:
         """The run's folder: begun by the first rank, then seen by the others."""

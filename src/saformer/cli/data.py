@@ -105,7 +105,7 @@ class ImportCommand(Command):
                 survey = open_logs(self.sources, log, progress=listener.surveying).survey.plain()
                 show(survey, survey_tables, as_json=self.json)
                 return 1 if survey["problems"] else 0
-            how = {"criteria": self.criteria, "drop_faulty": self.drop_faulty}
+            how: dict[str, Any] = {"criteria": self.criteria, "drop_faulty": self.drop_faulty}
             imported = import_data(
                 self.sources, out, mapping=log, known=hints, listener=listener, **how
             )
