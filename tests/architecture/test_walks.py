@@ -1,5 +1,6 @@
 """How far it is from the command to the paper: frames and files of one update and one decision."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,3 +52,16 @@ def test_an_equation_is_twelve_frames_from_the_command(walk, tmp_path):
     assert main([*command, "--layers", "1", "--out", str(tmp_path / "run"), "--device", "cpu"]) == 0
     # the equation's own frame is one more
     assert max(map(len, walks)) + 1 <= MOST_FRAMES, max(walks, key=len)
+
+
+def test_the_walks_of_the_docs_are_true():
+    """Every `file: function` of docs/architecture.md is there, ten files a walk at most."""
+    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
+    walks = page.split("## Two walks")[1].split("## Paper to file")[0].split("One decision:")
+    for text in walks:
+        rows = re.findall(r"^\| \d+ \| `([\w/]+\.py)`: (.*?) \|", text, re.MULTILINE)
+        assert 5 < len(rows) <= 10
+        for file, names in rows:
+            code = (PACKAGE / file).read_text()
+            for name in re.findall(r"`([\w.]+)`", names):
+                assert re.search(rf"(def|class) {name.split('.')[-1]}\b", code), f"{file}: {name}"

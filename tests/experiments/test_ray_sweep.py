@@ -74,6 +74,7 @@ def workers_of(raylets: set[int]) -> Iterator[int]:
             yield int(facts["Pid"])
 
 
+@pytest.mark.long
 def test_a_sweep_outlives_a_worker_and_a_node(cluster, tmp_path):
     """Seen to fail when lost jobs are given up."""
     doomed = cluster.add_node(num_cpus=1)

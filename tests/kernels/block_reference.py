@@ -108,7 +108,7 @@ def embedding_differences(
     models: int, windows: int, steps: int, *, width: int, rate: float
 ) -> dict[str, float]:
     """The same for tokens of three kinds."""
-    from saformer.kernels.embedding import fused_embedding
+    from saformer.kernels.ends import fused_embedding
 
     device, sizes, horizon = "cuda" if torch.cuda.is_available() else "cpu", [1, 17, 6], 11
     generator = torch.Generator().manual_seed(1)
@@ -150,7 +150,7 @@ def embedding_differences(
 
 def head_differences(models: int, windows: int, steps: int, *, width: int) -> dict[str, float]:
     """The same for a norm and two maps that read it in turn."""
-    from saformer.kernels.heads import fused_heads
+    from saformer.kernels.ends import fused_heads
 
     device, generator = (
         "cuda" if torch.cuda.is_available() else "cpu",

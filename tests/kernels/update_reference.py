@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from saformer.agents.agent import Phase
-from saformer.kernels.adamw import FusedAdamW
+from saformer.kernels.updates import FusedAdamW
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.metrics import RunningMetrics
 from saformer.training.loop.optimizers import Optimizer, PlainAdamW, optimizer_of

@@ -47,6 +47,7 @@ def learnt(data: RelabelledStore, config: FitConfig) -> Evaluation:
     return evaluate_policy(agent.policy(OPTIONS), data, limits, episodes=20)
 
 
+@pytest.mark.long
 def test_every_unseen_limit_is_met_within_5_percent(found):
     """A policy that ignores the limit spends 10 on average and fails below that."""
     assert_met_within_5_percent(found)
@@ -61,6 +62,7 @@ def shares_of_the_optimum(found: Evaluation) -> list[float]:
     return [v.mean_return / allowance.optimal_return(v.limit.values[0]) for v in found.verdicts]
 
 
+@pytest.mark.long
 def test_it_earns_close_to_the_optimum(found):
     """A policy that fears the limit earns nothing; the data's own median is 0.84. Measured: 0.91
     (docs/results.md)."""
@@ -76,5 +78,6 @@ def test_less_than_a_minute_of_training_earns_four_fifths_of_the_optimum(data):
     assert np.mean(shares) >= 0.8, np.round(shares, 2)
 
 
+@pytest.mark.long
 def test_what_it_spends_follows_the_limit(found):
     assert found.rank_correlation > 0.98

@@ -14,6 +14,8 @@ from saformer.rules.reserve import fit_reserve
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
 
+pytestmark = pytest.mark.long
+
 # Actions have a random sign, so their Gaussian's mean is 0: docs/deviations.md, 10.
 TRUNK = TrunkConfig(layers=1, width=32, dropout=0.0)
 AGENT = SaFormerConfig(window=2, candidates=16, action_noise="two_point", trunk=TRUNK)

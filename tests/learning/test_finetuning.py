@@ -18,6 +18,8 @@ from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
 
+pytestmark = pytest.mark.long
+
 LEAST = 10.0
 """What the cheapest stored episode costs at least."""
 LIMIT = 0.7 * LEAST

@@ -82,6 +82,7 @@ def cdt(data: RelabelledStore, limits: list[Limit]) -> Evaluation:
     return evaluate_policy(agent.policy(CDTOptions(noise="two_point")), data, limits, episodes=20)
 
 
+@pytest.mark.long
 def test_cdt_keeps_every_limit_and_earns(cdt):
     """Ten limits within 5%, 0.8 of the optimum. Measured: 1.02 of the limit at most, 0.91."""
     for verdict in cdt.verdicts:

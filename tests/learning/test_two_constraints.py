@@ -15,6 +15,8 @@ from saformer.evaluation.evaluate import Evaluation, evaluate_policy
 from saformer.training.loop.config import FitConfig
 from tests.alone import fit
 
+pytestmark = pytest.mark.long
+
 CONFIG = SaFormerConfig(window=4, trunk=TrunkConfig(layers=2, width=32, dropout=0.0))
 FIT = FitConfig(updates=2000, batch_size=64, learning_rate=3e-3, warmup_updates=100)
 OPTIONS = PaperOptions(candidates=64, action_noise="two_point")

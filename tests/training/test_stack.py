@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch._inductor.config
 
 from saformer.agents.agent import Agent
 from saformer.agents.bc_safe import BCSafeAgent, BCSafeConfig
@@ -193,12 +194,10 @@ def test_a_table_of_all_data_gives_each_model_its_own():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_agent
-def test_on_a_gpu_stacks_are_recorded(name, monkeypatch):
+@torch._inductor.config.patch(fallback_random=True)  # compiled losses draw what plain ones do
+def test_on_a_gpu_stacks_are_recorded(name):
     """Compiled or not: after two hundred updates losses are those of the same stack run plainly,
     more or less."""
-    monkeypatch.setattr(
-        "torch._inductor.config.fallback_random", True
-    )  # compiled losses draw what plain ones do
     found = []
     for compiled in ("record", "auto", "off"):
         agents = made(name)

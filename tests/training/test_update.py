@@ -16,14 +16,14 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.kernels.update_graph import compile_losses
+from saformer.kernels.recording import compile_losses
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.fit import _until_next_event
 from saformer.training.loop.metrics import Measured
 from saformer.training.loop.optimizers import optimizer_of
 from saformer.training.loop.trainer import Member, PackTrainer
 from saformer.training.loop.update import Update, _follow
-from saformer.training.packs.learner import Batches
+from saformer.training.packs.learner import Batches, SingleAgent
 from saformer.training.packs.pack import PackedAgent
 from tests.alone import Trainer
 from tests.conftest import randomise, tiny_config
@@ -182,7 +182,7 @@ def test_after_a_bad_update_nothing_changes():
         batch = whole.windows(torch.arange(6))
         return replace(batch, state=batch.state + next(drawn))
 
-    update = Update(agent, trainer.optimizers, Batches(spoilt), CPU)
+    update = Update(SingleAgent(agent), trainer.optimizers, Batches(spoilt), CPU)
     measured = run(update, [1e-3] * 3)
     assert measured.num_updates == 0
     assert "actor/action" in measured.non_finite[0]
@@ -257,7 +257,7 @@ def test_a_phase_that_cannot_be_compiled_is_left_as_it_is(monkeypatch):
     agent = agents()[0]
     trainer = Trainer(agent, sampler(HOPPER), CONFIG, seed=0)
     batch = sampler(HOPPER).windows(torch.arange(6))
-    update = Update(agent, trainer.optimizers, Batches(lambda: batch), CPU)
+    update = Update(SingleAgent(agent), trainer.optimizers, Batches(lambda: batch), CPU)
     plain, compiled = dict(update.losses), []
 
     def compile_all_but_the_critic(losses, *, dynamic):

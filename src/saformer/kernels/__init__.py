@@ -1,5 +1,1 @@
-"""Triton kernels: optional, and behind a few functions.
-
-`decisions.fastest` computes a policy's decisions, `training.fuse` a pack's transformers,
-`adamw.FusedAdamW` its steps. Modules that import Triton are imported only where there is a GPU.
-"""
+"""Triton kernels, optional: only where there is a GPU is a module imported that needs Triton."""

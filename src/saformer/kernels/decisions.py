@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import warnings
 from functools import cache
 
@@ -14,14 +13,14 @@ from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.history import Prompt
 from saformer.core.model import Prefix, SaFormer
 from saformer.core.transformer import TrunkConfig
-from saformer.kernels.sizes import fits_kernels
+from saformer.kernels.sizes import fits_kernels, have_triton
 
 TOLERANCE = 1e-4
 """How far a rehearsal may be off: beyond float32's rounding something is wrong."""
 
 
 class FusedSaFormer(SaFormer):
-    """The same weights, read by kernels; it only decides and cannot be trained."""
+    """The same weights, read by kernels, which draw and bound too; it cannot be trained."""
 
     def __init__(self, plain: SaFormer) -> None:
         from saformer.kernels import decision_modules
@@ -31,23 +30,19 @@ class FusedSaFormer(SaFormer):
         shared = copy.deepcopy(plain, tensors)
         self.dimensions, self.normalizer = shared.dimensions, shared.normalizer
         self.actor, self.critic = shared.actor, shared.critic
-        for network in (self.actor, self.critic):
-            embedding = decision_modules.DecisionEmbedding(network.embedding)
-            network.add_module("embedding", embedding)
-            network.add_module("trunk", decision_modules.DecisionTrunk(network.trunk))
+        for part in (self.actor, self.critic):
+            part.add_module("embedding", decision_modules.DecisionEmbedding(part.embedding))
+            part.add_module("trunk", decision_modules.DecisionTrunk(part.trunk))
         for bound in ("action_low", "action_high"):
             self.register_buffer(bound, plain.get_buffer(bound))
         self._draw_returns = decision_modules.draw_returns
         self._draw_actions = decision_modules.draw_actions
 
     def sample_returns(self, prefix: Prefix, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """In one kernel."""
         return self._draw_returns(prefix.return_to_go, noise, self.normalizer)
 
-    def sample_actions(
-        self, prefix: Prefix, return_to_go: Tensor, noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """With head, drawing and bounds in one kernel."""
+    def sample_actions(self, prefix: Prefix, return_to_go: Tensor,
+                       noise: Tensor) -> tuple[Tensor, Tensor]:  # fmt: skip
         normalized = self.normalizer.normalize("return_to_go", return_to_go)
         state = prefix.state[:, None].expand(-1, normalized.shape[1], -1)
         values = {"return_to_go": normalized, "state": state}
@@ -77,9 +72,7 @@ def fastest(model: SaFormer) -> SaFormer:
 
 def _has_kernels(device: torch.device) -> bool:
     """Whether there is a GPU that multiplies tf32, and Triton."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
+    return have_triton(device) and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @cache

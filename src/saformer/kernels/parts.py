@@ -1,9 +1,11 @@
-"""Functions that kernels share: dropout, layer norms, and which tokens of a window are queries."""
+"""What kernels share: dropout and layer norms."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+from triton.language import constexpr
 
 
 @triton.jit
@@ -18,7 +20,7 @@ def mixed_bits(h):
 
 
 @triton.jit
-def dropped(values, salt, index, threshold, scale, DROP: tl.constexpr):
+def dropped(values, salt, index, threshold, scale, DROP: constexpr):
     """Dropout that is a function of the salt and the element, so that it needs no generator."""
     if DROP:
         bits = mixed_bits((index.to(tl.uint32) * 0x9E3779B9) ^ salt.to(tl.uint32))
@@ -27,7 +29,7 @@ def dropped(values, salt, index, threshold, scale, DROP: tl.constexpr):
 
 
 @triton.jit
-def salts_kernel(seeds, updates, salts, models, M: tl.constexpr):
+def salts_kernel(seeds, updates, salts, models, M: constexpr):
     """salts [sites, models] of this update; a program for each site."""
     site, m = tl.program_id(0), tl.arange(0, M)
     update = tl.load(updates).to(tl.uint32)
@@ -37,8 +39,20 @@ def salts_kernel(seeds, updates, salts, models, M: tl.constexpr):
     tl.store(salts + site * models + m, bits.to(tl.int32, bitcast=True), mask=m < models)
 
 
+def draw_salts(seeds: Tensor, updates: Tensor, salts: Tensor) -> None:
+    """Salts [sites, M] for the next update, in place, of int64 seeds [M]."""
+    sites, models = salts.shape
+    salts_kernel[(sites,)](seeds, updates, salts, models, M=triton.next_power_of_2(models))
+    updates.add_(1)
+
+
+def dropout_constants(rate: float) -> tuple[int, float]:
+    """The hash below which elements are dropped, and the factor of all others."""
+    return int(rate * 2**32), 1 / (1 - rate)
+
+
 @triton.jit
-def standardised(x, eps, W: tl.constexpr):
+def standardised(x, eps, W: constexpr):
     """Rows of mean 0 and deviation 1, and one over their deviation."""
     centred = x - (tl.sum(x, 1) / W)[:, None]
     rate = 1 / tl.sqrt(tl.sum(centred * centred, 1) / W + eps)
@@ -46,7 +60,7 @@ def standardised(x, eps, W: tl.constexpr):
 
 
 @triton.jit
-def layer_norm(x, gain, shift, eps, W: tl.constexpr):
+def layer_norm(x, gain, shift, eps, W: constexpr):
     """Of rows [R, W]; `gain` and `shift` point to [W]."""
     w = tl.arange(0, W)
     standard, _ = standardised(x, eps, W)
@@ -54,32 +68,9 @@ def layer_norm(x, gain, shift, eps, W: tl.constexpr):
 
 
 @triton.jit
-def norm_backward(gradient, gain, normed, rate, W: tl.constexpr):
+def norm_backward(gradient, gain, normed, rate, W: constexpr):
     """Through a layer norm: the gradient of its input."""
     scaled = gradient * gain[None, :]
     mean = tl.sum(scaled, 1) / W
     along = tl.sum(scaled * normed, 1) / W
     return (scaled - mean[:, None] - normed * along[:, None]) * rate[:, None]
-
-
-@triton.jit
-def token_of_query(query, TOKENS: tl.constexpr, QUERIES: tl.constexpr, POSITIONS: tl.constexpr):
-    """Each step has TOKENS tokens; its QUERIES queries are those at the hex digits of POSITIONS."""
-    token = query
-    if QUERIES < TOKENS:
-        token = query // QUERIES * TOKENS + ((POSITIONS >> (4 * (query % QUERIES))) & 15)
-    return token
-
-
-@triton.jit
-def query_of_token(token, TOKENS: tl.constexpr, QUERIES: tl.constexpr, POSITIONS: tl.constexpr):
-    """The inverse of `token_of_query`, and whether the token is a query."""
-    query, is_query = token, token >= 0
-    if QUERIES < TOKENS:
-        position = token % TOKENS
-        rank, is_query = tl.zeros_like(token), token < 0
-        for index in tl.static_range(QUERIES):
-            here = position == ((POSITIONS >> (4 * index)) & 15)
-            rank, is_query = tl.where(here, index, rank), is_query | here
-        query = token // TOKENS * QUERIES + rank
-    return query, is_query

@@ -29,8 +29,14 @@ def set_training_dtype(model: nn.Module, dtype: torch.dtype) -> None:
     """Compute every transformer's blocks in this type, on a CPU with parts that are quick there."""
     for trunk in _trunks(model):
         trunk.training_dtype = dtype
-        on_cpu = trunk.norm.weight.device.type == "cpu"
-        _use_quick_parts(trunk, quick=on_cpu and dtype == torch.bfloat16)
+        quick = dtype == torch.bfloat16 and trunk.norm.weight.device.type == "cpu"
+        for module in list(trunk.modules()):
+            if isinstance(module, Attention):
+                module.attend = attend_quickly if quick else F.scaled_dot_product_attention
+            for name, child in module.named_children():
+                if isinstance(child, nn.Dropout):
+                    kind = QuickDropout if quick else nn.Dropout
+                    setattr(module, name, kind(child.p).train(child.training))
 
 
 def _cpu_multiplies_bfloat16() -> bool:
@@ -43,17 +49,6 @@ def _trunks(model: nn.Module) -> Iterator[Trunk]:
     return (module for module in model.modules() if isinstance(module, Trunk))
 
 
-def _use_quick_parts(trunk: Trunk, *, quick: bool) -> None:
-    """Replace torch's attention and dropout by quick ones, or the other way round."""
-    for module in list(trunk.modules()):
-        if isinstance(module, Attention):
-            module.attend = attend_quickly if quick else F.scaled_dot_product_attention
-        for name, child in module.named_children():
-            if isinstance(child, nn.Dropout):
-                kind = QuickDropout if quick else nn.Dropout
-                setattr(module, name, kind(child.p).train(child.training))
-
-
 class QuickDropout(nn.Dropout):
     """Dropout that draws four decisions from one random integer; torch's draws one for each."""
 
@@ -62,8 +57,7 @@ class QuickDropout(nn.Dropout):
 
 
 def dropout_mask(shape: torch.Size, share: float) -> Tensor:
-    """0 for a share of the elements and 1 / (1 - share) for the rest, in bfloat16, from torch's
-    own stream.
+    """0 for a share of the elements, 1 / (1 - share) for the rest, bfloat16, of torch's own stream.
 
     bfloat16 rounds that factor. So that dropping changes no mean, its inverse is the share that
     stays: for 0.1 it is 0.9014, the factor 1.1094.
@@ -78,15 +72,8 @@ def dropout_mask(shape: torch.Size, share: float) -> Tensor:
     return stays.mul_(factor.view(torch.int16).item()).view(torch.bfloat16).view(shape)
 
 
-def attend_quickly(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    attn_mask: Tensor | None,
-    is_causal: bool,
-    dropout_p: float,
-) -> Tensor:
+def attend_quickly(query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None,
+                   is_causal: bool, dropout_p: float) -> Tensor:  # fmt: skip
     """`scaled_dot_product_attention` written out for windows in bfloat16: faster on a CPU."""
     if query.dtype != torch.bfloat16 or not is_causal:
         return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal)

@@ -1,19 +1,26 @@
-"""Functions of tensors that a GPU replays as one CUDA graph, not operation by operation."""
+"""Decisions and whole updates that a GPU replays as one CUDA graph, not operation by operation."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from saformer.core.policy import over_tensors
 
 Function = Callable[..., Any]
+Generators = Sequence[torch.Generator]
+Optimizers = Mapping[str, Any]
+WARMUP_UPDATES = 3
+MOST_PHASES = 200
+"""Compiled by one process; the compiler's own limit is 8 for any one function."""
 _second_stream = cache(torch.cuda.Stream)
 
 
@@ -60,8 +67,7 @@ class Recorder:
         return call
 
     def both(self, first: Function, second: Function) -> tuple[Any, Any]:
-        """The results of two independent functions; on a GPU the first runs on a stream of its
-        own."""
+        """The results of two independent functions; a GPU runs the first on its own stream."""
         if self._device.type != "cuda":
             return first(), second()
         stream, main = _second_stream(self._device), torch.cuda.current_stream(self._device)
@@ -74,12 +80,7 @@ class Recorder:
 
     def _record(self, play: Function) -> Function:
         """A function that replays it, with results in one place; if recording fails, `play`."""
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        # libraries set themselves up when first called, which cannot be recorded
-        with torch.cuda.stream(aside):
-            play()
-        torch.cuda.current_stream().wait_stream(aside)
+        _warm_up(play, self._device)
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.stream(torch.cuda.current_stream())  # to come back to
         capture = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
@@ -87,11 +88,9 @@ class Recorder:
             with stream, capture:
                 results = play()
         except RuntimeError as error:
-            why = next(iter(str(error).splitlines()), "no reason given")
-            warnings.warn(
-                f"decisions are not recorded ({type(error).__name__}: {why}): they are slower",
-                stacklevel=6,
-            )
+            line = next(iter(str(error).splitlines()), "no reason given")
+            why = f"{type(error).__name__}: {line}"
+            warnings.warn(f"decisions are not recorded ({why}): they are slower", stacklevel=6)
             self._records = False
             return play
 
@@ -103,8 +102,100 @@ class Recorder:
 
 
 def _room_for(num_lanes: int, capacity: int) -> int:
-    """The smallest of capacity, capacity / 2, capacity / 4, ... (rounded up) that holds so many
-    lanes."""
+    """The smallest of capacity, its half, quarter, ... (rounded up) that holds so many lanes."""
     while capacity > 1 and (capacity + 1) // 2 >= num_lanes:
         capacity = (capacity + 1) // 2
     return capacity
+
+
+class RecordedUpdate:
+    """An update (`training.loop.update.Update`) that a GPU replays as a whole.
+
+    Recording leaves model, optimisers, generators and metrics as they were. Samples are drawn
+    outside of the recording, beside the update before, and copied to where it reads them.
+    """
+
+    def __init__(
+        self, update: Any, model: nn.Module, generators: Generators, *, compiled: bool
+    ) -> None:
+        self._batches, self._device = update.batches, generators[0].device
+        # to the compiler all phases are one function, which it would give up on at the ninth
+        limit = torch._dynamo.config.patch(recompile_limit=MOST_PHASES)
+        with _unchanged(model, update.optimizers, generators), limit:
+            self._drawn = tuple(part.clone() for part in update.batches.draw())
+            if compiled:
+                compile_losses(update, update.batches.gather(*self._drawn))
+            _warm_up(lambda: update(*self._drawn), self._device, WARMUP_UPDATES)
+            self._graph = torch.cuda.CUDAGraph()
+            # a generator that is used within is set before every replay
+            for generator in () if self._drawn else generators:
+                self._graph.register_generator_state(generator)
+            gc.collect()  # as in `Recorder`
+            with torch.cuda.graph(self._graph):
+                update(*self._drawn)
+            for optimizer in update.optimizers.values():
+                optimizer.settle()
+        update.metrics.reset()
+        self._drawing = torch.cuda.Stream(self._device)
+
+    def __call__(self) -> None:
+        """Draw while the update before is computed, and replay."""
+        with torch.cuda.stream(self._drawing):
+            drawn = self._batches.draw()
+        now = torch.cuda.current_stream()
+        now.wait_stream(self._drawing)
+        for target, part in zip(self._drawn, drawn, strict=True):
+            target.copy_(part)
+            part.record_stream(now)
+        self._graph.replay()
+
+
+def compile_losses(update: Any, batch: Any) -> None:
+    """Compile the losses of every phase that can be: some compilers fail on some of them."""
+    for phase in update.phases:
+        plain = update.losses[phase.name]
+        update.losses[phase.name] = compiled = torch.compile(plain, dynamic=False)
+        try:
+            with warnings.catch_warnings():
+                # tokens, heads and likelihoods are float32 on purpose
+                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+                losses, *_ = compiled(type(batch), dict(vars(batch)))
+                torch.autograd.grad(torch.stack(list(losses.values())).sum(), phase.parameters)
+        except Exception as error:  # whatever a compiler raises, training can do without it
+            update.losses[phase.name] = plain
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            named = [line for line in lines if "Error" in line]  # the last of them says most
+            line = (named[-1:] or lines[:1] or ["no reason given"])[0]
+            reason = f"{type(error).__name__}: {line}"
+            message = f"losses of {phase.name} are not compiled ({reason}): training is slower"
+            warnings.warn(message, stacklevel=5)
+
+
+def _warm_up(play: Function, device: torch.device, times: int = 1) -> None:
+    """Aside: libraries set themselves up when first called, which cannot be recorded."""
+    aside, main = torch.cuda.Stream(device), torch.cuda.current_stream()
+    aside.wait_stream(main)
+    with torch.cuda.stream(aside):
+        for _ in range(times):
+            play()
+    main.wait_stream(aside)
+
+
+@contextmanager
+def _unchanged(model: nn.Module, optimizers: Optimizers, generators: Generators) -> Iterator[None]:
+    """Bring weights, averages and random states back, in place: a graph knows where all lies."""
+
+    def tensors() -> Iterator[Tensor]:
+        states = [state for each in optimizers.values() for state in each.state.values()]
+        return itertools.chain(model.parameters(), model.buffers(), *map(dict.values, states))
+
+    before = {tensor: tensor.detach().clone() for tensor in tensors()}
+    random = [generator.get_state() for generator in generators]
+    dropout = torch.cuda.get_rng_state(generators[0].device)
+    yield
+    with torch.no_grad():
+        for tensor in tensors():  # an optimiser may have had none before its first step
+            tensor.copy_(before[tensor]) if tensor in before else tensor.zero_()
+    for generator, state in zip(generators, random, strict=True):
+        generator.set_state(state)
+    torch.cuda.set_rng_state(dropout, generators[0].device)

@@ -1,8 +1,11 @@
-"""Which models the kernels can compute; needs no Triton."""
+"""Where kernels can run, and which models they can compute; needs no Triton."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
+
+import torch
 
 from saformer.core.transformer import Trunk, TrunkConfig
 
@@ -13,6 +16,10 @@ LONGEST_WINDOW = 128
 """Tokens: attention of a training window stays on the chip as a whole."""
 
 
+def have_triton(device: torch.device) -> bool:
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
 def fits_kernels(config: TrunkConfig) -> bool:
     """Whether a trunk of this size can be computed by kernels."""
     return config.width in WIDTHS and config.width // config.heads >= NARROWEST_HEAD
@@ -20,10 +27,7 @@ def fits_kernels(config: TrunkConfig) -> bool:
 
 def can_fuse(agent: Any) -> bool:
     """Whether kernels can train all transformers of an agent's `model`, on its `config.window`."""
-    modules = agent.model.modules()
-    networks = [part for part in modules if isinstance(getattr(part, "trunk", None), Trunk)]
-    return bool(networks) and all(
-        len(network.embedding.layout) * agent.config.window <= LONGEST_WINDOW
-        and fits_kernels(network.trunk.config)
-        for network in networks
-    )
+    networks = [m for m in agent.model.modules() if isinstance(getattr(m, "trunk", None), Trunk)]
+    windows = [len(network.embedding.layout) * agent.config.window for network in networks]
+    fit = all(fits_kernels(network.trunk.config) for network in networks)
+    return bool(networks) and fit and max(windows) <= LONGEST_WINDOW

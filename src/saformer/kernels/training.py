@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,7 @@ from saformer.core.gaussian import GaussianHead
 from saformer.core.tokens import Layout, TokenEmbedding
 from saformer.core.transformer import Block, Trunk
 from saformer.kernels.block import fused_block
-from saformer.kernels.embedding import fused_embedding
-from saformer.kernels.heads import FEWEST_OUTPUTS, fused_heads
+from saformer.kernels.ends import FEWEST_OUTPUTS, fused_embedding, fused_heads
 
 MAPS = ("attention.query_key_value", "attention.output", "perceptron.0", "perceptron.2")
 NORMS = ("attention_norm", "perceptron_norm")
@@ -25,7 +24,7 @@ PARAMETERS = {
     "vectors": [f"{name}.bias" for name in MAPS]
     + [f"{name}.{part}" for name in NORMS for part in ("weight", "bias")],
 }
-"""Parameters of a plain block as they lie in a fused block's tensors (see `block_kernels`)."""
+"""Parameters of a plain block as they lie in a fused block's tensors (see `block`)."""
 EPS = 1e-5
 SITES_PER_BLOCK = 3
 """Where a block drops: after attention, after the MLP, within attention."""
@@ -38,7 +37,6 @@ class FusedBlock(nn.Module):
         super().__init__()
         self.heads, self.rate = packed.attention.heads, packed.attention.dropout
         parts = dict(packed.named_parameters())
-        self._sizes = {name: part[0].numel() for name, part in parts.items()}
         self.weights = _joined([parts[name] for name in PARAMETERS["weights"]])
         self.vectors = _joined([parts[name] for name in PARAMETERS["vectors"]])
 
@@ -51,38 +49,18 @@ class FusedBlock(nn.Module):
         )[0]
         return out
 
-    def slices(self) -> Iterator[tuple[str, str, slice]]:
-        """A plain block's parameter, the tensor that holds it, and its slice of a model's row."""
-        for tensor, names in PARAMETERS.items():
-            begin = 0
-            for name in names:
-                yield name, tensor, slice(begin, begin + self._sizes[name])
-                begin += self._sizes[name]
-
 
 class FusedTrunk(nn.Module):
     """A pack's `Trunk`. Dropout is a function of `salts` [sites, M], which every update draws."""
 
-    def __init__(self, packed: Trunk) -> None:
+    def __init__(self, packed: Trunk, salts: Tensor) -> None:
         super().__init__()
-        self.norm = packed.norm
-        self.blocks = nn.ModuleList(
-            FusedBlock(part) for part in packed.blocks if isinstance(part, Block)
-        )
-        shape = 1 + SITES_PER_BLOCK * len(self.blocks), len(self.norm.weight)
-        device = self.norm.weight.device
-        self.register_buffer("salts", torch.zeros(shape, dtype=torch.int32, device=device))
+        self.norm, blocks = packed.norm, (part for part in packed.blocks if isinstance(part, Block))
+        self.blocks = nn.ModuleList(map(FusedBlock, blocks))
+        self.register_buffer("salts", salts)
+        self.train(packed.training)
 
-    def slices(self) -> Iterator[tuple[str, str, slice]]:
-        """A plain trunk's parameter, the tensor that holds it, and its slice of a model's row."""
-        for index, block in enumerate(self.blocks):
-            assert isinstance(block, FusedBlock)
-            for name, tensor, part in block.slices():
-                yield f"blocks.{index}.{name}", f"blocks.{index}.{tensor}", part
-
-    def head_outputs(
-        self, tokens: Tensor, layout: Layout, heads: Mapping[str, nn.Module]
-    ) -> list[Any]:
+    def head_outputs(self, tokens: Tensor, layout: Layout, heads: Mapping[str, Any]) -> list[Any]:
         """As `Trunk.head_outputs`, of tokens already dropped: [M * B, K * len(layout), W]."""
         salts, x = self.get_buffer("salts"), tokens
         every, read = list(range(len(layout))), sorted(layout.kinds.index(kind) for kind in heads)
@@ -95,10 +73,9 @@ class FusedTrunk(nn.Module):
         ]
         sizes = [part.weight.shape[1] for part in maps]
         outputs = triton.next_power_of_2(max(FEWEST_OUTPUTS, *sizes))
-        missing = [outputs - size for size in sizes]
-        each = list(zip(maps, missing, strict=True))
-        weight = torch.stack([F.pad(part.weight, (0, 0, 0, more)) for part, more in each], 1)
-        bias = torch.stack([F.pad(part.bias, (0, more)) for part, more in each], 1)
+        weights = [F.pad(part.weight, (0, 0, 0, outputs - part.weight.shape[1])) for part in maps]
+        biases = [F.pad(part.bias, (0, outputs - part.bias.shape[1])) for part in maps]
+        weight, bias = torch.stack(weights, 1), torch.stack(biases, 1)
         mapped = fused_heads(x, self.norm.weight, self.norm.bias, weight, bias, EPS)
         results = {}
         for index, (position, head, part) in enumerate(zip(read, in_order, maps, strict=True)):
@@ -111,16 +88,16 @@ class FusedTrunk(nn.Module):
 class FusedEmbedding(nn.Module):
     """A pack's `TokenEmbedding`, with the dropout that a plain `Trunk` begins with."""
 
-    def __init__(self, packed: TokenEmbedding, rate: float) -> None:
+    def __init__(self, packed: TokenEmbedding, trunk: Trunk, salts: Tensor) -> None:
         super().__init__()
-        self.layout, self.horizon, self.rate = packed.layout, packed.horizon, rate
+        self.layout, self.horizon, self.rate = packed.layout, packed.horizon, trunk.drop.p
         self.of_kind, self.of_time, self.norm = packed.of_kind, packed.of_time, packed.norm
         self._maps: list[Any] = [self.of_kind[kind] for kind in self.layout.kinds]
-        options: Any = {"dtype": torch.int32, "device": self.of_time.weight.device}
         self.sizes = [part.weight.shape[-1] for part in self._maps]
-        firsts = torch.tensor([0, *itertools.accumulate(self.sizes)], **options)
-        self.register_buffer("firsts", firsts)
-        self.register_buffer("salts", torch.zeros(len(self.of_time.weight), **options))
+        firsts = torch.tensor([0, *itertools.accumulate(self.sizes)], dtype=torch.int32)
+        self.register_buffer("firsts", firsts.to(salts.device))
+        self.register_buffer("salts", salts)
+        self.train(trunk.training)
 
     def embed(self, values: Mapping[str, Tensor], timestep: Tensor) -> Tensor:
         """As `TokenEmbedding.embed`: {kind: [M * B, K, _]}, [M * B, K] -> [M * B, K * J, W]."""
@@ -141,26 +118,24 @@ def fuse(model: nn.Module) -> dict[str, tuple[str, slice]]:
     Returns, for each parameter that moved, the tensor that holds it and its slice of a model's row.
     """
     moved: dict[str, tuple[str, slice]] = {}
-    trunks: list[FusedTrunk] = []
-    embeddings: list[FusedEmbedding] = []
-    plain = [(name, part) for name, part in model.named_modules() if isinstance(part, Trunk)]
-    for name, trunk in plain:
+    trunks = {name: part for name, part in model.named_modules() if isinstance(part, Trunk)}
+    # the salts of all trunks are drawn at once, so they lie in one tensor
+    sites = [1 + SITES_PER_BLOCK * len(trunk.blocks) for trunk in trunks.values()]
+    like = next(iter(trunks.values())).norm.weight
+    salts = torch.zeros(sum(sites), len(like), dtype=torch.int32, device=like.device)
+    model.register_buffer("salts", salts)
+    for (name, trunk), own in zip(trunks.items(), salts.split(sites), strict=True):
         owner, _, own_name = name.rpartition(".")
         network: Any = model.get_submodule(owner)
-        trunks.append(FusedTrunk(trunk).train(trunk.training))
-        network.add_module(own_name, trunks[-1])
-        embeddings.append(FusedEmbedding(network.embedding, trunk.drop.p).train(trunk.training))
-        network.add_module("embedding", embeddings[-1])
-        for parameter, tensor, part in trunks[-1].slices():
-            moved[f"{name}.{parameter}"] = f"{name}.{tensor}", part
-    # the salts of all trunks are drawn at once, so they lie in one tensor
-    each = [fused.get_buffer("salts") for fused in trunks]
-    salts = torch.cat(each)
-    model.register_buffer("salts", salts)
-    views = salts.split([len(part) for part in each])
-    for fused, embedding, own in zip(trunks, embeddings, views, strict=True):
-        fused.register_buffer("salts", own)
-        embedding.register_buffer("salts", own[0])
+        network.add_module(own_name, FusedTrunk(trunk, own))
+        network.add_module("embedding", FusedEmbedding(network.embedding, trunk, own[0]))
+        for index, block in enumerate(trunk.blocks):
+            sizes = {part: value[0].numel() for part, value in block.named_parameters()}
+            for tensor, parts in PARAMETERS.items():
+                begin, prefix = 0, f"{name}.blocks.{index}"
+                for part in parts:
+                    span = slice(begin, begin + sizes[part])
+                    moved[f"{prefix}.{part}"], begin = (f"{prefix}.{tensor}", span), span.stop
     return moved
 
 

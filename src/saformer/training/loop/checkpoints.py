@@ -1,5 +1,4 @@
-"""What a checkpoint holds besides weights, to go on alone, in another pack or on more ranks: an
-optimiser's averages and random states."""
+"""A checkpoint's optimisers and random states, for runs that go on, in any pack, on any ranks."""
 
 from __future__ import annotations
 
@@ -33,17 +32,18 @@ def restore_optimizer(
     optimizer: Optimizer, learner: Learner, phase: str, index: int, tensors: dict[str, Tensor]
 ) -> None:
     """Put one member's state where the learner keeps it."""
-    for order, slot, _ in _slots(learner, phase, index):
-        state = optimizer.state[slot.parameter]
-        for name in [name for name in tensors if name.startswith(f"{order}.")]:
-            value, key = tensors[name].to(slot.parameter.device), name.split(".", 1)[1]
-            if key not in state:
-                like = value if key == STEP else slot.parameter
-                state[key] = torch.zeros_like(like, requires_grad=False)
-            if key == STEP:
-                state[key].copy_(value)
-            else:
-                slot.write(state[key], value)
+    slots = {str(order): slot for order, slot, _ in _slots(learner, phase, index)}
+    for name, tensor in tensors.items():
+        order, key = name.split(".", 1)
+        parameter = slots[order].parameter
+        state, value = optimizer.state[parameter], tensor.to(parameter.device)
+        if key not in state:
+            like = value if key == STEP else parameter
+            state[key] = torch.zeros_like(like, requires_grad=False)
+        if key == STEP:
+            state[key].copy_(value)
+        else:
+            slots[order].write(state[key], value)
 
 
 def _slots(learner: Learner, phase: str, index: int) -> Iterator[tuple[int, Slot, torch.Size]]:
@@ -56,23 +56,23 @@ def _slots(learner: Learner, phase: str, index: int) -> Iterator[tuple[int, Slot
 
 
 def noise_states(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
-    """Every rank's random states, of dropout and the like; all ranks must call this."""
+    """Every rank's random states, of dropout and the like; all ranks must call this.
+
+    The first rank's have the names of a training alone.
+    """
     own = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
         own["cuda"] = torch.cuda.get_rng_state(device)
     each = {name: ranks.gathered(state) for name, state in own.items()}
-    return {_of_rank(n, rank): state for n in each for rank, state in enumerate(each[n])}
+    pairs = [(name, rank, state) for name in each for rank, state in enumerate(each[name])]
+    return {f"{name}.{rank}" if rank else name: state for name, rank, state in pairs}
 
 
 def restore_noise(states: dict[str, Tensor], device: torch.device, ranks: Ranks) -> None:
     """A rank that was not there when they were saved has a stream of its own already."""
-    host, gpu = (states.get(_of_rank(name, ranks.rank)) for name in ("torch", "cuda"))
+    suffix = f".{ranks.rank}" if ranks.rank else ""
+    host, gpu = states.get(f"torch{suffix}"), states.get(f"cuda{suffix}")
     if host is not None:
         torch.set_rng_state(host)
     if device.type == "cuda" and gpu is not None:
         torch.cuda.set_rng_state(gpu, device)
-
-
-def _of_rank(name: str, rank: int) -> str:
-    """The name of a rank's random state; the first's is that of a training alone."""
-    return name if rank == 0 else f"{name}.{rank}"

@@ -12,7 +12,6 @@ import torch
 
 from saformer.engine.distributed import Ranks
 from saformer.runs.lock import alone_in
-from saformer.runs.run import Run
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.interrupt import Interrupt
 from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
@@ -58,7 +57,9 @@ def fit(
                 except NonFiniteLossError as error:
                     _save(trainer)
                     for index in error.indices:
-                        failed[indices[index]] = _with_path(error, trainer.members[index].run)
+                        run = trainer.members[index].run
+                        where = f". The state before it is saved in {run.path}" if run else ""
+                        failed[indices[index]] = NonFiniteLossError(f"{error}{where}")
                     indices = [index for index in indices if index not in failed]
                     trainer = _without(trainer, error.indices)
         if indices:
@@ -97,11 +98,6 @@ def _without(trainer: PackTrainer, indices: Sequence[int]) -> PackTrainer:
     return rest
 
 
-def _with_path(error: NonFiniteLossError, run: Run | None) -> NonFiniteLossError:
-    where = f". The state before it is saved in {run.path}" if run is not None else ""
-    return NonFiniteLossError(f"{error}{where}")
-
-
 def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
     config = trainer.config
     since, totals = trainer.update, [defaultdict[str, float](float) for _ in trainer.members]
@@ -115,7 +111,11 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
                 sums[name] += count * value
             member.observer.progress(trainer.update, values)
         if last or trainer.update % config.report_every == 0:
-            _report(trainer, totals, trainer.update - since)
+            facts = {"update": trainer.update, "seconds": round(trainer.seconds, 3)}
+            for member, sums in zip(trainer.members, totals, strict=True):
+                means = {name: total / (trainer.update - since) for name, total in sums.items()}
+                _write(trainer, member, facts | means)
+                sums.clear()
             since = trainer.update
         if config.evaluate_every and (last or trainer.update % config.evaluate_every == 0):
             _evaluate(trainer)
@@ -123,21 +123,19 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
         if last or stopping or trainer.update % config.checkpoint_every == 0:
             _save(trainer)
         if stopping:
-            paths = [str(member.run.path) for member in trainer.members if member.run is not None]
-            where = f"; saved in {', '.join(paths)}" if paths else ""
+            paths = ", ".join(str(member.run.path) for member in trainer.members if member.run)
             done = f"stopped after update {trainer.update} of {config.updates}"
-            raise InterruptedTrainingError(done + where)
+            raise InterruptedTrainingError(f"{done}; saved in {paths}" if paths else done)
 
 
 def _finish(trainer: PackTrainer) -> None:
     """The last stage of training: what a way of acting needs besides the trained weights."""
-    if all(member.data is None for member in trainer.members):
-        return
-    trainer.unpack()
-    for member in trainer.members:
-        if member.data is not None:
-            member.agent.finish(member.data)
-    _save(trainer)
+    members = [(member.agent, member.data) for member in trainer.members if member.data is not None]
+    if members:
+        trainer.unpack()
+        for agent, data in members:
+            agent.finish(data)
+        _save(trainer)
 
 
 def _evaluate(trainer: PackTrainer) -> None:
@@ -154,14 +152,6 @@ def _until_next_event(update: int, config: FitConfig) -> int:
     periods = (config.report_every, config.checkpoint_every, config.evaluate_every)
     until_each = [period - update % period for period in periods if period]
     return min(config.updates - update, *until_each)
-
-
-def _report(trainer: PackTrainer, totals: Sequence[dict[str, float]], count: int) -> None:
-    """Write a row of each member's means over so many updates, and begin anew."""
-    for member, sums in zip(trainer.members, totals, strict=True):
-        row = {"update": trainer.update, "seconds": round(trainer.seconds, 3)}
-        _write(trainer, member, row | {name: total / count for name, total in sums.items()})
-        sums.clear()
 
 
 def _write(trainer: PackTrainer, member: Member, row: dict[str, Any]) -> None:

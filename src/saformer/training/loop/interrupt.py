@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
+from typing import Self
 
 
 class Interrupt:
@@ -14,7 +15,7 @@ class Interrupt:
         self.requested = False
         self._former: dict[int, object] = {}
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self) -> Self:
         # Signals can be handled in the main thread alone; elsewhere they keep their usual meaning.
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM):

@@ -24,8 +24,7 @@ def losses_of(phase: Phase, num_models: int, *, counted: bool = False) -> Losses
     def losses(kind: type, columns: Tensors) -> tuple[Tensors, Tensors, Tensors]:
         terms = phase.terms(kind(**columns))
         means = {name: means_of(term, num_models) for name, term in terms.items()}
-        counted_terms = terms if counted else {}
-        counts = {name: counts_of(term, num_models) for name, term in counted_terms.items()}
+        counts = {n: counts_of(term, num_models) for n, term in terms.items() if counted}
         watched = {name: means.pop(name) for name, term in terms.items() if term.watched}
         return means, watched, counts
 

@@ -9,19 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saformer.training.loop.optimizers import have_triton
+from saformer.kernels.sizes import have_triton
 
 
 @dataclass(frozen=True)
 class Measured:
     """The metrics of some updates."""
 
-    num_updates: int
-    """good ones"""
-    means: dict[str, list[float]]
-    """over the good updates, for each model"""
-    non_finite: dict[int, tuple[str, ...]]
-    """names of what was not finite in the update after the last good one, by model"""
+    num_updates: int  # good ones
+    means: dict[str, list[float]]  # over the good updates, for each model
+    non_finite: dict[int, tuple[str, ...]]  # by model: names of what was not, in the update after
 
 
 class RunningMetrics:
@@ -42,7 +39,7 @@ class RunningMetrics:
             self._names = list(metrics)
             self._sums, self._latest = torch.zeros_like(values), torch.zeros_like(values)
         if self._has_kernels:  # one launch where there are seventeen below
-            from saformer.kernels.metrics import add_metrics
+            from saformer.kernels.updates import add_metrics
 
             add_metrics(values, self._sums, self._latest, self._num_good, self.non_finite)
             return

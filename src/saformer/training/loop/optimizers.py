@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,25 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
+from saformer.kernels.sizes import have_triton
 from saformer.training.loop.config import FitConfig
 
 
 class Optimizer(Protocol):
     """AdamW of one phase, with each model's gradient clipped by itself."""
 
-    found_inf: Tensor
-    """on a GPU: where it is set, a step changes nothing"""
-    state: Any
-    """tensors by name, for each parameter; may be empty before the first step"""
-    param_groups: list[dict[str, Any]]
-    """one, with the learning rate"""
+    found_inf: Tensor  # on a GPU: where it is set, a step changes nothing
+    state: Any  # tensors by name, for each parameter; may be empty before the first step
+    param_groups: list[dict[str, Any]]  # one, with the learning rate
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Keep gradients, one for each parameter, for the next step; their norms before clipping:
-        [M]."""
+        """Hold a gradient for each parameter for the next step; their norms [M] before clipping."""
 
-    def step(self) -> Any:
-        """Move the parameters by these gradients."""
+    def step(self) -> Any: ...
 
     def settle(self) -> None:
         """Called when a step was recorded, before it is replayed."""
@@ -45,10 +40,8 @@ class PlainAdamW(torch.optim.AdamW):
         rate: float | Tensor = phase.learning_rate or config.learning_rate
         if on_gpu:  # where a recorded update can read it
             rate = torch.tensor(rate, device=phase.parameters[0].device)
-        decay = _decay(phase, config)
-        super().__init__(
-            phase.parameters, rate, weight_decay=decay, fused=on_gpu, capturable=on_gpu
-        )
+        options: Any = {"weight_decay": _decay(phase, config), "fused": on_gpu}
+        super().__init__(phase.parameters, rate, capturable=on_gpu, **options)
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
@@ -66,20 +59,11 @@ def optimizer_of(
     in_float32 = all(parameter.dtype == torch.float32 for parameter in phase.parameters)
     if not (have_triton(device) and in_float32):
         return PlainAdamW(phase, config, num_models=num_models, on_gpu=device.type == "cuda")
-    from saformer.kernels.adamw import FusedAdamW  # Triton comes with PyTorch for GPUs
+    from saformer.kernels.updates import FusedAdamW  # Triton comes with PyTorch for GPUs
 
-    return FusedAdamW(
-        phase.parameters,
-        num_models=num_models,
-        learning_rate=phase.learning_rate or config.learning_rate,
-        weight_decay=_decay(phase, config),
-        gradient_clip=config.gradient_clip,
-    )
-
-
-def have_triton(device: torch.device) -> bool:
-    """Whether kernels of our own can be run there."""
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    rate, decay = phase.learning_rate or config.learning_rate, _decay(phase, config)
+    options = {"learning_rate": rate, "weight_decay": decay, "gradient_clip": config.gradient_clip}
+    return FusedAdamW(phase.parameters, num_models=num_models, **options)
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], bound: float, *, num_models: int) -> Tensor:

@@ -15,8 +15,8 @@ from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.distributed import Ranks
 from saformer.kernels.precision import set_training_dtype, training_dtype
-from saformer.kernels.sizes import can_fuse
-from saformer.kernels.update_graph import RecordedUpdate
+from saformer.kernels.recording import RecordedUpdate
+from saformer.kernels.sizes import can_fuse, have_triton
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.loop.checkpoints import (
@@ -26,7 +26,7 @@ from saformer.training.loop.checkpoints import (
     restore_optimizer,
 )
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.optimizers import have_triton, optimizer_of
+from saformer.training.loop.optimizers import optimizer_of
 from saformer.training.loop.update import Update
 from saformer.training.packs.learner import Learner, SingleAgent
 from saformer.training.packs.pack import PackedAgent
@@ -42,20 +42,18 @@ class NonFiniteLossError(RuntimeError):
 
     def __init__(self, message: str, indices: tuple[int, ...] = (0,)) -> None:
         super().__init__(message)
-        self.indices = indices
-        """of the members of a pack that diverged"""
+        self.indices = indices  # of the members of a pack that diverged
 
 
 @dataclass(frozen=True)
 class Observer:
     """Callbacks while training goes on."""
 
+    # after every update, with the latest metrics
     progress: Callable[[int, Metrics], None] = lambda update, metrics: None
-    """called after every update with the latest metrics"""
+    # every `evaluate_every` updates; its result becomes a row of metrics
     evaluate: Callable[[Agent], dict[str, Any]] | None = None
-    """called every `evaluate_every` updates; its answer becomes a row of metrics"""
-    row: Callable[[dict[str, Any]], None] = lambda row: None
-    """called with each row of metrics, as it is written"""
+    row: Callable[[dict[str, Any]], None] = lambda row: None  # with each row that is written
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,9 @@ class Member:
     agent: Agent
     sampler: Sampler
     seed: int = 0
-    run: Run | None = None
-    """where checkpoints and metrics are kept, if anywhere"""
+    run: Run | None = None  # where checkpoints and metrics are kept, if anywhere
     observer: Observer = field(default_factory=Observer)
-    data: RelabelledStore | None = None
-    """what the agent is finished with after its last update; None: it is not finished"""
+    data: RelabelledStore | None = None  # to finish the agent with after its last update, if at all
 
 
 class PackTrainer:
@@ -98,11 +94,9 @@ class PackTrainer:
     def _prepare(self) -> None:
         """Pack the agents as they are."""
         self.learner = _learner_of(self.members, self.config, self.device, self.ranks)
-        num_models = self.learner.num_models
-        self.optimizers = {
-            phase.name: optimizer_of(phase, self.config, self.device, num_models=num_models)
-            for phase in self.learner.phases
-        }
+        phases, count = self.learner.phases, self.learner.num_models
+        options = self.config, self.device
+        self.optimizers = {p.name: optimizer_of(p, *options, num_models=count) for p in phases}
         self._program: tuple[Update, Callable[[], None]] | None = None
 
     def _built(self) -> tuple[Update, Callable[[], None]]:
@@ -156,8 +150,7 @@ class PackTrainer:
         self.learner.unpack(*indices)
 
     def checkpoint(self, facts: dict[str, Any], index: int = 0) -> Checkpoint:
-        """Everything that a member needs to go on. All ranks must call this: each has random states
-        of its own."""
+        """All that a member needs to go on; every rank must call this, for its random states."""
         self.unpack(index)
         groups = {"model": dict(self.members[index].agent.model.state_dict())}
         for name, optimizer in self.optimizers.items():
@@ -189,16 +182,15 @@ def _shared(
     members: Sequence[Member], config: FitConfig, ranks: Ranks
 ) -> tuple[tuple[Member, ...], FitConfig]:
     """Members that gather this rank's share of batches; unrecorded, since ranks meet in between."""
-    if config.batch_size < ranks.size:
-        too_small = f"{ranks.size} ranks cannot share a batch of {config.batch_size}"
-        raise ValueError(f"{too_small}: use a larger --batch-size")
+    if (size := config.batch_size) < ranks.size:
+        advice = "use a larger --batch-size"
+        raise ValueError(f"{ranks.size} ranks cannot share a batch of {size}: {advice}")
     parts: dict[Sampler, WindowSampler] = {}
     for member in members:
         if not isinstance(member.sampler, WindowSampler):
-            raise ValueError(
-                f"{member.agent.name} learns from statistics of its whole batch, which ranks "
-                "cannot share: train it on one processor, without torchrun"
-            )
+            unshared = f"{member.agent.name} learns from statistics of its whole batch"
+            advice = "train it on one processor, without torchrun"
+            raise ValueError(f"{unshared}, which ranks cannot share: {advice}")
         if member.sampler not in parts:  # members may have one in common
             parts[member.sampler] = member.sampler.sharing(ranks.share)
     sharing = tuple(replace(member, sampler=parts[member.sampler]) for member in members)
@@ -211,8 +203,8 @@ def _learner_of(
     """The agent itself, or a pack; transformers on a GPU are packed even if alone, to be fused."""
     agents = [member.agent for member in members]
     dtype = training_dtype(agents[0].model, config.precision, device)
-    fused = have_triton(device) and dtype == torch.bfloat16 and all(map(can_fuse, agents))
-    fused = fused and config.compile != "off"
+    fused = have_triton(device) and dtype == torch.bfloat16 and config.compile != "off"
+    fused = fused and all(map(can_fuse, agents))
     learner: Learner
     if len(agents) == 1 and not fused:
         learner = SingleAgent(agents[0])

@@ -38,17 +38,15 @@ class Update:
         self.metrics = RunningMetrics(device)
         self._ranks = ranks or Ranks()
         counted = self._ranks.are_several
-        self.losses = {
-            p.name: losses_of(p, learner.num_models, counted=counted) for p in self.phases
-        }
+        count = learner.num_models
+        self.losses = {p.name: losses_of(p, count, counted=counted) for p in self.phases}
         self._averages = _by_rate(learner.averages)
         self._rates: dict[str, float] = {}
         self._on_gpu = device.type == "cuda"
-        self._streams: list[torch.cuda.Stream] = []
-        if self._on_gpu:
-            self._streams = [torch.cuda.Stream(device) for _ in self.phases[1:]]
-            for optimizer in optimizers.values():
-                optimizer.found_inf = self.metrics.non_finite
+        others = self.phases[1:] if self._on_gpu else ()
+        self._streams = [torch.cuda.Stream(device) for _ in others]
+        for optimizer in optimizers.values() if self._on_gpu else ():
+            optimizer.found_inf = self.metrics.non_finite
 
     def set_learning_rate(self, scheduled: float) -> None:
         """For the updates to come; phases with a rate of their own keep it."""
@@ -97,8 +95,7 @@ class Update:
             _follow(*averages, rate * is_good)
 
     def _side_by_side(self) -> Iterator[tuple[Phase, AbstractContextManager[Any]]]:
-        """Phases and where to run them: on a GPU each but the first has a stream of its own, and
-        all begin together."""
+        """Phases and where to run them: on a GPU all begin together, on streams of their own."""
         for stream in self._streams:  # before anything of the first phase is queued
             stream.wait_stream(torch.cuda.current_stream())
         yield self.phases[0], nullcontext()

@@ -17,8 +17,7 @@ LARGEST_PACK = 32
 
 
 def grouped(members: Sequence[Member], device: torch.device) -> list[list[Member]]:
-    """Members that can be packed together, in the order in which they came; on a CPU each is
-    alone."""
+    """Members that can be packed together, in the order in which they came; a CPU packs none."""
     groups: dict[Hashable, list[list[Member]]] = {}
     for index, member in enumerate(members):
         packs = groups.setdefault(_kind(member) if device.type == "cuda" else index, [[]])
@@ -36,8 +35,7 @@ def _kind(member: Member) -> Hashable:
         return type(agent), config, agent.dimensions, _update(member)
     if not isinstance(member.sampler, WindowSampler):
         return id(member)
-    # padded actions are known to change nothing for SaFormer's losses alone, and CDT's know one
-    # horizon
+    # padded actions change nothing for SaFormer's losses alone, and CDT's know one horizon
     own = agent.dimensions
     sizes = None if isinstance(agent, SaFormerAgent) else (own.action, own.horizon)
     return type(agent), config, own.constraints, sizes, _update(member)

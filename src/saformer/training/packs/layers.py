@@ -141,9 +141,7 @@ def gaussians(model: nn.Module) -> set[str]:
     return {f"{name}.linear" for name, module in modules if isinstance(module, GaussianHead)}
 
 
-def packed_layer(
-    parts: list[Any], dimensions: Dimensions, *, is_gaussian: bool
-) -> nn.Module | None:
+def packed_layer(parts: list[Any], sizes: Dimensions, *, is_gaussian: bool) -> nn.Module | None:
     """One layer for all of these, the modules of one name; None for those that only hold others."""
     match parts[0]:
         case nn.Linear():
@@ -153,9 +151,8 @@ def packed_layer(
         case nn.Embedding():
             return PackedEmbedding(parts)
         case Normalizer():
-            return PackedNormalizer(parts, dimensions)
-    has_layers = any(True for _ in parts[0].children())
-    has_parameters = any(True for _ in parts[0].parameters())
+            return PackedNormalizer(parts, sizes)
+    has_layers, has_parameters = list(parts[0].children()), list(parts[0].parameters())
     return PackedModule(parts) if has_parameters and not has_layers else None
 
 

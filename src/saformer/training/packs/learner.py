@@ -22,22 +22,18 @@ Generators = Sequence[torch.Generator]
 class Batches:
     """The batches that updates learn from, made in two steps."""
 
-    gather: Callable[..., Any]
-    """the batch of what was drawn"""
+    gather: Callable[..., Any]  # the batch of what was drawn
     draw: Callable[[], tuple[Tensor, ...]] = tuple
-    """indices of samples: on a GPU drawn beside the update before, and no part of what is recorded;
-    empty if `gather` draws"""
+    """indices of samples, or nothing if `gather` draws; on a GPU drawn beside the update before"""
 
 
 @dataclass(frozen=True)
 class Slot:
     """Where a learner keeps one parameter of one of its models."""
 
-    parameter: nn.Parameter
-    """the learner's: [M, ...] in a pack"""
+    parameter: nn.Parameter  # the learner's: [M, ...] in a pack
     part: Callable[[Tensor], Tensor]
-    """of a tensor of that shape (the parameter, an optimiser's averages), a view of what belongs to
-    the model"""
+    """the model's own view of a tensor of that shape: the parameter, an optimiser's averages"""
 
     def read(self, stacked: Tensor, shape: torch.Size) -> Tensor:
         return self.part(stacked).reshape(shape)
@@ -55,9 +51,7 @@ class Learner(ABC):
     """
 
     def __init__(self, agents: Sequence[Agent], model: nn.Module) -> None:
-        self.agents = tuple(agents)
-        self.num_models = len(agents)
-        self.model = model
+        self.agents, self.num_models, self.model = tuple(agents), len(agents), model
         self._learnt_names = _learnt_names(agents[0])
         as_one = with_model(agents[0], model)
         self.phases: tuple[Phase, ...] = as_one.phases
@@ -76,12 +70,9 @@ class Learner(ABC):
         """Give these agents, by default all, what they have learnt."""
         for index in indices or range(self.num_models):
             for name in self._learnt_names:
-                slot, parameter = (
-                    self.slot(index, name),
-                    self.agents[index].model.get_parameter(name),
-                )
-                if slot.parameter is not parameter:
-                    parameter.copy_(slot.read(slot.parameter, parameter.shape))
+                own, slot = self.agents[index].model.get_parameter(name), self.slot(index, name)
+                if slot.parameter is not own:
+                    own.copy_(slot.read(slot.parameter, own.shape))
 
 
 def _learnt_names(agent: Agent) -> tuple[str, ...]:

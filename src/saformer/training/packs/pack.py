@@ -62,7 +62,7 @@ class PackedAgent(Learner):
     def begin_update(self) -> None:
         """Draw the salts of fused dropout: a function of the run's seed and of the update."""
         if self._moved:
-            from saformer.kernels.launch import draw_salts
+            from saformer.kernels.parts import draw_salts
 
             updates, salts = self.model.get_buffer("updates"), self.model.get_buffer("salts")
             draw_salts(self._seeds, updates, salts)
@@ -82,8 +82,7 @@ class PackedAgent(Learner):
 
 
 def but_for_the_limit(config: Any) -> Any:
-    """A config without the one limit of its agent, which lies in the data or in a buffer: runs for
-    different limits can be trained together."""
+    """A config without its limit, which lies in the data or in a buffer: limits can be packed."""
     return replace(config, limit=()) if getattr(config, "limit", ()) else config
 
 

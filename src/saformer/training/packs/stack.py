@@ -35,9 +35,8 @@ class StackedAgent(Learner):
     def __init__(self, agents: Sequence[Agent]) -> None:
         kinds = {(type(a), repr(but_for_the_limit(a.config)), a.dimensions) for a in agents}
         if len(kinds) != 1:
-            raise ValueError(
-                "only agents of one kind, one configuration and one size can be stacked"
-            )
+            shared = "one kind, one configuration and one size"
+            raise ValueError(f"only agents of {shared} can be stacked")
         super().__init__(agents, _stacked([agent.model for agent in agents]))
         self.phases = tuple(replace(p, terms=self._of_all(p.terms)) for p in self.phases)
 
@@ -56,9 +55,8 @@ class StackedAgent(Learner):
             return functional_call(single, tensors, (kind(**columns),))
 
         def of_all(batch: Any) -> dict[str, PerSample]:
-            columns = {
-                name: value.unflatten(0, (num_models, -1)) for name, value in vars(batch).items()
-            }
+            rows = vars(batch).items()
+            columns = {name: value.unflatten(0, (num_models, -1)) for name, value in rows}
             tensors = {**dict(single.named_parameters()), **dict(single.named_buffers())}
             mapped = vmap(of_one, in_dims=(0, None, 0), randomness="different")
             losses, watched = mapped(tensors, type(batch), columns)
@@ -75,8 +73,7 @@ class _Terms(nn.Module):
 
     def __init__(self, model: nn.Module, terms: Terms) -> None:
         super().__init__()
-        self.model = model
-        self._terms = terms
+        self.model, self._terms = model, terms
 
     def forward(self, batch: Any) -> tuple[dict[str, Tensor], ...]:
         """Means by name: of what is minimised, and of what is only watched."""

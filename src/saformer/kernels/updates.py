@@ -1,4 +1,6 @@
-"""AdamW of M models, with each model's gradient clipped by itself: two passes over memory.
+"""The end of an update of M models: AdamW by clipped gradients, and metrics.
+
+Each model's gradient is clipped by itself; with the step that is two passes over memory.
 
 `tiles` [T, 3] int64 cuts a model's parameters into pieces that lie in one tensor each: the tensor's
 index, the piece's first element within the model's row, and the length of such a row. `addresses`
@@ -9,13 +11,15 @@ has one tile of one model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from triton.language import constexpr
 
 TILE = {"B": 1024, "num_warps": 4}
 """Elements of a program."""
@@ -24,7 +28,7 @@ EPS = 1e-8
 
 
 @triton.jit
-def _tile(tiles, B: tl.constexpr):
+def _tile(tiles, B: constexpr):
     """The tensor's index, the elements of this program's tile, and which of them exist."""
     tile, model = tl.program_id(0), tl.program_id(1)
     first, length = tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
@@ -33,7 +37,7 @@ def _tile(tiles, B: tl.constexpr):
 
 
 @triton.jit
-def _pointer(addresses, tensor, column: tl.constexpr):
+def _pointer(addresses, tensor, column: constexpr):
     return tl.load(addresses + 4 * tensor + column).to(tl.pointer_type(tl.float32))
 
 
@@ -45,7 +49,7 @@ def _one_minus_exp(x):
 
 
 @triton.jit
-def _norms_kernel(tiles, addresses, norms, counts, B: tl.constexpr):
+def _norms_kernel(tiles, addresses, norms, counts, B: constexpr):
     """norms [M, T] of the gradients; also copies the steps made, counts[1], to counts[0]."""
     tensor, at, there = _tile(tiles, B)
     gradient = tl.load(_pointer(addresses, tensor, 0) + at, mask=there, other=0.0)
@@ -56,9 +60,9 @@ def _norms_kernel(tiles, addresses, norms, counts, B: tl.constexpr):
 
 
 @triton.jit
-def _step_kernel(tiles, addresses, norms, rate, counts, bad, bound, decay,
-                 LOG_FIRST: tl.constexpr, LOG_SECOND: tl.constexpr, FIRST: tl.constexpr,
-                 SECOND: tl.constexpr, EPS: tl.constexpr, B: tl.constexpr):  # fmt: skip
+def _step_kernel(tiles, addresses, norms, rate, counts, bad, bound, decay, LOG_FIRST: constexpr,
+        LOG_SECOND: constexpr, FIRST: constexpr, SECOND: constexpr, EPS: constexpr,
+        B: constexpr):  # fmt: skip
     """One step of AdamW by gradients clipped to `bound`; changes nothing where `bad` is set.
 
     `norms` [M] are the gradients' before clipping; LOG_FIRST and LOG_SECOND are the logarithms of
@@ -94,32 +98,28 @@ class FusedAdamW:
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, num_models: int, learning_rate: float,
                  weight_decay: float, gradient_clip: float) -> None:  # fmt: skip
-        device = parameters[0].device
-        self._parameters, self._models = tuple(parameters), num_models
-        self._clip = float(gradient_clip)
+        device, self._clip = parameters[0].device, float(gradient_clip)
         rate = torch.tensor(learning_rate, device=device)
-        self.param_groups = [{"lr": rate, "weight_decay": weight_decay}]
+        self.param_groups: list[dict[str, Any]] = [{"lr": rate, "weight_decay": weight_decay}]
         self._counts = torch.zeros(2, device=device)  # of steps: before the next, and made
+        zeros = partial(torch.zeros_like, requires_grad=False)
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {
-            parameter: {
-                "step": self._counts[1],
-                "exp_avg": torch.zeros_like(parameter, requires_grad=False),
-                "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
-            }
-            for parameter in parameters
+            p: {"step": self._counts[1], "exp_avg": zeros(p), "exp_avg_sq": zeros(p)}
+            for p in parameters
         }
-        self.found_inf = torch.zeros((), device=device)
-        self._tiles = torch.tensor(list(self._cut()), device=device)
-        self._addresses = torch.zeros(len(self._parameters), 4, dtype=torch.int64, device=device)
+        self.found_inf, self._norms = torch.zeros((), device=device), torch.zeros(0, device=device)
+        sizes = [parameter.numel() // num_models for parameter in parameters]
+        tiles = [(k, first, n) for k, n in enumerate(sizes) for first in range(0, n, TILE["B"])]
+        self._tiles, self._grid = torch.tensor(tiles, device=device), (len(tiles), num_models)
+        self._addresses = torch.zeros(len(parameters), 4, dtype=torch.int64, device=device)
         self._gradients: tuple[Tensor, ...] = ()
-        self._norms = torch.zeros(num_models, device=device)
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
         """Hold a gradient for each parameter for the next step; their norms [M] before clipping."""
         self._gradients = tuple(gradient.contiguous() for gradient in gradients)
         if not (self._addresses.is_cuda and torch.cuda.is_current_stream_capturing()):
             self.settle()
-        parts = self._norms.new_empty(self._models, len(self._tiles))
+        parts = self._norms.new_empty(self._grid[::-1])  # [M, T]
         _norms_kernel[self._grid](self._tiles, self._addresses, parts, self._counts, **TILE)
         self._norms = torch.linalg.vector_norm(parts, dim=1)
         return self._norms
@@ -134,18 +134,33 @@ class FusedAdamW:
 
     @torch.no_grad()
     def step(self) -> None:
-        group: dict[str, Any] = self.param_groups[0]
+        group = self.param_groups[0]
         _step_kernel[self._grid](
             self._tiles, self._addresses, self._norms, group["lr"], self._counts, self.found_inf,
             self._clip, group["weight_decay"], *map(math.log, BETAS), *BETAS, EPS, **TILE,
         )  # fmt: skip
 
-    @property
-    def _grid(self) -> tuple[int, int]:
-        return len(self._tiles), self._models
 
-    def _cut(self) -> Iterator[tuple[int, int, int]]:
-        for index, parameter in enumerate(self._parameters):
-            length = parameter.numel() // self._models
-            for first in range(0, length, TILE["B"]):
-                yield index, first, length
+@triton.jit
+def _metrics_kernel(values, sums, latest, num_good, bad, size, B: constexpr):
+    at = tl.arange(0, B)
+    there = at < size
+    was_bad, value = tl.load(bad), tl.load(values + at, mask=there, other=0.0)
+    is_infinite = tl.where(tl.abs(value) < float("inf"), 0.0, 1.0)  # NaN is below nothing
+    is_bad = tl.maximum(was_bad, tl.max(is_infinite))
+    total = tl.load(sums + at, mask=there, other=0.0)
+    before = tl.load(latest + at, mask=there, other=0.0)
+    tl.store(sums + at, total + tl.where(is_bad > 0, 0.0, value), mask=there)
+    tl.store(latest + at, tl.where(was_bad > 0, before, value), mask=there)
+    tl.store(num_good, tl.load(num_good) + 1 - is_bad)
+    tl.store(bad, is_bad)
+
+
+def add_metrics(values: Tensor, sums: Tensor, latest: Tensor, num_good: Tensor,
+                bad: Tensor) -> None:  # fmt: skip
+    """Add values [metrics, M] to the sums and count a good update, until one is not finite.
+
+    `latest` keeps the values of the first update that is not finite, or of the latest.
+    """
+    size = values.numel()
+    _metrics_kernel[(1,)](values, sums, latest, num_good, bad, size, B=triton.next_power_of_2(size))

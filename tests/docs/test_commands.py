@@ -1,0 +1,99 @@
+"""Every `saformer` line of README and docs runs: as it stands but for its size, page by page."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from saformer.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND = r"^saformer (.*?)(?:\s+#.*)?$"
+BRIEF = {
+    "train": "--updates 4 --data-steps 4000 --width 16 --layers 1 --report-every 2",
+    "evaluate": "--episodes 2",
+    "sweep": "--episodes 1",
+    "calibrate": "--episodes 60",
+    "finetune": "--episodes 2 --lanes 2 --updates 2 --evaluation-episodes 2",
+}
+"""In place of what the page says."""
+PERCEPTRONS = ("bcq_lag", "cpq", "coptidice")
+TOO_LONG = {
+    "experiment": "tests/experiments/test_smoke.py makes all of them from tiny runs",
+    "data build": "a million steps; tests/cli/test_data.py builds a few thousand",
+    "data import hopper_medium.hdf5": "D4RL's own file; tests/data/test_sources.py makes its like",
+    "train hopper-medium walker2d-medium": "six runs; tests/cli/test_agents.py trains two",
+    "evaluate pretrained:hopper-medium-expert": "tests/runs/test_pretrained.py judges it",
+    "finetune": "tests/training/test_finetune.py runs the command to its end",
+    "evaluate runs/cheetah": "follows finetune",
+}
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Those of a page that are run, shortened."""
+    for line in re.findall(COMMAND, page.read_text(), re.MULTILINE):
+        if any(line.startswith(beginning) for beginning in TOO_LONG):
+            continue
+        words = shlex.split(line)
+        yield shortened(words) if words[0] in BRIEF else words
+
+
+def shortened(words: list[str]) -> list[str]:
+    brief = shlex.split(BRIEF[words[0]])
+    if words[0] == "train" and any(name in words for name in PERCEPTRONS):
+        brief = [word for word in brief if word not in ("--width", "16", "--layers", "1")]
+    for flag in (word for word in brief if word.startswith("--")):
+        if flag in words:
+            at = words.index(flag)
+            words = words[:at] + words[at + 2 :]
+    return [*words, *brief]
+
+
+def write_logs() -> None:
+    """CSV files with the columns that the pages name."""
+    rng = np.random.default_rng(0)
+    Path("logs").mkdir()
+    rows = ["run,level,pressure,valve,profit,speed,wear"]
+    for run in range(12):
+        for step in range(20):
+            values = ",".join(f"{value:.3f}" for value in rng.uniform(0, 3, 5))
+            rows.append(f"{run},{step / 20:.2f},{values}")
+    Path("logs/2024.csv").write_text("\n".join(rows) + "\n")
+    mapping = re.search(r"```toml\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
+    assert mapping is not None
+    Path("mapping.toml").write_text(mapping[1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_run(page, tmp_path, monkeypatch):
+    """Those that need a run first are given one."""
+    monkeypatch.chdir(tmp_path)
+    write_logs()
+    todo = list(commands(page))
+    if any("runs/hopper" in words for words in todo):
+        first = ["train", "hopper-medium-replay", "--out", "runs/hopper"]
+        todo = [shortened(first), *(words for words in todo if "runs/hopper" not in words[3:])]
+    if page.name == "export.md":
+        todo.insert(1, ["export", "runs/hopper", "deployed"])
+    done: list[list[str]] = []
+    for words in todo:
+        if words in done or (
+            words[0] == "train"
+            and Path("runs/hopper") in map(Path, words[3:])
+            and Path("runs/hopper").exists()
+        ):
+            continue
+        globbed = [
+            str(path)
+            for word in words
+            for path in (sorted(Path().glob(word)) if "*" in word else [word])
+        ]
+        if words[:2] == ["data", "import"] and Path("plant").exists() and "plant" in words:
+            globbed = [f"{word}-again" if word == "plant" else word for word in globbed]
+        assert main(globbed) in (0, None), words
+        done.append(words)
