@@ -27,11 +27,10 @@ from torch import Tensor
 from saformer import Listener, build_data, data_of, load, sweep, train_together
 from saformer.agents.cpq import CPQAgent
 from saformer.agents.registry import KINDS, find_kind
-from saformer.api.judge import frontier_of
-from saformer.api.run_data import relabelled
 from saformer.core.policy import Decision, Policy
+from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit, parse_limit
-from saformer.data.relabel import RelabelledStore
+from saformer.data.relabel import RelabelledStore, relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.evaluation.evaluate import Terms, evaluate_policy
 from saformer.runs.run import Run
@@ -188,7 +187,7 @@ def judge(
         limits,
         episodes=options.episodes,
         workers=options.workers,
-        terms=Terms([frontier_of(run.spec, data, limit) for run, limit in cells]),
+        terms=Terms([frontier_of(run.spec.task, data, limit) for run, limit in cells]),
     )
     lengths = np.array([row.num_steps for row in found.rows]).reshape(len(cells), -1).mean(1)
     for (run, limit), verdict, length in zip(cells, found.verdicts, lengths, strict=True):

@@ -244,13 +244,13 @@ def judged(
         )  # which is what this is about
         data = settings.data if run == settings.run else None
         trained = saformer.load(run, data=data, device=settings.device, listener=listener)
-        found = trained.judge(
+        evaluation, _ = trained.judge(
             list(question.limits),
             episodes=settings.judged_episodes,
             seed=JUDGING_SEED,
             **settings.acting(rule),
         )
-    return found.evaluation.plain()
+    return evaluation.plain()
 
 
 def judged_before(

@@ -29,12 +29,11 @@ from torch import Tensor
 
 from benchmarks.agents import Row, Rows, cell, log
 from saformer import build_data
-from saformer.api.run_data import relabelled
 from saformer.core.batch import Dimensions
 from saformer.core.policy import Decision
 from saformer.data.canonical import canonical
 from saformer.data.limits import Limit, frontier, parse_limit
-from saformer.data.relabel import RelabelledStore
+from saformer.data.relabel import RelabelledStore, relabelled
 from saformer.data.sampling import WindowSampler, dimensions_of
 from saformer.data.store import TrajectoryStore
 from saformer.data.transitions import TransitionSampler

@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
     from saformer.api.data import build_data, export_data, import_data, inspect_data
     from saformer.api.finetune import FineTuned
-    from saformer.api.judge import Sweep
     from saformer.api.listener import Listener
     from saformer.api.run_data import data_of
-    from saformer.api.train import demo, train, train_together
+    from saformer.api.train import train_together
     from saformer.evaluation.calibration import Calibration
     from saformer.evaluation.evaluate import Evaluation
     from saformer.evaluation.offline import OfflineEvaluation
+    from saformer.evaluation.sweep import Sweep
     from saformer.shield import Shield
-    from saformer.trained import Trained, load
+    from saformer.trained import Trained, demo, load, train
 
 _HOMES = {
     "api.data": ("build_data", "export_data", "import_data", "inspect_data"),
     "api.listener": ("Listener",),
     "api.run_data": ("data_of",),
-    "api.train": ("demo", "train", "train_together"),
+    "api.train": ("train_together",),
     "shield": ("Shield",),
-    "trained": ("Trained", "load"),
+    "trained": ("Trained", "demo", "load", "train"),
 }
 _CONTEXT = {"cost_discount", "data", "device", "listener", "out", "workers"}
 """Keywords of `load`."""

@@ -101,7 +101,7 @@ def test_training_gives_what_loading_gives(tmp_path):
     assert trained.path == tmp_path / "run"
     assert isinstance(trained.run, Run)
     loaded = saformer.load(trained.path, device="cpu")
-    assert [limit.name for limit in loaded.limits] == ["p10", "p20", "p30", "p50"]
+    assert [limit.name for limit in loaded.parse_limits(())] == ["p10", "p20", "p30", "p50"]
     weights = loaded.agent.model.state_dict()
     for name, value in trained.agent.model.state_dict().items():
         assert value.equal(weights[name])

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 import saformer
-from saformer.api.calibrate import Calibrations
+from saformer.api.calibrate import as_calibrated, find_calibration
 from saformer.api.judge import EvaluateSettings
 from saformer.cli.main import main
 from saformer.core.budget import Budget
@@ -208,15 +208,14 @@ def test_another_run_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="another run"):
         saformer.evaluate(tmp_path / "other", rate=0.1, limits=["p50"], device="cpu", workers=0)
     trained = saformer.load(run, device="cpu")
-    calibrations, settings = Calibrations(trained), EvaluateSettings()
-    calibration = calibrations.of_rate(0.1)
-    assert calibrations.applied(calibration, settings).rule == "reserve"
+    calibration, settings = find_calibration(trained, 0.1), EvaluateSettings()
+    assert as_calibrated(trained, calibration, settings).rule == "reserve"
     for part in (trained.agent.model.reserve, trained.agent.model.actor):
         weights = next(value for value in part.state_dict().values() if value.ndim)
         before = weights.clone()
         weights[0] += 1e-3
         with pytest.raises(ValueError, match="before it learnt on"):
-            calibrations.applied(calibration, settings)
+            as_calibrated(trained, calibration, settings)
         weights.copy_(before)
 
 

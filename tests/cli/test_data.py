@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from saformer import build_data
-from saformer.api.run_data import run_of_store
 from saformer.cli.main import command_of, main
 from saformer.data.folder import one_maker
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.envs.tasks import data_path, find_task, make_data
+from saformer.runs.run import latest_run
 from tests.data.test_store import files_may_hold
 
 BRIEF = "--updates 4 --batch-size 4 --evaluate-every 0 --width 16 --layers 1 --candidates 4".split()  # noqa: SIM905
@@ -225,13 +225,13 @@ def test_the_latest_run_of_a_store_that_can_be_judged_is_found(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     allowance.dataset(episodes=20).save(tmp_path / "store")
     with pytest.raises(FileNotFoundError, match="train first"):
-        run_of_store("store")
+        latest_run(str(tmp_path / "store"))
     assert main(["train", "store", *BRIEF, "--out", "runs/good"]) == 0
     for name, text in (("begun", Path("runs/good/run.json").read_text()), ("junk", "{}")):
         Path("runs", name).mkdir()
         Path("runs", name, "run.json").write_text(text)
     Path("runs/junk/checkpoint.safetensors").touch()
-    assert run_of_store("store") == Path("runs/good")
+    assert latest_run(str(tmp_path / "store")) == Path("runs/good")
 
 
 def test_a_store_that_grew_is_judged_as_it_was_trained_on(tmp_path, capsys):

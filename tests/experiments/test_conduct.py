@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from saformer import Listener
-from saformer.api.run_data import relabelled
+from saformer.data.relabel import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.engine.engine import LocalEngine
 from saformer.envs import allowance

@@ -374,7 +374,7 @@ def test_wrong_requests_are_refused_before_anything_is_made(source, tmp_path):
     for changes, said in (
         ({"limits": []}, "at least one limit"),
         ({"limits": ["5", "5"]}, "more than once"),
-        ({"execution": {"candidate": 3}}, "no option candidate"),
+        ({"options": {"candidate": 3}}, "no option candidate"),
         ({"resume": True}, "no run to resume"),
         ({"attenuation": 0.8}, "lower the floor"),
     ):

@@ -79,3 +79,10 @@ def usual_target(data: Totals) -> float:
     """The paper's constant for its three robots; elsewhere the highest return in the data."""
     robot = (data.environment.identifier or "").partition("-")[0]
     return PAPER_TARGETS.get(robot, float(data.episode_return.max()))
+
+
+def targets_to_try(data: Totals) -> list[float]:
+    """From within the stored returns to beyond them, and the usual target."""
+    low, high = float(data.episode_return.min()), float(data.episode_return.max())
+    spread = {low + share * (high - low) for share in (0.25, 0.5, 0.75, 1.0, 1.25)}
+    return sorted(spread | {usual_target(data)})

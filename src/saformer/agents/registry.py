@@ -36,6 +36,20 @@ def name_of(config: AgentConfig) -> str:
     return next(name for name, kind in KINDS.items() if isinstance(config, kind.config_type))
 
 
+def check_limit(config: Any, limit: str | float | None) -> None:
+    """Before any data is made: whether a limit is needed, and named."""
+    name = name_of(config)
+    has_one_limit = find_kind(name).has_one_limit
+    if limit is not None and not has_one_limit:
+        raise ValueError(
+            f"{name} is not trained for one limit: leave limit (--limit) out; evaluate under any"
+        )
+    if limit is None and has_one_limit and not config.limit:
+        raise ValueError(
+            f"{name} is trained for one limit: say which, by a cost or a percentile (--limit p20)"
+        )
+
+
 def create_agent(data: RelabelledStore, config: AgentConfig, *, seed: int) -> Agent:
     """A fresh agent of the kind that this config belongs to."""
     return KINDS[name_of(config)].create(data, config, seed=seed)

@@ -1,87 +1,66 @@
 """Export a run: a small folder that acts and can be judged, without the data it was trained on."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from saformer import __version__
-from saformer.api.calibrate import LEFT_BEHIND, file_content, policy_identity, read_calibrations
+from saformer.api.calibrate import LEFT_BEHIND, file_content, read_calibrations
+from saformer.api.loaded import Loaded
 from saformer.api.run_data import data_of
 from saformer.data.relabel import RelabelledStore
 from saformer.data.totals import percentiles
 from saformer.evaluation.calibration import Calibration
-from saformer.runs.export import DTYPES, narrowed, widened, write_export
+from saformer.runs.export import DTYPES, narrowed, policy_identity, widened, write_export
 from saformer.runs.run import Run
 
-if TYPE_CHECKING:
-    from saformer.trained import Trained
 
-
-def export_run(trained: Trained, out: Path, dtype: str, command: str | None) -> Path:
-    """Write weights, totals and facts to a new folder; says how large it is and what it is
-    calibrated for."""
-    run, listener, agent = trained.run, trained.listener, trained.agent
+def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Path:
+    """Write weights, totals and facts to a new folder; says what it is calibrated for."""
+    run, model, say = loaded.run, loaded.agent.model, loaded.listener.say
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; weights are kept in {' or '.join(DTYPES)}")
     if run.is_export:
-        raise ValueError(
-            f"{run.path} is an export already: copy its folder, or export the run that it was "
-            "made from"
-        )
+        raise ValueError(f"{run.path} is an export already: copy its folder, or export its run")
     if out.exists():
         raise FileExistsError(
             f"{out} exists; exports are never overwritten: choose another name or remove it"
         )
-    data, weights = data_of(run, listener, data=trained.context.data), agent.model.state_dict()
-    parameters = {name for name, _ in agent.model.named_parameters()}
-    rounded = narrowed(weights, parameters, dtype)
-    carried, left, outdated = _by_holding(run, weights, widened(rounded))
-    content = {
-        "model": rounded,
-        "totals": {
-            "episode_cost": torch.from_numpy(data.episode_cost),
-            "episode_return": torch.from_numpy(data.episode_return),
-        },
+    data, weights = data_of(run, loaded.listener, data=loaded.context.data), model.state_dict()
+    rounded = narrowed(weights, {name for name, _ in model.named_parameters()}, dtype)
+    of_run, of_export = policy_identity(run, weights), policy_identity(run, widened(rounded))
+    known = read_calibrations(run)
+    carried = [each for each in known if each.run == of_export]
+    left = [each for each in known if each.run == of_run != of_export]
+    outdated = [each for each in known if each.run not in {of_run, of_export}]
+    totals = {
+        "episode_cost": torch.from_numpy(data.episode_cost),
+        "episode_return": torch.from_numpy(data.episode_return),
     }
-    left_behind = [each.rate for each in left]
-    facts = {"dtype": dtype, **_facts(run, data, command), LEFT_BEHIND: left_behind}
+    left_behind = {LEFT_BEHIND: [each.rate for each in left]}
+    facts = {"dtype": dtype, **_facts(run, data, command), **left_behind}
     files = file_content(carried) if carried else {}
-    path = write_export(out, run, content, facts, files).path
+    path = write_export(out, run, {"model": rounded, "totals": totals}, facts, files).path
     size = sum(file.stat().st_size for file in path.iterdir()) / 1e6
     judge_it = f"saformer evaluate {out}"
-    listener.say(f"exported to {out}: {size:.2f} MB, weights in {dtype}. Judge it with: {judge_it}")
+    say(f"exported to {out}: {size:.2f} MB, weights in {dtype}. Judge it with: {judge_it}")
     if carried:
-        listener.say(f"calibrated for violation rates of {_rates(carried)}, as the run is")
+        say(f"calibrated for violation rates of {_rates(carried)}, as the run is")
     if left:
-        listener.say(
+        say(
             f"not calibrated, though the run is for violation rates of {_rates(left)}: rounded "
             f"weights are another policy. Calibrate it (saformer calibrate {out}), or export with "
             "--dtype float32"
         )
     if outdated:
-        listener.say(
+        say(
             f"not calibrated for violation rates of {_rates(outdated)}: {run.path} was, before it "
             f"learnt on. Calibrate again (saformer calibrate {run.path})"
         )
     return path
-
-
-def _by_holding(
-    run: Run, weights: Mapping[str, Tensor], exported: Mapping[str, Tensor]
-) -> tuple[list[Calibration], list[Calibration], list[Calibration]]:
-    """A run's calibrations: those that hold for its export, those of the run's weights that the
-    export rounds, and those of other weights than the run has now."""
-    of_run, of_export = policy_identity(run, weights), policy_identity(run, exported)
-    known = read_calibrations(run)
-    carried = [each for each in known if each.run == of_export]
-    rounded = [each for each in known if each.run == of_run != of_export]
-    return carried, rounded, [each for each in known if each.run not in {of_run, of_export}]
 
 
 def _rates(calibrations: Sequence[Calibration]) -> str:
@@ -89,8 +68,7 @@ def _rates(calibrations: Sequence[Calibration]) -> str:
 
 
 def _facts(run: Run, data: RelabelledStore, command: str | None) -> dict[str, Any]:
-    """How the run was trained and what its data was, for people to read; the environment, to roll
-    out in."""
+    """How the run was trained and on what, for people to read; the environment, to roll out in."""
     spec = run.spec
     if run.is_done:
         ended = run.read_json("done.json")

@@ -2,16 +2,19 @@
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 from saformer.api.listener import Listener
 from saformer.criteria import criterion
-from saformer.data.relabel import RelabelledStore, relabel
+from saformer.data.limits import Limit, parse_limit
+from saformer.data.relabel import RelabelledStore, relabelled
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.totals import Totals, TotalsAlone
-from saformer.envs.tasks import find_task, is_store, load_data
+from saformer.envs.tasks import find_task, load_data
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run
+from saformer.runs.spec import RunSpec
+
+DEFAULT_LIMITS = ("p10", "p20", "p30", "p50")
 
 
 def data_of(
@@ -29,8 +32,7 @@ def data_of(
 def totals_of(
     run: Run, listener: Listener, data: str | None = None, cost_discount: float | None = None
 ) -> Totals:
-    """What the data of a run earned and cost: an export holds that, for a run the data is opened
-    or made."""
+    """What its data earned and cost: an export holds that, for a run data is opened or made."""
     own_discount = run.spec.agent_config["cost_discount"]
     if not run.is_export or data is not None or cost_discount not in {None, own_discount}:
         return data_of(run, listener, data=data, cost_discount=cost_discount)
@@ -45,6 +47,17 @@ def totals_of(
         episode_cost=totals["episode_cost"].numpy(),
         episode_return=totals["episode_return"].numpy(),
     )
+
+
+def limits_of(
+    spec: RunSpec, data: Totals, names: Sequence[str] = (), usual: Sequence[str] = DEFAULT_LIMITS
+) -> list[Limit]:
+    """The limits of these names, else those that the run was made for, else the usual ones."""
+    if not names and spec.limit is not None:
+        return [Limit(spec.limit, tuple(spec.agent_config["limit"]))]
+    finetuned = (spec.finetuning or {}).get("limits", {}).items()
+    known = {name: Limit(name, tuple(values)) for name, values in finetuned}
+    return [known.get(name) or parse_limit(name, data) for name in names or known or usual]
 
 
 def store_of(
@@ -85,34 +98,24 @@ def training_data(
     """The share of its store that a run learnt from, with its costs."""
     spec = run.spec
     discount = spec.agent_config["cost_discount"] if cost_discount is None else cost_discount
-    return with_costs(training_part(store, spec.held_out), spec.criteria, discount, listener)
+    return training_part(store, spec.held_out, spec.criteria, discount, listener)
 
 
-def training_part(store: TrajectoryStore, held_out: float) -> TrajectoryStore:
-    return store.split(held_out)[0] if held_out else store
-
-
-def with_costs(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float, listener: Listener
+def training_part(
+    store: TrajectoryStore,
+    held_out: float,
+    criteria: Sequence[str],
+    cost_discount: float,
+    listener: Listener,
 ) -> RelabelledStore:
-    """The store with its costs; says how much of it there is."""
-    data = relabelled(store, criteria, cost_discount)
+    """All but the share that is held out, with its costs; says how much that is."""
+    part = store.split(held_out)[0] if held_out else store
+    data = relabelled(part, criteria, cost_discount)
     listener.say(f"data: {len(data.store)} trajectories, {data.store.num_steps} steps")
     if data.num_left_out:
         left_out = f"left out {data.num_left_out} unfinished trajectories"
         listener.say(f"{left_out}: what they would have cost is unknown")
     return data
-
-
-def relabelled(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0
-) -> RelabelledStore:
-    """The store's finished trajectories with costs by these criteria, or by those that the store
-    names."""
-    # a store may come from elsewhere: code that it names is never imported
-    names, trusted = (criteria, True) if criteria else (store.criteria, False)
-    known = [criterion(name, trusted=trusted) for name in names]
-    return relabel(store, known, cost_discount=cost_discount)
 
 
 def check_export_criteria(run: Run) -> None:
@@ -139,33 +142,5 @@ def _environment_of_export(run: Run) -> EnvironmentSpec:
     try:
         return EnvironmentSpec.from_plain(read_facts(run)["environment"])
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{run.export_path} is damaged ({error!r}); copy the export again"
-        ) from None
-
-
-def run_of_store(path: str | Path, *, runs: str | Path = "runs") -> Path:
-    """The latest run that was trained on the store at this path; those without a checkpoint are
-    passed over."""
-    specs = [
-        spec
-        for spec in Path(runs).glob("*/run.json")
-        if _was_trained_on(Run(spec.parent), str(path))
-    ]
-    if not specs:
-        raise FileNotFoundError(
-            f"no run under {runs} was trained on {path}: train first, or give the run's folder"
-        )
-    return max(specs, key=lambda spec: spec.stat().st_mtime).parent
-
-
-def _was_trained_on(run: Run, path: str) -> bool:
-    try:
-        return run.checkpoint_path.exists() and run.spec.task == locator(path)
-    except ValueError:  # another version's, or damaged: whose data it had cannot be said
-        return False
-
-
-def locator(task: str) -> str:
-    """The task by a name that leads to its data from any folder."""
-    return str(Path(task).resolve()) if is_store(task) else task
+        path = run.export_path
+        raise ValueError(f"{path} is damaged ({error!r}); copy the export again") from None

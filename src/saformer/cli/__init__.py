@@ -1,1 +1,0 @@
-"""The `saformer` command: thin verbs over `saformer.api`."""

@@ -1,13 +1,15 @@
 """Commands: frozen dataclasses whose fields are flags. Each command line is parsed once."""
 
+import json
 from argparse import ArgumentParser
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Self, TypeVar
 
 import tyro
 from rich.console import Console
+from rich.text import Text
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
 SomeCommand = TypeVar("SomeCommand", bound="Command")
@@ -61,6 +63,16 @@ def _changed(settings: Any, **values: Any) -> Any:
         return replace(settings, **values)
     except ValueError as error:  # of which tyro would make a box; ours are said in one line
         raise RuntimeError(str(error)) from None
+
+
+def show(content: Any, tables: Callable[[Any], Any], *, as_json: bool = False) -> None:
+    """Print a result to stdout: as JSON, or as what `tables` makes of it."""
+    if as_json:
+        print(json.dumps(content, indent=2, allow_nan=False))
+        return
+    shown = tables(content)
+    for each in shown if isinstance(shown, list) else [shown]:
+        Console(highlight=False).print(each, soft_wrap=isinstance(each, Text))
 
 
 def peek(arguments: Sequence[str], *flags: str) -> dict[str, str | None]:

@@ -1,6 +1,5 @@
 """`saformer data`: build, import, inspect and export."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,19 +7,20 @@ from typing import Annotated, Any, Literal, Self
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from saformer.api.data import build_data, export_data, import_data, inspect_data, survey_logs
-from saformer.cli.command import Command, peek
+from saformer.api.data import build_data, export_data, import_data, inspect_data
+from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.data.home import data_home
+from saformer.data.logs.logs import open_logs
 from saformer.data.logs.mapping import LogMapping
 from saformer.data.sources.names import is_hosted
 from saformer.data.sources.source import EnvironmentHints
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import is_store, task_names
-from saformer.report.inspection import inspection_tables, write_inspection
+from saformer.report.inspection import inspection_tables, survey_tables, write_inspection
+from saformer.report.table import Cell, terminal_table
 
 SOURCES = (
     "a task, a trajectory store, d4rl:NAME, minari:NAME, or a file (.csv, .parquet, .hdf5, .npz)"
@@ -102,22 +102,17 @@ class ImportCommand(Command):
         hints = EnvironmentHints(log.environment, log.horizon, log.action_low, log.action_high)
         with listening(console) as listener:
             if self.check:
-                survey = survey_logs(self.sources, log, listener=listener).survey.plain()
-                print(json.dumps(survey, indent=2)) if self.json else _show_survey(survey)
+                survey = open_logs(self.sources, log, progress=listener.surveying).survey.plain()
+                show(survey, survey_tables, as_json=self.json)
                 return 1 if survey["problems"] else 0
+            how: dict[str, Any] = {"criteria": self.criteria, "drop_faulty": self.drop_faulty}
             imported = import_data(
-                self.sources,
-                out,
-                mapping=log,
-                known=hints,
-                criteria=self.criteria,
-                drop_faulty=self.drop_faulty,
-                listener=listener,
+                self.sources, out, mapping=log, known=hints, listener=listener, **how
             )
         if self.json:
             fingerprint = imported.store.fingerprint
             facts = {"path": str(out), "fingerprint": fingerprint, "notes": imported.notes}
-            print(json.dumps(facts, indent=2))
+            show(facts, str, as_json=True)
         following = f"next: saformer data inspect {out}\n      saformer train {out}"
         console.print(Text(following), soft_wrap=True)
         return 0
@@ -149,22 +144,12 @@ class InspectCommand(Command):
     """Write a page with figures here."""
 
     def run(self, console: Console) -> int:
+        names = ("criteria", "cost_discount", "limits", "steps", "seed")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        settings["mapping"] = LogMapping.from_toml(self.mapping) if self.mapping else None
         with listening(console) as listener:
-            inspection = inspect_data(
-                self.source,
-                criteria=self.criteria,
-                cost_discount=self.cost_discount,
-                limits=self.limits,
-                steps=self.steps,
-                seed=self.seed,
-                mapping=LogMapping.from_toml(self.mapping) if self.mapping else None,
-                listener=listener,
-            ).plain()
-        if self.json:
-            print(json.dumps(inspection, indent=2, allow_nan=False))
-        else:
-            for part in inspection_tables(inspection):
-                Console().print(part)
+            inspection = inspect_data(self.source, listener=listener, **settings).plain()
+        show(inspection, inspection_tables, as_json=self.json)
         if self.report:
             title = f"{self.source}: which limits can this data support?"
             page = write_inspection(inspection, self.report, title=title)
@@ -196,17 +181,17 @@ class ListCommand(Command):
         out, home = Console(highlight=False), data_home()
         out.print(f"can be built: {', '.join(task_names())}", soft_wrap=True)
         headings = (f"in {home}", "trajectories", "steps", "fingerprint")
-        table = Table(*headings, box=None, pad_edge=False)
-        stores = sorted(path for path in home.glob("*") if is_store(path))
-        for path in stores:
-            try:
-                store = TrajectoryStore.open(path)
-            except ValueError:
-                table.add_row(path.name, "-", "-", "[yellow]damaged or of another version[/yellow]")
-                continue
-            table.add_row(path.name, str(len(store)), str(store.num_steps), store.fingerprint)
-        out.print(table if stores else f"nothing is kept in {home} yet")
+        rows = [_store_row(path) for path in sorted(home.glob("*")) if is_store(path)]
+        out.print(terminal_table(headings, rows) if rows else f"nothing is kept in {home} yet")
         return 0
+
+
+def _store_row(path: Path) -> list[Cell]:
+    try:
+        store = TrajectoryStore.open(path)
+    except ValueError:
+        return [path.name, "-", "-", ("damaged or of another version", "missed")]
+    return [path.name, str(len(store)), str(store.num_steps), store.fingerprint]
 
 
 def _default_name(source: str) -> str:
@@ -214,23 +199,3 @@ def _default_name(source: str) -> str:
     plain = name.split(".")[0].replace("/", "-").replace("*", "") or "store"
     is_source = Path(source).is_dir() and plain == name  # never the folder that is read
     return f"{plain}-store" if is_source else plain
-
-
-def _show_survey(survey: dict[str, Any]) -> None:
-    out = Console(highlight=False)
-    lengths = survey["episode_lengths"]
-    out.print(
-        f"{survey['files']} files, {survey['rows']} rows, {survey['episodes']} episodes of "
-        f"{lengths['min']} to {lengths['max']} steps (median {lengths['median']:g})"
-    )
-    table = Table("column", "role", "least", "greatest", "missing", box=None, pad_edge=False)
-    for name, column in survey["columns"].items():
-        bounds = ["-" if column[key] is None else f"{column[key]:.4g}" for key in ("min", "max")]
-        table.add_row(Text(name), column["role"], *bounds, str(column["missing"]))
-    out.print(table)
-    for problem in survey["problems"]:
-        out.print(Text(f"problem: {problem}", style="red"), soft_wrap=True)
-    for warning in survey["warnings"]:
-        out.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
-    if not survey["problems"]:
-        out.print(Text("nothing stands in the way of importing this", style="green"))

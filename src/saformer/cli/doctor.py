@@ -2,17 +2,16 @@
 
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from saformer import __version__
 from saformer.cli.command import Command
 from saformer.data.home import data_home
+from saformer.report.table import Cell, terminal_table
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
 CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
@@ -25,6 +24,7 @@ EXTRAS = {
     "ray": (("ray",), "experiments on a cluster"),
     "track": (("tensorboard",), "TensorBoard metrics"),
 }
+MISSING = ("missing", "missed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,19 @@ class DoctorCommand(Command):
         where = f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)"
         out.print(where, soft_wrap=True)
         out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
-        table = Table("part", "for", "package", "version", box=None, pad_edge=False)
-        is_broken = _fill(table, "core", "everything", CORE)
-        absent = [name for name, part in EXTRAS.items() if _fill(table, name, part[1], part[0])]
-        out.print(table)
-        for name in absent:
+        rows: list[list[Cell]] = []
+        absent = []
+        for name, (packages, purpose) in {"core": (CORE, "everything"), **EXTRAS}.items():
+            versions = [_version(package) for package in packages]
+            labels = [(name, purpose), *[("", "")] * (len(packages) - 1)]
+            triples = zip(labels, packages, versions, strict=True)
+            rows += [[*label, package, known or MISSING] for label, package, known in triples]
+            absent += [name] if None in versions else []
+        headings = ("part", "for", "package", "version")
+        out.print(terminal_table(headings, rows, justify="left"))
+        for name in (name for name in absent if name in EXTRAS):
             out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
-        return 1 if is_broken else 0
+        return 1 if "core" in absent else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +66,20 @@ class AgentsCommand(Command):
     def run(self, console: Console) -> int:
         from saformer.agents.registry import KINDS
 
-        table = Table(box=None, pad_edge=False)
-        for heading in ("agent", "needs --limit", "what it is"):
-            table.add_column(heading, overflow="fold")
-        for name, kind in KINDS.items():
-            table.add_row(name, "yes" if kind.has_one_limit else "no", kind.description)
-        Console(highlight=False).print(table)
+        rows = [
+            [name, "yes" if kind.has_one_limit else "no", kind.description]
+            for name, kind in KINDS.items()
+        ]
+        headings = ("agent", "needs --limit", "what it is")
+        Console(highlight=False).print(terminal_table(headings, rows, justify="left"))
         return 0
 
 
-def _fill(table: Table, part: str, purpose: str, packages: Sequence[str]) -> bool:
-    """Add a row per package; returns whether any is missing."""
-    missing = False
-    for index, package in enumerate(packages):
-        try:
-            installed = version(package)
-        except PackageNotFoundError:
-            installed, missing = "[yellow]missing[/yellow]", True
-        table.add_row(*((part, purpose) if index == 0 else ("", "")), package, installed)
-    return missing
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _pretrained() -> str:

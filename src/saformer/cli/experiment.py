@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tyro
 from rich.console import Console
@@ -21,6 +21,7 @@ from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
 from saformer.experiments.conduct import Site, conduct, usual_engine
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import SCALES, Setting
+from saformer.report.table import terminal_table
 from saformer.training.loop.fit import InterruptedTrainingError
 
 
@@ -88,17 +89,14 @@ class ExperimentCommand(Command):
         experiments = find_experiments(self.name)
         if self.render is not None:
             return _render_again(experiments, self.render, console)
-        setting = Setting(SCALES[self.scale], self.seeds, _source(self))
+        data = self.data
+        if self.engine == "ray" and data not in {"behaviours", "d4rl"}:
+            data = str(Path(data).resolve())  # processes elsewhere have other working folders
+        setting = Setting(SCALES[self.scale], self.seeds, data)
         try:
             with _engine(self) as (engine, site), listening(console) as listener:
-                results = conduct(
-                    experiments,
-                    setting,
-                    engine=engine,
-                    site=site,
-                    command=self.line,
-                    listener=listener,
-                )
+                record: dict[str, Any] = {"command": self.line, "listener": listener}
+                results = conduct(experiments, setting, engine=engine, site=site, **record)
                 return _write(results, self.out or Path("results") / self.scale, console)
         except KeyboardInterrupt:
             raise InterruptedTrainingError("interrupted; what was trained is saved") from None
@@ -147,17 +145,8 @@ def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Site]]:
         signal.signal(signal.SIGTERM, former)
 
 
-def _source(command: ExperimentCommand) -> str:
-    """Processes elsewhere have other working folders."""
-    is_local = command.engine == "local" or command.data in {"behaviours", "d4rl"}
-    return command.data if is_local else str(Path(command.data).resolve())
-
-
 def _listing() -> Table:
-    table = Table(box=None, pad_edge=False, title="experiments", title_justify="left")
-    for heading in ("name", "shows", "what is done"):
-        table.add_column(heading, overflow="fold")
-    for each in EXPERIMENTS.values():
-        table.add_row(each.name, each.shows, each.description)
-    table.add_row("all", "everything", "what they share is done once")
-    return table
+    rows = [(each.name, each.shows, each.description) for each in EXPERIMENTS.values()]
+    rows.append(("all", "everything", "what they share is done once"))
+    headings = ("name", "shows", "what is done")
+    return terminal_table(headings, rows, title="experiments", justify="left")

@@ -1,6 +1,5 @@
 """Commands on a trained run: evaluate, calibrate, sweep, finetune and export."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -8,27 +7,25 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from saformer.agents.registry import find_kind, from_plain
 from saformer.api.calibrate import CalibrateSettings
 from saformer.api.judge import EvaluateSettings, SweepSettings
 from saformer.api.listener import Listener
-from saformer.api.run_data import run_of_store
-from saformer.cli.command import Command, peek
+from saformer.api.loaded import Context
+from saformer.api.run_data import has_environment
+from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
-from saformer.envs.tasks import is_store
-from saformer.evaluation.calibration import CalibratedLimit
+from saformer.envs.tasks import is_store, locator
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.rollouts import write_report
-from saformer.report.table import Cell, numbers, terminal_table, verdict_table
+from saformer.report.table import calibration_table, sweep_table, verdict_table
 from saformer.runs.pretrained import folder_of
-from saformer.runs.run import Run
-from saformer.trained import Context, Trained, load
+from saformer.runs.run import Run, latest_run
+from saformer.trained import Trained, load
 from saformer.training.finetune.config import FinetuneConfig
 
 ROLLOUTS_ALONE = ("rate", "shield", "both", "reference")
-CALIBRATION = ("limit", "withheld", "passed", "bound", "cost", "return", "share", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +74,7 @@ class RunCommand(Command):
 
 def run_path(path: str) -> str | Path:
     """The run's folder; for a store, that of the latest run that was trained on it."""
-    return run_of_store(path) if is_store(path) else path
+    return latest_run(locator(path)) if is_store(path) else path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +99,7 @@ class EvaluateCommand(RunCommand):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             trained = self.load(listener)
-            if self.offline or not trained.has_environment:
+            if self.offline or not has_environment(trained.run, self.context.data):
                 evaluation, table, write = self._offline(trained)
             else:
                 changes = {**self.changes, "seed": self.settings.seed}
@@ -117,8 +114,7 @@ class EvaluateCommand(RunCommand):
         flags = [f"--{name}" for name in ROLLOUTS_ALONE if getattr(self.settings, name)]
         if flags:
             raise ValueError(
-                f"{', '.join(flags)} {'needs' if len(flags) == 1 else 'need'} rollouts, but "
-                f"{trained.path} is judged offline, on trajectories that are there already: leave "
+                f"{', '.join(flags)} needs rollouts, but {trained.path} is judged offline: leave "
                 "it out, or give a run whose data has an environment"
             )
         evaluation = trained.evaluate_offline(self.settings.limits).plain()
@@ -145,14 +141,7 @@ class CalibrateCommand(RunCommand):
         with listening(console) as listener:
             settings = {**vars(self.settings), "options": self.changes}
             calibration = self.load(listener).calibrate(**settings)
-        caption = (
-            f"at most {100 * calibration.rate:.3g}% of episodes pass, with confidence "
-            f"{calibration.confidence:g} for each limit; {calibration.episodes} fresh episodes for "
-            "each margin"
-        )
-        rows = [_calibration_row(each) for each in calibration.limits]
-        table = terminal_table(CALIBRATION, rows, caption=caption)
-        show(calibration.plain(), lambda _: table, as_json=self.json)
+        show(calibration.plain(), calibration_table, as_json=self.json)
         return 0 if all(each.margin is not None for each in calibration.limits) else 1
 
 
@@ -172,8 +161,8 @@ class SweepCommand(RunCommand):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             settings = {**vars(self.settings), "options": self.changes}
-            swept = self.load(listener).sweep(**settings).plain()
-        show(swept, _sweep_table, as_json=self.json)
+            swept = self.load(listener).sweep(**settings)
+        show(swept.plain(), sweep_table, as_json=self.json)
         return 0
 
 
@@ -209,22 +198,15 @@ class FinetuneCommand(RunCommand):
     """How to explore and learn."""
 
     def run(self, console: Console) -> int:
-        acting: dict[str, Any] = {"rule": self.rule, "options": self.changes}
+        acting: dict[str, Any] = {"rule": self.rule, "options": self.changes, "seed": self.seed}
+        how = {name: getattr(self, name) for name in ("ceiling", "config", "out", "resume")}
         with listening(console, tensorboard=self.tensorboard) as listener:
-            tuned = self.load(listener).finetune(
-                self.limit,
-                ceiling=self.ceiling,
-                config=self.config,
-                out=self.out,
-                seed=self.seed,
-                resume=self.resume,
-                **acting,
-            )
+            tuned = self.load(listener).finetune(self.limit, **how, **acting)
         with listening(console) as listener:
             device, workers = self.context.device, self.context.workers
             trained = load(tuned.run.path, listener=listener, device=device, workers=workers)
-            evaluation = trained.evaluate(self.limit, seed=self.seed, **acting)
-        Console().print(verdict_table(evaluation.plain()))
+            evaluation = trained.evaluate(self.limit, **acting)
+        show(evaluation.plain(), verdict_table)
         page = write_report(tuned.run, tuned.run.path / "report.html")
         console.print(f"report written to {page}", soft_wrap=True)
         return 0
@@ -258,38 +240,3 @@ class ExportCommand(Command):
             trained = load(run_path(self.path), listener=listener, device="cpu", data=self.data)
             trained.export(self.out, dtype=self.dtype, command=self.command)
         return 0
-
-
-def show(content: Any, table: Callable[[Any], Any], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(content, indent=2, allow_nan=False))
-    else:
-        Console(highlight=False).print(table(content))
-
-
-def _calibration_row(calibrated: CalibratedLimit) -> list[Cell]:
-    """The margin that passed, or how near the most conservative margin came."""
-    shown = calibrated.passed or calibrated.tested[-1]
-    cells = [
-        f"{calibrated.limit.name} = {numbers(calibrated.limit.values)}",
-        f"{100 * shown.margin:.3g}%",
-        f"{shown.num_violations} of {shown.num_episodes}",
-        f"{shown.bound:.1%}",
-        numbers(shown.mean_cost),
-        numbers([shown.mean_return]),
-        f"{shown.frontier_share:.2f}",
-        "" if calibrated.passed else "not reached by the largest margin",
-    ]
-    return [(text, "") for text in cells]
-
-
-def _sweep_table(swept: dict[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in (swept["option"], "return", "cost", "limits met", ""):
-        table.add_column(heading, justify="right")
-    for trial in swept["trials"]:
-        met = f"{trial['limits_met']} of {len(trial['verdicts'])}"
-        best = "earns most" if trial["value"] == swept["best"] else ""
-        earned, cost = numbers([trial["mean_return"]]), numbers(trial["mean_cost"])
-        table.add_row(numbers([trial["value"]]), earned, cost, met, best)
-    return table

@@ -56,12 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = ", ".join(commands)
         return _complain(console, f"{prog}: unknown command {verb!r}; there are {known}")
     if words[0] != "train" and torchrun.size() > 1:
-        return _complain(
-            console, f"saformer: torchrun is for `train` alone, not for {verb}: leave it out"
-        )
-    warnings.showwarning = lambda message, *_: console.print(
-        Text(f"warning: {message}", style="yellow")
-    )
+        message = f"saformer: torchrun is for `train` alone, not for {verb}: leave it out"
+        return _complain(console, message)
+    warnings.showwarning = lambda text, *_: console.print(Text(f"warning: {text}", style="yellow"))
     try:
         return command_of(words).run(console)
     except (ValueError, OSError, RuntimeError, ModuleNotFoundError, KeyboardInterrupt) as error:
@@ -96,8 +93,8 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
     elif isinstance(error, RuntimeError) and _is_resumable(error):
         resume = ["--resume"] if words[1] in CAN_RESUME else []
         again = shlex.join([*(word for word in words if word != "--resume"), *resume])
+        line = Text(f"{error}. Go on with:\n  {again}", style="yellow")
         if torchrun.is_first():
-            line = Text(f"{error}. Go on with:\n  {again}", style="yellow")
             console.print(line, soft_wrap=True)
         return 130
     console.print(Text(f"{command}: {message}", style="red"), soft_wrap=True)
@@ -105,11 +102,9 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
 
 
 def _is_resumable(error: BaseException) -> bool:
-    from saformer.training.loop.fit import (
-        InterruptedTrainingError,  # imports torch, unlike `doctor`
-    )
+    from saformer.training.loop import fit  # late: it takes seconds, which --help need not
 
-    return isinstance(error, InterruptedTrainingError)
+    return isinstance(error, fit.InterruptedTrainingError)
 
 
 def _show_help(prog: str, commands: Mapping[str, tuple[str, str]]) -> None:

@@ -1,12 +1,10 @@
 """Progress bars for long work; plain lines where there is no terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich import progress
 from rich.console import Console
@@ -37,7 +35,7 @@ class Bars:
         self._tasks: dict[str, progress.TaskID] = {}
         self._said: dict[str, int] = {}
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from saformer.agents.registry import KINDS
-from saformer.api.train import DataSettings, demo, demo_run, train, train_together
-from saformer.cli.command import Command, peek
+from saformer.api.train import DataSettings, train_together
+from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
 from saformer.report.table import verdict_table
-from saformer.runs.run import Run
+from saformer.trained import demo, demo_run, train
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import PRESETS, Preset
 
@@ -79,13 +79,8 @@ class TrainCommand(Command):
             raise ValueError(
                 "name at least one task and one seed: saformer train hopper-medium-replay --seed 0"
             )
-        shared: dict[str, Any] = {
-            "agent": self.agent,
-            "limit": self.limit,
-            "preset": Preset(self.config, self.fit),
-            "device": self.device,
-            **vars(self.data),
-        }
+        shared = {name: getattr(self, name) for name in ("agent", "limit", "device")}
+        shared |= {"preset": Preset(self.config, self.fit), **vars(self.data)}
         with listening(console, tensorboard=self.tensorboard) as listener:
             shared["listener"] = listener
             if len(self.tasks) == len(self.seed) == 1:
@@ -121,7 +116,7 @@ class DemoCommand(Command):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             page = demo(**vars(self), listener=listener)
-        run = Run(demo_run(self.out, self.scale, self.seed))
-        Console().print(verdict_table(run.read_json("evaluation.json")))
+        run = demo_run(self.out, self.scale, self.seed)
+        show(run.read_json("evaluation.json"), verdict_table)
         Console().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
         return 0

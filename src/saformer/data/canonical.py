@@ -9,10 +9,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from saformer.data.limits import FrontierCurve, thresholds
+from saformer.data.limits import Frontier, FrontierCurve, Limit, frontier, thresholds
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import correlation, without_nan
-from saformer.data.totals import percentiles
+from saformer.data.totals import Totals, percentiles
 
 ASSET = ("assets", "frontiers.json")
 
@@ -72,6 +72,14 @@ class CanonicalBuild:
 def canonical(task_name: str) -> CanonicalBuild | None:
     """The frozen facts of a task's canonical build, or None where none are frozen."""
     return _frozen().get(task_name)
+
+
+def frontier_of(task_name: str, data: Totals, limit: Limit) -> Frontier:
+    """The frontier of the canonical build, where there is one; else of this data."""
+    build, criteria = canonical(task_name), [criterion.name for criterion in data.criteria]
+    if build is None or criteria != ["torque"] or data.cost_discount != 1:
+        return frontier(data, limit)
+    return build.frontier.at(limit.values[0])
 
 
 def parse_builds(text: str) -> dict[str, CanonicalBuild]:

@@ -32,6 +32,9 @@ class Limit:
             problem = f"{self.name!r} = {self.values}"
             raise ValueError(f"a limit must be a finite number of at least 0, got {problem}")
 
+    def __str__(self) -> str:
+        return f"{self.name} = {', '.join(f'{value:.4g}' for value in self.values)}"
+
 
 def parse_limit(text: str, data: Totals) -> Limit:
     """A limit from "4300" (in units of the cost), "p10" (a percentile of the data) or, for two

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.criteria import CostCriterion, Step
+from saformer.criteria import CostCriterion, Step, criterion
 from saformer.data.store import EnvironmentSpec, TrajectoryStore, offsets_of
 from saformer.data.trajectory import Floats
 
@@ -111,6 +111,17 @@ def relabel(
     return RelabelledStore(
         store, tuple(criteria), cost_discount, *steps, *episodes, num_left_out=num_left_out
     )
+
+
+def relabelled(
+    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0
+) -> RelabelledStore:
+    """The store's finished trajectories with costs by criteria of these names, or by those that the
+    store names."""
+    # a store may come from elsewhere: code that it names is never imported
+    names, trusted = (criteria, True) if criteria else (store.criteria, False)
+    known = [criterion(name, trusted=trusted) for name in names]
+    return relabel(store, known, cost_discount=cost_discount)
 
 
 def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:

@@ -60,6 +60,11 @@ def is_store(path: str | Path) -> bool:
     return (Path(path) / MANIFEST).exists()
 
 
+def locator(task: str) -> str:
+    """The task by a name that leads to its data from any folder."""
+    return str(Path(task).resolve()) if is_store(task) else task
+
+
 def canonical_steps(mixture: str) -> int:
     """How much data a mixture has unless told otherwise."""
     return REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS
@@ -96,6 +101,14 @@ def make_data(
     hears of steps done and in all."""
     assert task.make is not None, "a task has data or a way to make it"
     return task.make(path, steps=steps or task.steps or 0, seed=seed, **how)
+
+
+def bundle_task(path: str, mixture: str) -> Task:
+    """A mixture of the behaviour policies in a bundle (.npz)."""
+    if mixture not in MIXTURES:
+        raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(MIXTURES)}")
+    make = make_from_behaviours(path, mixture)
+    return Task(f"{Path(path).stem}-{mixture}", canonical_steps(mixture), make)
 
 
 def make_from_behaviours(robot: str, mixture: str) -> Make:

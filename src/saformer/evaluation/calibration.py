@@ -89,7 +89,7 @@ class Calibration:
         if not below or not above:
             command = f"saformer calibrate RUN --limits {limit.name} --rate {self.rate:g}"
             raise ValueError(
-                f"{_named(limit)} is not calibrated for a violation rate of {self.rate:g}, nor "
+                f"{limit} is not calibrated for a violation rate of {self.rate:g}, nor "
                 "does it lie between two limits that are "
                 f"({', '.join(map(_outcome, self.limits))}): calibrate it ({command})"
             )
@@ -136,15 +136,32 @@ def margin_seed(seed: int, index: int) -> int:
     return FIRST_SEED + SEEDS_OF_A_SEQUENCE * seed + SEEDS_OF_A_MARGIN * index
 
 
+def check_terms(rate: float, confidence: float, episodes: int, margins: Sequence[float]) -> None:
+    """Refuse what could show nothing."""
+    if not (0 < rate < 1 and 0 < confidence < 1):
+        raise ValueError(
+            f"rate and confidence are shares between 0 and 1, got {rate} and {confidence}"
+        )
+    are_shares = all(0 <= margin < 1 for margin in margins)
+    if not margins or not are_shares or list(margins) != sorted(margins, reverse=True):
+        raise ValueError(
+            "margins are shares of a limit, at least 0 and below 1, from the largest to the "
+            f"smallest: got {margins}"
+        )
+    fewest = fewest_episodes(rate, confidence)
+    if episodes < fewest:
+        raise ValueError(
+            f"{episodes} episodes cannot show a violation rate of {rate:g} with confidence "
+            f"{confidence:g}, even if none passes its limit: give at least {fewest} (--episodes), "
+            f"better {5 * fewest}"
+        )
+
+
 def fewest_episodes(rate: float, confidence: float) -> int:
     """Below so many, not even episodes without any violation could show this rate."""
     return int(np.ceil(np.log(1 - confidence) / np.log(1 - rate) - 1e-12))
 
 
 def _outcome(calibrated: CalibratedLimit) -> str:
-    name = _named(calibrated.limit)
-    return name if calibrated.margin is not None else f"{name}, where no margin passed"
-
-
-def _named(limit: Limit) -> str:
-    return f"{limit.name} = {', '.join(f'{value:.4g}' for value in limit.values)}"
+    failed = ", where no margin passed" if calibrated.margin is None else ""
+    return f"{calibrated.limit}{failed}"

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from saformer.core.policy import Decision
 from saformer.data.limits import Limit
+from saformer.data.totals import Totals
 from saformer.envs.rollout import Episode
 
-MAX_POINTS, PATHS_PER_LIMIT = 200, 5
+MAX_POINTS, PATHS_PER_LIMIT, MAX_TRAJECTORIES = 200, 5, 500
 
 
 class DecisionTrace:
@@ -66,3 +67,13 @@ def spending_paths(
             path = {"step": (shown + 1).tolist(), "spent": spent[shown].round(3).tolist()}
             paths.append({"limit_name": limit.name, "limit": list(limit.values), **path})
     return paths
+
+
+def shown_trajectories(data: Totals) -> dict[str, Any]:
+    """Return and cost of some stored trajectories, to draw the policy's episodes among them."""
+    shown = slice(None, None, -(-len(data.episode_return) // MAX_TRAJECTORIES))
+    return {
+        "return": data.episode_return[shown].round(2).tolist(),
+        "cost": data.episode_cost[shown].round(2).tolist(),
+        "criteria": [criterion.name for criterion in data.criteria],
+    }

@@ -84,7 +84,7 @@ def judge_run(
             workers=job.workers,
             listener=replace(listener, say=lambda message: None),
         )
-        judged = trained.judge(
+        evaluation, _ = trained.judge(
             judging.limits,
             episodes=episodes,
             rule=acting.pop("rule", "paper" if by_paper else None),
@@ -92,4 +92,4 @@ def judge_run(
             shield=judging.shield,
             reference=judging.shield,
         )
-    return judged.evaluation.plain()
+    return evaluation.plain()

@@ -9,9 +9,9 @@ import numpy as np
 
 from saformer import Listener, build_data
 from saformer.api.data import open_data
-from saformer.api.run_data import relabelled
 from saformer.data.inspection import inspect
 from saformer.data.limits import thresholds
+from saformer.data.relabel import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.tasks import data_path, find_task, is_store

@@ -49,6 +49,24 @@ def inspection_tables(inspection: dict[str, Any]) -> list[RenderableType]:
     return [*shown, Text(), *(warnings or [Text(ALL_WELL, style="green")])]
 
 
+def survey_tables(survey: dict[str, Any]) -> list[RenderableType]:
+    """For the terminal: what logs hold, and what is wrong with them."""
+    lengths = survey["episode_lengths"]
+    overview = (
+        f"{survey['files']} files, {survey['rows']} rows, {survey['episodes']} episodes of "
+        f"{lengths['min']} to {lengths['max']} steps (median {lengths['median']:g})"
+    )
+    rows: list[list[str]] = []
+    for name, column in survey["columns"].items():
+        bounds = ["-" if column[key] is None else f"{column[key]:.4g}" for key in ("min", "max")]
+        rows.append([name, column["role"], *bounds, str(column["missing"])])
+    problems = [Text(f"problem: {text}", style="red") for text in survey["problems"]]
+    notes = [Text(f"note: {text}", style="yellow") for text in survey["warnings"]]
+    fine = Text("nothing stands in the way of importing this", style="green")
+    table = terminal_table(("column", "role", "least", "greatest", "missing"), rows)
+    return [Text(overview), table, *problems, *notes, *([] if problems else [fine])]
+
+
 def write_inspection(inspection: dict[str, Any], path: str | Path, *, title: str = TITLE) -> Path:
     """The same as a page, with figures."""
     constraints = inspection["constraints"]

@@ -1,7 +1,7 @@
 """Tables for the terminal or for a page, and the verdicts as one."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,6 +14,7 @@ SHIELD = "shield"  # part of the name of a policy that had one
 SHIELDED_HEADINGS = (*PROMISED, "shielded")
 CALIBRATED_HEADINGS = (*PROMISED[:4], "passed (95% below)", "asked", "kept back", *PROMISED[5:])
 """Of an evaluation that was calibrated for a violation rate."""
+CALIBRATION_HEADINGS = ("limit", "withheld", "passed", "bound", "cost", "return", "share", "")
 MARKED = {"met", "cost"}  # columns that say whether the limit was met
 TERMINAL_STYLES = {"met": "green", "missed": "red", "": ""}
 
@@ -52,14 +53,19 @@ def verdict_table(evaluation: dict[str, Any]) -> Table:
 
 
 def terminal_table(
-    headings: Sequence[str], rows: Rows, *, caption: str = "", title: str | None = None
+    headings: Sequence[str],
+    rows: Rows,
+    *,
+    caption: str = "",
+    title: str | None = None,
+    justify: Literal["left", "right"] = "right",
 ) -> Table:
     """Rows of cells, the first column to the left."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     table.caption = escape(caption) or None
     table.title, table.title_justify = title, "left"
     for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index else "left", overflow="fold")
+        table.add_column(heading, justify=justify if index else "left", overflow="fold")
     for row in rows:
         pairs = (text_and_mark(cell) for cell in row)
         table.add_row(*(Text(text, style=TERMINAL_STYLES[mark]) for text, mark in pairs))
@@ -114,6 +120,42 @@ def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
         texts["kept back"] = f"{evaluation['margins'][index]:.0%}"
     mark = "met" if verdict["met"] else "missed"
     return {name: (text, mark if name in MARKED else "") for name, text in texts.items()}
+
+
+def calibration_table(calibration: dict[str, Any]) -> Table:
+    """Of each limit the margin that passed, or how near the most conservative margin came."""
+    rows: list[list[Cell]] = []
+    for calibrated in calibration["limits"]:
+        limit, tested = calibrated["limit"], calibrated["tested"]
+        passed = [test for test in tested if test["margin"] == calibrated["margin"]]
+        shown = (passed or tested)[-1]
+        cells = (
+            f"{limit['name']} = {numbers(limit['values'])}",
+            f"{100 * shown['margin']:.3g}%",
+            f"{shown['num_violations']} of {shown['num_episodes']}",
+            f"{shown['bound']:.1%}",
+            numbers(shown["mean_cost"]),
+            numbers([shown["mean_return"]]),
+            f"{shown['frontier_share']:.2f}",
+            "" if passed else "not reached by the largest margin",
+        )
+        rows.append([*cells])
+    caption = (
+        f"at most {100 * calibration['rate']:.3g}% of episodes pass, with confidence "
+        f"{calibration['confidence']:g} for each limit; {calibration['episodes']} fresh episodes "
+        "for each margin"
+    )
+    return terminal_table(CALIBRATION_HEADINGS, rows, caption=caption)
+
+
+def sweep_table(swept: dict[str, Any]) -> Table:
+    rows: list[list[Cell]] = []
+    for trial in swept["trials"]:
+        met = f"{trial['limits_met']} of {len(trial['verdicts'])}"
+        best = "earns most" if trial["value"] == swept["best"] else ""
+        earned, cost = numbers([trial["mean_return"]]), numbers(trial["mean_cost"])
+        rows.append([numbers([trial["value"]]), earned, cost, met, best])
+    return terminal_table((swept["option"], "return", "cost", "limits met", ""), rows)
 
 
 def rounded(*values: float | None) -> str:

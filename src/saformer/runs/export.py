@@ -111,6 +111,14 @@ def read_facts(run: Run) -> dict[str, Any]:
     return facts
 
 
+def policy_identity(run: Run, weights: Mapping[str, Tensor]) -> str:
+    """Equal for the same run with the same weights, those of its rule too, exported or not."""
+    digest = hashlib.sha256(f"{run.spec.digest} {FORMAT}".encode())
+    for name, value in sorted(weights.items()):
+        digest.update(name.encode() + value.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
 def _check_is_there(path: Path) -> None:
     if not path.exists():
         raise FileNotFoundError(

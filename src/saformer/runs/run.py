@@ -201,3 +201,20 @@ def find_run(path: str | Path) -> Run:
     """The run or export in this folder, or the one that `pretrained:NAME` stands for."""
     pretrained.check_is_there(path)
     return Run(pretrained.folder_of(path))
+
+
+def latest_run(task: str, runs: str | Path = "runs") -> Path:
+    """The folder of the latest run on this task; those without a checkpoint are passed over."""
+    specs = [spec for spec in Path(runs).glob("*/run.json") if _is_of(Run(spec.parent), task)]
+    if not specs:
+        raise FileNotFoundError(
+            f"no run under {runs} was trained on {task}: train first, or give the run's folder"
+        )
+    return max(specs, key=lambda spec: spec.stat().st_mtime).parent
+
+
+def _is_of(run: Run, task: str) -> bool:
+    try:
+        return run.checkpoint_path.exists() and run.spec.task == task
+    except ValueError:  # another version's, or damaged: whose data it had cannot be said
+        return False

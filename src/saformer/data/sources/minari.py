@@ -17,6 +17,10 @@ from saformer.data.trajectory import RESERVED, Trajectory
 METADATA = "metadata.json"
 
 
+def is_minari_folder(name: str | Path) -> bool:
+    return any((Path(name) / part / METADATA).exists() for part in (".", "data"))
+
+
 def read_minari(
     name: str | Path, known: EnvironmentHints | None = None, *, download: bool = False
 ) -> Source:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.criteria import CostCriterion, Step, criterion
 from saformer.data.folder import StoreWriter
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
@@ -83,13 +84,17 @@ def import_source(
     criteria: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Imported:
-    """Write a source to a new store, one trajectory at a time, all of it or nothing."""
+    """Write a source to a new store, one trajectory at a time, all of it or nothing; the first
+    one must have all that the criteria read."""
+    wanted = [criterion(name) for name in criteria or ()]
     lows, highs, lengths, unfinished = [], [], [], []
     trajectories = iter(source.trajectories())
     with StoreWriter(path) as writer:
         while True:
             try:
                 trajectory = next(trajectories, None)
+                if trajectory is not None and writer.num_trajectories == 0:
+                    _check_costs(trajectory, wanted)
             except ValueError as error:
                 raise ValueError(f"trajectory {writer.num_trajectories}: {error}") from error
             if trajectory is None:
@@ -116,6 +121,15 @@ def import_source(
             "what they would have cost is unknown"
         )
     return Imported(TrajectoryStore.open(path), len(unfinished), tuple(notes))
+
+
+def _check_costs(trajectory: Trajectory, criteria: Sequence[CostCriterion]) -> None:
+    state, columns = trajectory.state, trajectory.columns
+    next_state = np.concatenate([state[1:], trajectory.final_state[None]])
+    step = Step(trajectory.action, state, next_state, trajectory.reward, columns)
+    for each in criteria:
+        if each.missing(columns):
+            each(step)  # raises: it says what is missing and what is there
 
 
 def _environment(

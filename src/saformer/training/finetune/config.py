@@ -1,9 +1,13 @@
 """How to fine-tune. docs/deviations.md notes what the paper leaves open."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from saformer.agents.finetuned import EntropyConfig
 from saformer.core.rules import Fallback
+from saformer.training.loop.config import FitConfig
+
+LEARNING_RATE_SHARE = 1 / 3
+"""Of the original run's peak."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,16 @@ class FinetuneConfig:
     def num_rounds(self) -> int:
         """At most: exploration and updates take turns until every limit holds."""
         return -(-self.episodes // self.lanes)
+
+    def fit_config(self, original: FitConfig) -> FitConfig:
+        """As the run was trained, at a lower rate, for as long as the allowance lasts."""
+        return replace(
+            original,
+            updates=self.num_rounds * self.updates,
+            learning_rate=self.learning_rate or LEARNING_RATE_SHARE * original.learning_rate,
+            warmup_updates=self.warmup_updates,
+            evaluate_every=0,
+        )
 
     @property
     def factors(self) -> tuple[float, ...]:

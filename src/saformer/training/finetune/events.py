@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from saformer.data.relabel import RelabelledStore
 from saformer.evaluation.confidence import holds, upper_bound
 from saformer.evaluation.evaluate import evaluate_policy
 from saformer.evaluation.verdict import EpisodeRow, Verdict
-from saformer.training.finetune.experience import ExploredEpisode
+from saformer.training.finetune.experience import ExploredEpisode, joined
 from saformer.training.loop.trainer import Metrics
 
 WeightsVerdict = dict[str, dict[str, Any]]
@@ -83,6 +83,34 @@ def _overrun(cost: Sequence[float], limit: Sequence[float]) -> float:
     return max(0.0, float(((np.array(cost) - bounds) / bounds).max()))
 
 
+def opening_lines(
+    limits: Sequence[Limit], data: RelabelledStore, ceiling: Sequence[float] | None
+) -> Iterator[str]:
+    """What is about to be tried, for a person who watches."""
+    lowest = joined(np.min(data.episode_cost, axis=0).tolist())
+    yield (
+        f"limits: {', '.join(joined(limit.values) for limit in limits)}; the data begins at "
+        f"{lowest}. cost! overruns the limit, cost? is within it but not surely"
+    )
+    if ceiling is None:
+        return
+    below = ", ".join(limit.name for limit in limits if np.less(ceiling, limit.values).any())
+    if below:
+        yield (
+            f"the ceiling {joined(ceiling)} lies below the limit {below}: episodes that would "
+            "keep it are ended and not learnt from; raise the ceiling unless that is meant"
+        )
+
+
+def verdict_line(num_episodes: int, verdict: WeightsVerdict) -> str:
+    """For a person who watches; cost! overruns the limit, cost? is within it but not surely."""
+    marks = ["" if v["holds"] else "?" if v["met"] else "!" for v in verdict.values()]
+    pairs = zip(verdict.values(), marks, strict=True)
+    parts = [f"{joined(v['limit'])}: {joined(v['cost'])}{mark}" for v, mark in pairs]
+    held = f"{marks.count('')} of {len(verdict)} limits hold"
+    return f"after {num_episodes} episodes {held}; limit: cost  {'  '.join(parts)}"
+
+
 @dataclass(frozen=True)
 class FinetuneObserver:
     """Functions of the caller's: called with each new episode and how many there may be, after
@@ -120,6 +148,14 @@ class FinetuneOutcome:
             before=first,
             after=best["evaluation"],
             kept_after=best["episodes"],
+        )
+
+    def __str__(self) -> str:
+        ended = "every limit holds" if self.held else "the allowance is spent"
+        return (
+            f"{ended}: {self.num_episodes} new trajectories ({self.broke_ceiling:.0%} broke the "
+            f"ceiling), {self.num_evaluation_episodes} episodes of evaluation; the weights are "
+            f"those of the best evaluation, after {self.kept_after} episodes"
         )
 
     def facts(self) -> dict[str, Any]:

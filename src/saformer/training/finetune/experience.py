@@ -25,6 +25,11 @@ End = Literal["terminated", "truncated", "ceiling", "overlong"]
 Rows = Sequence["ExploredEpisode"]
 
 
+def joined(values: Sequence[float]) -> str:
+    """A cost or a limit, with commas between constraints."""
+    return ",".join(f"{value:.5g}" for value in values)
+
+
 @dataclass(frozen=True)
 class ExploredEpisode:
     """One row of `episodes.jsonl`."""
@@ -47,6 +52,16 @@ class ExploredEpisode:
     @property
     def within(self) -> bool:
         return all(cost <= bound for cost, bound in zip(self.cost, self.limit, strict=True))
+
+    def line(self, allowance: int) -> str:
+        """For a person who watches."""
+        within = "within" if self.within else "above"
+        broke = ", ended at the ceiling" if self.broke_ceiling else ""
+        return (
+            f"episode {self.number + 1} of {allowance}: limit {joined(self.limit)}, asked for "
+            f"{joined(self.prompt)}, cost {joined(self.cost)} ({within}), return "
+            f"{self.episode_return:.5g}, {self.num_steps} steps{broke}"
+        )
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> ExploredEpisode:

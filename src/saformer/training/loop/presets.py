@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from saformer.agents.registry import find_kind
+from saformer.agents.registry import find_kind, name_of
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.training.loop.config import FitConfig
@@ -44,3 +44,15 @@ def small(agent: str = "saformer") -> Preset:
 
 
 PRESETS: dict[str, Callable[..., Preset]] = {"paper": paper, "small": small}
+
+
+def find_preset(preset: str | Preset, agent: str | None) -> Preset:
+    """The preset, of this agent where it is named."""
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise ValueError(f"unknown preset {preset!r}; known are {', '.join(PRESETS)}")
+        return PRESETS[preset](agent or "saformer")
+    own = name_of(preset.agent)
+    if agent is not None and find_kind(agent) is not find_kind(own):
+        raise ValueError(f"the preset is for {own}, not for {agent}: leave one of them out")
+    return preset
