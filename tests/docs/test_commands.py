@@ -1,5 +1,6 @@
 """Every `saformer` line of README and docs runs: as it stands but for its size, page by page."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -57,11 +58,11 @@ def write_logs() -> None:
     """CSV files with the columns that the pages name."""
     rng = np.random.default_rng(0)
     Path("logs").mkdir()
-    rows = ["run,level,pressure,valve,profit,speed,wear"]
-    for run in range(12):
-        for step in range(20):
-            values = ",".join(f"{value:.3f}" for value in rng.uniform(0, 3, 5))
-            rows.append(f"{run},{step / 20:.2f},{values}")
+    names = "level,pressure,pressure_in,valve,profit,speed,wear"
+    rows = [f"run,{names},tripped,end_of_shift"]
+    for run, step in itertools.product(range(12), range(20)):
+        values = ",".join(f"{value:.3f}" for value in rng.uniform(0, 1, len(names.split(","))))
+        rows.append(f"{run},{values},false,{'true' if step == 19 else 'false'}")
     Path("logs/2024.csv").write_text("\n".join(rows) + "\n")
     mapping = re.search(r"```toml\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
     assert mapping is not None
@@ -82,18 +83,18 @@ def test_commands_run(page, tmp_path, monkeypatch):
         todo.insert(1, ["export", "runs/hopper", "deployed"])
     done: list[list[str]] = []
     for words in todo:
-        if words in done or (
-            words[0] == "train"
-            and Path("runs/hopper") in map(Path, words[3:])
-            and Path("runs/hopper").exists()
-        ):
+        if words in done or (words[0] == "train" and _is_trained(words)):
             continue
-        globbed = [
-            str(path)
-            for word in words
-            for path in (sorted(Path().glob(word)) if "*" in word else [word])
-        ]
-        if words[:2] == ["data", "import"] and Path("plant").exists() and "plant" in words:
-            globbed = [f"{word}-again" if word == "plant" else word for word in globbed]
-        assert main(globbed) in (0, None), words
+        arguments = [path for word in words for path in _globbed(word)]
+        if words[:2] == ["data", "import"] and Path("plant").exists():
+            arguments = [f"{word}-again" if word == "plant" else word for word in arguments]
+        assert main(arguments) in (0, None), words
         done.append(words)
+
+
+def _is_trained(words: list[str]) -> bool:
+    return "runs/hopper" in words and Path("runs/hopper").exists()
+
+
+def _globbed(word: str) -> list[str]:
+    return [str(path) for path in sorted(Path().glob(word))] if "*" in word else [word]
