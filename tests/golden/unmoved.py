@@ -1,5 +1,6 @@
 """Digests of what every agent learns and decides: `python -m tests.golden.unmoved` compares,
-`--write` makes them anew.
+`--write cpq` makes an
+agent's anew.
 
 A change that claims to move no number is held against them, to the bit where the machine is the one
 that made them. Tensors are known by what they hold, not by their names, so that a rename moves
@@ -138,7 +139,11 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
 if __name__ == "__main__":
     now = measure()
     if "--write" in sys.argv:
-        FILE.write_text(json.dumps(now, indent=1) + "\n")
+        names = sys.argv[sys.argv.index("--write") + 1 :] or list(CASES)
+        before = json.loads(FILE.read_text())
+        for part in ("agents", "packs"):
+            before[part] |= {name: now[part][name] for name in names}
+        FILE.write_text(json.dumps(before, indent=1) + "\n")
     else:
         moved = list(differences(json.loads(FILE.read_text()), now))
         print("\n".join(moved) or "nothing moved")
