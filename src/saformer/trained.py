@@ -21,9 +21,8 @@ from saformer.api.judge import EvaluateSettings, Judged, JudgeSettings, Sweep, S
 from saformer.api.listener import Listener
 from saformer.api.run_data import has_environment, totals_of
 from saformer.core.policy import Policy
-from saformer.data.limits import Limit
+from saformer.data.limits import Limit, Totals
 from saformer.data.store import EnvironmentSpec
-from saformer.data.totals import Totals
 from saformer.engine.device import pick_device
 from saformer.evaluation.calibration import Calibration
 from saformer.evaluation.offline import OfflineEvaluation

@@ -14,7 +14,7 @@ from saformer import __version__
 from saformer.api.calibrate import LEFT_BEHIND, file_content, policy_identity, read_calibrations
 from saformer.api.run_data import data_of
 from saformer.data.relabel import RelabelledStore
-from saformer.data.totals import percentiles
+from saformer.data.statistics import percentiles
 from saformer.evaluation.calibration import Calibration
 from saformer.runs.export import DTYPES, narrowed, widened, write_export
 from saformer.runs.run import Run

@@ -13,8 +13,7 @@ from saformer.api.listener import Listener
 from saformer.api.run_data import relabelled, store_of, training_data
 from saformer.core.policy import Policy
 from saformer.data.canonical import canonical
-from saformer.data.limits import Limit, frontier, parse_limit
-from saformer.data.totals import Totals
+from saformer.data.limits import Limit, Totals, frontier, parse_limit
 from saformer.evaluation.offline import OfflineEvaluation, judge_offline
 from saformer.runs.spec import RunSpec
 from saformer.shield import LimitBlind, Shield

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from saformer.api.listener import Listener
 from saformer.criteria import criterion
+from saformer.data.limits import Totals, TotalsAlone
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
-from saformer.data.totals import Totals, TotalsAlone
 from saformer.envs.tasks import find_task, is_store, load_data
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run

@@ -11,8 +11,7 @@ from typing import Any
 
 from saformer.data.limits import FrontierCurve, thresholds
 from saformer.data.relabel import RelabelledStore
-from saformer.data.statistics import correlation, without_nan
-from saformer.data.totals import percentiles
+from saformer.data.statistics import correlation, percentiles, without_nan
 
 ASSET = ("assets", "frontiers.json")
 
