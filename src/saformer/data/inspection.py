@@ -175,11 +175,11 @@ def _warnings(
     for index, constraint in enumerate(constraints):
         own_limits = [(limit.name, limit.values[index]) for limit in limits]
         yield from _warnings_of_cost(constraint, own_limits, data.store.lengths)
-    scarce = [limit for limit in limits if limit.num_within < FEW_WITHIN]
-    named = [
-        (f"{limit.name} = {', '.join(map(_rounded, limit.values))}", limit) for limit in scarce
+    few = [
+        f"{limit.name} = {', '.join(map(_rounded, limit.values))} ({limit.num_within})"
+        for limit in limits
+        if limit.num_within < FEW_WITHIN
     ]
-    few = [f"{name} ({limit.num_within})" for name, limit in named]
     if few:
         yield DataWarning(
             "few_within",
@@ -214,9 +214,7 @@ def _warnings_of_episodes(data: RelabelledStore) -> Iterator[DataWarning]:
 
 
 def _warnings_of_cost(
-    constraint: ConstraintSupport,
-    limits: Sequence[tuple[str, float]],
-    lengths: NDArray[np.int64],
+    constraint: ConstraintSupport, limits: Sequence[tuple[str, float]], lengths: NDArray[np.int64]
 ) -> Iterator[DataWarning]:
     """Costs that go with the return, differ, are told apart by limits, and not by length alone."""
     criterion = constraint.criterion
