@@ -19,8 +19,7 @@ from saformer.core.batch import WindowBatch
 from saformer.core.history import Prompt
 from saformer.core.policy import Decision
 from saformer.core.rules import ProposalOptions
-from saformer.data.limits import parse_limit
-from saformer.data.totals import Totals
+from saformer.data.limits import Totals, parse_limit
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.evaluation.evaluate import FIRST_SEED

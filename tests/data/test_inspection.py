@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saformer.criteria import torque
-from saformer.data.assumptions import close_limits
-from saformer.data.inspection import Distribution, inspect
+from saformer.data.inspection import Distribution, close_limits, inspect
 from saformer.data.limits import Limit, frontier
 from saformer.data.relabel import RelabelledStore, relabel
 from tests.data.made import made

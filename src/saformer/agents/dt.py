@@ -17,8 +17,8 @@ from saformer.agents.sequence import (
 from saformer.core.batch import Dimensions
 from saformer.core.gaussian import GaussianHead
 from saformer.core.tokens import Layout
+from saformer.data.limits import Totals
 from saformer.data.relabel import RelabelledStore
-from saformer.data.totals import Totals
 
 LAYOUT = Layout(("return_to_go", "state", "action"))
 PAPER_TARGETS = {"Hopper": 3600.0, "Walker2d": 5000.0, "HalfCheetah": 6000.0}

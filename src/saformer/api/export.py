@@ -12,7 +12,7 @@ from saformer.api.calibrate import LEFT_BEHIND, file_content, read_calibrations
 from saformer.api.loaded import Loaded
 from saformer.api.run_data import data_of
 from saformer.data.relabel import RelabelledStore
-from saformer.data.totals import percentiles
+from saformer.data.statistics import percentiles
 from saformer.evaluation.calibration import Calibration
 from saformer.runs.export import DTYPES, narrowed, policy_identity, widened, write_export
 from saformer.runs.run import Run

@@ -9,9 +9,8 @@ from saformer.api.loaded import Loaded
 from saformer.api.run_data import limits_of, store_of, training_data
 from saformer.core.policy import Policy
 from saformer.data.canonical import frontier_of
-from saformer.data.limits import Limit
+from saformer.data.limits import Limit, Totals
 from saformer.data.relabel import relabelled
-from saformer.data.totals import Totals
 from saformer.evaluation.calibration import Calibration
 from saformer.evaluation.offline import OfflineEvaluation, judge_offline
 from saformer.shield import LimitBlind, Shield

@@ -13,9 +13,8 @@ from saformer.agents.agent import Agent
 from saformer.agents.registry import find_kind, restore_agent
 from saformer.api.listener import Listener
 from saformer.api.run_data import limits_of, totals_of
-from saformer.data.limits import Limit
+from saformer.data.limits import Limit, Totals
 from saformer.data.store import EnvironmentSpec
-from saformer.data.totals import Totals
 from saformer.engine.device import pick_device
 from saformer.runs.export import read_model
 from saformer.runs.run import FORMAT, Run

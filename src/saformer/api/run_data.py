@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from saformer.api.listener import Listener
 from saformer.criteria import criterion
-from saformer.data.limits import Limit, parse_limit
+from saformer.data.limits import Limit, Totals, TotalsAlone, parse_limit
 from saformer.data.relabel import RelabelledStore, relabelled
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
-from saformer.data.totals import Totals, TotalsAlone
 from saformer.envs.tasks import find_task, load_data
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run

@@ -1,24 +1,43 @@
-"""Which limits can this data support?"""
+"""Which limits can this data support, and in plain words: where does it fail what is assumed?
+
+The paper (section 3) assumes that return and cost are at least weakly correlated, and that costs
+are spread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.data import assumptions
-from saformer.data.assumptions import DataWarning, rounded
+from saformer.data import statistics
 from saformer.data.limits import FrontierCurve, Limit, frontier, parse_limit, thresholds
 from saformer.data.relabel import Doubles, RelabelledStore
-from saformer.data.statistics import correlation, is_constant, rank_correlation, without_nan
-from saformer.data.totals import percentiles
+from saformer.data.statistics import correlation, is_constant, percentiles, without_nan
 
 DEFAULT_LIMITS = ("p5", "p10", "p20", "p30", "p50", "p70", "p90")
 MIN_BINS, MAX_BINS = 10, 40
 MAX_SAMPLE = 1500
+WEAK_CORRELATION = 0.3
+SMALL_SPREAD = 0.1  # (p90 - p10) / median of the episode cost
+CRITIC_ERROR = 0.05
+"""usual error of the critic's forecast, as a share of the range of episode costs"""
+CLOSE_LIMITS = 0.01  # relative difference below which two limits are one
+FEW_WITHIN = 20
+FEW_TRAJECTORIES = 50
+MANY_LEFT_OUT = 0.1
+LENGTH_CORRELATION = 0.95
+
+
+@dataclass(frozen=True)
+class DataWarning:
+    """One thing that the data cannot support, with the numbers, and what to do about it."""
+
+    kind: str  # for programs: "weak_correlation"
+    text: str  # for people
 
 
 @dataclass(frozen=True)
@@ -134,7 +153,7 @@ def _constraint(data: RelabelledStore, index: int) -> ConstraintSupport:
         cost=cost,
         thresholds=thresholds(data)[index],
         correlation=correlation(returns, costs),
-        rank_correlation=rank_correlation(returns, costs),
+        rank_correlation=statistics.rank_correlation(returns, costs),
         length_correlation=correlation(data.store.lengths, costs),
         relative_spread=(p90 - p10) / median if median > 0 else float("nan"),
         variation=cost.deviation / cost.mean if cost.mean > 0 else float("nan"),
@@ -152,21 +171,127 @@ def _support(data: RelabelledStore, limit: Limit) -> LimitSupport:
 def _warnings(
     data: RelabelledStore, constraints: Sequence[ConstraintSupport], limits: Sequence[LimitSupport]
 ) -> Iterator[DataWarning]:
-    yield from assumptions.check_size(len(data.store), data.num_left_out)
-    yield from assumptions.check_return(data.episode_return)
+    yield from _warnings_of_episodes(data)
     for index, constraint in enumerate(constraints):
-        name, is_free = constraint.criterion, constraint.cost.percentiles["p100"] == 0
-        if not is_free:  # else the others would only say so again
-            yield from assumptions.check_correlation(name, constraint.correlation)
-        yield from assumptions.check_spread(name, constraint.cost.percentiles)
-        if not is_free:
-            own_limits = [(limit.name, limit.values[index]) for limit in limits]
-            yield from assumptions.check_close_limits(name, own_limits)
-            follows = constraint.length_correlation
-            yield from assumptions.check_length(name, follows, data.store.lengths)
-    shown = [f"{limit.name} = {', '.join(map(rounded, limit.values))}" for limit in limits]
-    counts = [limit.num_within for limit in limits]
-    yield from assumptions.check_within(list(zip(shown, counts, strict=True)))
+        own_limits = [(limit.name, limit.values[index]) for limit in limits]
+        yield from _warnings_of_cost(constraint, own_limits, data.store.lengths)
+    few = [
+        f"{limit.name} = {', '.join(map(_rounded, limit.values))} ({limit.num_within})"
+        for limit in limits
+        if limit.num_within < FEW_WITHIN
+    ]
+    if few:
+        yield DataWarning(
+            "few_within",
+            f"Fewer than {FEW_WITHIN} trajectories lie within {_listed(few)}: frontier and policy "
+            "rest on hardly any examples. Ask for looser limits, or record more cheap episodes.",
+        )
+
+
+def _warnings_of_episodes(data: RelabelledStore) -> Iterator[DataWarning]:
+    """Enough trajectories, most of them finished, that earn differently."""
+    num_trajectories, num_left_out = len(data.store), data.num_left_out
+    if num_trajectories < FEW_TRAJECTORIES:
+        yield DataWarning(
+            "few_trajectories",
+            f"Only {num_trajectories} trajectories: percentiles and frontier rest on single "
+            f"episodes. Record more, {FEW_TRAJECTORIES} at the least.",
+        )
+    recorded = num_trajectories + num_left_out
+    if num_left_out > MANY_LEFT_OUT * recorded:
+        yield DataWarning(
+            "many_left_out",
+            f"{num_left_out} of {recorded} trajectories ({num_left_out / recorded:.0%}) are "
+            "unfinished and left out, as what they would have cost is unknown. Record episodes to "
+            "their end; where a time limit ended them, mark them as truncated.",
+        )
+    if is_constant(data.episode_return):
+        yield DataWarning(
+            "constant_return",
+            f"Every trajectory earns {_rounded(float(data.episode_return.mean()))}: no limit can "
+            "be seen to cost any return. Check the rewards.",
+        )
+
+
+def _warnings_of_cost(
+    constraint: ConstraintSupport, limits: Sequence[tuple[str, float]], lengths: NDArray[np.int64]
+) -> Iterator[DataWarning]:
+    """Costs that go with the return, differ, are told apart by limits, and not by length alone."""
+    criterion = constraint.criterion
+    if constraint.cost.percentiles["p100"] == 0:  # the other checks would only say so again
+        yield DataWarning(
+            "all_costs_zero",
+            f"Every trajectory costs 0 ({criterion}): there is nothing to limit, and learning "
+            "would be imitation. Check the criterion and what it reads.",
+        )
+        return
+    yield from _warnings_of_spread(constraint)
+    named = [(f"{name} = {_rounded(value)}", value) for name, value in limits]
+    chains = [_listed(name for name, _ in chain) for chain in close_limits(named)]
+    if chains:
+        yield DataWarning(
+            "close_limits",
+            f"Limits within {CLOSE_LIMITS:.0%} of the next ({criterion}): {'; '.join(chains)}. A "
+            "policy can hardly tell them apart: evaluate under fewer limits, further apart.",
+        )
+    if constraint.length_correlation > LENGTH_CORRELATION:
+        yield DataWarning(
+            "cost_follows_length",
+            f"Cost ({criterion}) follows the length of the episode (correlation "
+            f"{constraint.length_correlation:.2f}, {lengths.min()} to {lengths.max()} steps): "
+            "cheap trajectories are cheap because they are short, and a policy may keep a limit by "
+            "ending early. Judge its lengths, too.",
+        )
+
+
+def _warnings_of_spread(constraint: ConstraintSupport) -> Iterator[DataWarning]:
+    """The paper's two assumptions. A correlation is NaN where another check warns."""
+    criterion, correlation = constraint.criterion, constraint.correlation
+    if correlation <= -WEAK_CORRELATION:
+        yield DataWarning(
+            "negative_correlation",
+            f"Return falls as cost ({criterion}) rises (correlation {correlation:.2f}): spending "
+            "less earns more, so a limit costs nothing. Ask for the tightest limit you need, and "
+            "check the signs of cost and reward.",
+        )
+    elif abs(correlation) < WEAK_CORRELATION:
+        yield DataWarning(
+            "weak_correlation",
+            f"Return and cost ({criterion}) are hardly correlated ({correlation:.2f}, at least "
+            f"{WEAK_CORRELATION} is wanted): the limit cannot steer the return. Choose a cost that "
+            "is spent to earn reward, or add trajectories that trade one for the other.",
+        )
+    percents = (0, 10, 50, 90, 100)
+    low, p10, median, p90, high = (constraint.cost.percentiles[f"p{each}"] for each in percents)
+    if p90 - p10 <= SMALL_SPREAD * median:
+        share = f" ({(p90 - p10) / median:.1%} of the median)" if median > 0 else ""
+        error = f"{_rounded(CRITIC_ERROR * (high - low))} apart, the critic's usual error"
+        yield DataWarning(
+            "small_spread",
+            f"Costs ({criterion}) are nearly alike: p10 to p90 is {_rounded(p10)} to "
+            f"{_rounded(p90)}{share}. Limits less than {error} ({CRITIC_ERROR:.0%} of the range), "
+            "cannot be told apart. Add cheaper or dearer trajectories, or space limits further.",
+        )
+
+
+def close_limits(limits: Sequence[tuple[str, float]]) -> list[list[tuple[str, float]]]:
+    """Chains of two or more limits, rising, each within 1% of the next."""
+    chains: list[list[tuple[str, float]]] = []
+    for name, value in sorted(limits, key=lambda limit: limit[1]):
+        if chains and value <= (1 + CLOSE_LIMITS) * chains[-1][-1][1]:
+            chains[-1].append((name, value))
+        else:
+            chains.append([(name, value)])
+    return [chain for chain in chains if len(chain) > 1]
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _listed(parts: Iterable[str]) -> str:
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _sample(data: RelabelledStore) -> dict[str, list[Any]]:

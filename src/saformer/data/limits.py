@@ -12,12 +12,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.criteria import CostCriterion
 from saformer.data.relabel import Doubles, RelabelledStore
-from saformer.data.totals import Totals
+from saformer.data.store import EnvironmentSpec
 
 FRONTIER_SIZE = 5
 THRESHOLDS = {"min": 0, "p10": 10, "p20": 20, "p30": 30, "p50": 50, "max": 100}
 """The columns of the paper's threshold table, as percentiles."""
+
+
+@dataclass(frozen=True)
+class TotalsAlone:
+    """Totals without the trajectories themselves, as a run's folder or an export has them."""
+
+    environment: EnvironmentSpec
+    criteria: tuple[CostCriterion, ...]
+    cost_discount: float  # step t counts cost_discount**t times its cost
+    episode_cost: Doubles  # [N, C]
+    episode_return: Doubles  # [N] undiscounted
+
+    def __post_init__(self) -> None:
+        num_returns, num_criteria = len(self.episode_return), len(self.criteria)
+        if self.episode_cost.shape != (num_returns, num_criteria) or not num_returns:
+            counts = f"{num_returns} returns and {num_criteria} criteria"
+            raise ValueError(f"costs of shape {self.episode_cost.shape} do not fit {counts}")
+
+
+Totals = RelabelledStore | TotalsAlone
 
 
 @dataclass(frozen=True)

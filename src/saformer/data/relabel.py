@@ -16,10 +16,8 @@ from saformer.data.trajectory import Floats
 
 Doubles = NDArray[np.float64]
 Result = TypeVar("Result")
-STEP_ARRAYS, EPISODE_ARRAYS = (
-    ("cost", "cost_to_go", "return_to_go"),
-    ("episode_cost", "episode_return"),
-)
+STEP_ARRAYS = ("cost", "cost_to_go", "return_to_go")
+EPISODE_ARRAYS = ("episode_cost", "episode_return")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,14 @@
-"""Correlations, and numbers as strict JSON holds them."""
+"""Correlations, percentiles, and numbers as strict JSON holds them."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 ROUNDING = 1e-9  # Relative difference below which sums of float32 values count as the same
+PERCENTILES = tuple(range(5, 100, 5))
 
 
 def correlation(first: ArrayLike, second: ArrayLike) -> float:
@@ -30,6 +32,12 @@ def is_constant(values: ArrayLike) -> bool:
     """Whether all values are the same, but for rounding."""
     array = np.asarray(values, dtype=np.float64)
     return bool(np.ptp(array) <= ROUNDING * np.abs(array).max())
+
+
+def percentiles(values: ArrayLike, percents: Sequence[int] = PERCENTILES) -> dict[str, float]:
+    """{"p5": ..., "p10": ..., ..., "p95": ...} of a value per trajectory."""
+    results = np.percentile(values, percents).tolist()
+    return {f"p{percent}": value for percent, value in zip(percents, results, strict=True)}
 
 
 def without_nan(plain: Any) -> Any:

@@ -57,8 +57,7 @@ class TransitionSampler:
     def transitions(self, steps: Tensor, begun: Tensor) -> TransitionBatch:
         """These steps [B] of all trajectories laid end to end; first states of trajectories [B]."""
         pairs, table = self._pairs.windows(steps), self._pairs.table
-        trajectory = table.trajectory_of(steps)
-        is_last = ~pairs.valid[:, 1]
+        trajectory, is_last = table.trajectory_of(steps), ~pairs.valid[:, 1]
         final_state = self._final_state[trajectory]
         return TransitionBatch(
             state=pairs.state[:, 0],

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from saformer.core.policy import Policy
-from saformer.data.limits import Frontier, Limit, frontier
+from saformer.data.limits import Frontier, Limit, Totals, frontier
 from saformer.data.statistics import rank_correlation, without_nan
-from saformer.data.totals import Totals
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.envs.stepping import Workers

@@ -7,8 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from saformer.core.policy import Decision
-from saformer.data.limits import Limit
-from saformer.data.totals import Totals
+from saformer.data.limits import Limit, Totals
 from saformer.envs.rollout import Episode
 
 MAX_POINTS, PATHS_PER_LIMIT, MAX_TRAJECTORIES = 200, 5, 500

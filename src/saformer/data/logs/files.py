@@ -71,10 +71,10 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
         path = Path(pattern)
         if path.is_dir():
             matches = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
+        elif path.exists():
+            matches = [path]
         else:
-            matches = (
-                [path] if path.exists() else list(map(Path, glob.glob(pattern, recursive=True)))
-            )
+            matches = [Path(name) for name in glob.glob(pattern, recursive=True)]
         if not matches:
             raise FileNotFoundError(f"there is no log {pattern} (a file ending in {ENDINGS})")
         files += sorted(matches, key=_natural_order)

@@ -17,7 +17,6 @@ from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 
 Floats = NDArray[np.floating]
-
 Progress = Callable[[int, int], None]
 
 
