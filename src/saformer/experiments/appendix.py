@@ -103,8 +103,8 @@ def _hyper_parameters(results: Results) -> list[Part]:
             row += map(_text, pair)
         rows.append(row)
     headings = ("", *(f"{label}{who}" for label in AGENTS.values() for who in ("", " (paper)")))
-    scale = results.made["scale"]
-    note = f"Ours at scale {scale}: the presets' defaults at scale paper. /: there is none."
+    where = f"Ours as trained at scale {results.made['scale']}"
+    note = f"{where}: the presets' defaults at scale paper. /: there is none."
     return [Sheet("Hyper-parameters (Table 6)", headings, rows, note), oddities(6)]
 
 
