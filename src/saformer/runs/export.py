@@ -113,9 +113,8 @@ def read_facts(run: Run) -> dict[str, Any]:
 
 def _check_is_there(path: Path) -> None:
     if not path.exists():
-        raise FileNotFoundError(
-            f"{path.parent} is not a whole export: it has no {path.name}; copy it again"
-        )
+        missing = f"{path.parent} is not a whole export: it has no {path.name}"
+        raise FileNotFoundError(f"{missing}; copy it again")
 
 
 def _digest(path: Path) -> str:

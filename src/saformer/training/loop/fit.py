@@ -38,9 +38,8 @@ def fit(
     active `interrupt` of the caller's is heeded if there is one. Several `ranks` share each batch;
     all of them must call this, and the first alone evaluates and writes.
     """
-    ranks = ranks or Ranks()
+    ranks, indices = ranks or Ranks(), list(range(len(members)))
     failed: dict[int, NonFiniteLossError] = {}
-    indices = list(range(len(members)))
     with ExitStack() as locks:
         for member in members:
             if member.run is not None and ranks.is_first:
@@ -98,10 +97,12 @@ def _without(trainer: PackTrainer, indices: Sequence[int]) -> PackTrainer:
 
 def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
     config = trainer.config
+    periods = (config.report_every, config.checkpoint_every, config.evaluate_every)
     since, totals = trainer.update, [defaultdict[str, float](float) for _ in trainer.members]
     while trainer.update < config.updates:
-        began = time.perf_counter()
-        count, metrics = trainer.advance(_until_next_event(trainer.update, config))
+        began, update = time.perf_counter(), trainer.update
+        until_each = (period - update % period for period in periods if period)
+        count, metrics = trainer.advance(min(config.updates - update, *until_each))
         trainer.seconds += time.perf_counter() - began
         last = trainer.update == config.updates
         for member, sums, values in zip(trainer.members, totals, metrics, strict=True):
@@ -143,13 +144,6 @@ def _evaluate(trainer: PackTrainer) -> None:
             with in_mode(trainer, training=False):
                 evaluation = member.observer.evaluate(member.agent)
             _write(trainer, member, {"update": trainer.update, "evaluation": evaluation})
-
-
-def _until_next_event(update: int, config: FitConfig) -> int:
-    """Updates until something is to be reported, evaluated or saved, or training ends."""
-    periods = (config.report_every, config.checkpoint_every, config.evaluate_every)
-    until_each = [period - update % period for period in periods if period]
-    return min(config.updates - update, *until_each)
 
 
 def _write(trainer: PackTrainer, member: Member, row: dict[str, Any]) -> None:
