@@ -1,7 +1,7 @@
 """Past the paper: limits by reserve and in a shield; and a cost that no shield can enforce."""
 
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.plan import DATASETS, Judging, Needs, Setting, in_each_way
+from saformer.experiments.plan import DATASETS, Judging, Needs, Setting, Training, in_each_way
 from saformer.experiments.pooling import compare_ways
 from saformer.experiments.ways import CDT, COMPARED, IN_SHIELD, PROPOSED, REFERENCE, SHIELDED
 from saformer.report.page import Part, Remark
@@ -54,7 +54,7 @@ SAFETY = Experiment(
 
 def _needs_speed(setting: Setting) -> Needs:
     """A model for each robot that learns this cost, acting in three ways."""
-    updates, models = SPEED_UPDATES.get(setting.scale.name), []
+    updates, models = SPEED_UPDATES.get(setting.scale.name), list[Training]()
     for dataset, cost in TOO_FAST.items():
         models += setting.each(dataset, criteria=(cost,), updates=updates)
     return Needs(judgings=in_each_way(models, PROPOSED))

@@ -97,12 +97,10 @@ def _without(trainer: PackTrainer, indices: Sequence[int]) -> PackTrainer:
 
 def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
     config = trainer.config
-    periods = (config.report_every, config.checkpoint_every, config.evaluate_every)
     since, totals = trainer.update, [defaultdict[str, float](float) for _ in trainer.members]
     while trainer.update < config.updates:
-        began, update = time.perf_counter(), trainer.update
-        until_each = (period - update % period for period in periods if period)
-        count, metrics = trainer.advance(min(config.updates - update, *until_each))
+        began = time.perf_counter()
+        count, metrics = trainer.advance(_until_next_event(trainer.update, config))
         trainer.seconds += time.perf_counter() - began
         last = trainer.update == config.updates
         for member, sums, values in zip(trainer.members, totals, metrics, strict=True):
@@ -144,6 +142,13 @@ def _evaluate(trainer: PackTrainer) -> None:
             with in_mode(trainer, training=False):
                 evaluation = member.observer.evaluate(member.agent)
             _write(trainer, member, {"update": trainer.update, "evaluation": evaluation})
+
+
+def _until_next_event(update: int, config: FitConfig) -> int:
+    """Updates until something is to be reported, evaluated or saved, or training ends."""
+    periods = (config.report_every, config.checkpoint_every, config.evaluate_every)
+    until_each = [period - update % period for period in periods if period]
+    return min(config.updates - update, *until_each)
 
 
 def _write(trainer: PackTrainer, member: Member, row: dict[str, Any]) -> None:
