@@ -6,7 +6,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import nn
@@ -36,10 +36,8 @@ class Phase:
     name: str
     parameters: tuple[nn.Parameter, ...]
     terms: Callable[[Any], dict[str, PerSample]]
-    learning_rate: float | None = None
-    """its own, held constant; None for the schedule of `FitConfig`"""
-    weight_decay: float | None = None
-    """its own; None for that of `FitConfig`"""
+    learning_rate: float | None = None  # its own, held constant; None: the schedule of `FitConfig`
+    weight_decay: float | None = None  # its own; None: that of `FitConfig`
 
 
 @dataclass(frozen=True)
@@ -54,31 +52,22 @@ class MovingAverage:
 class Agent(ABC):
     """Can be trained by `fit`, saved with its run, and asked for a policy."""
 
-    name: ClassVar[str]
-    """on the command line"""
-    description: ClassVar[str]
-    """one line"""
+    name: ClassVar[str]  # on the command line
+    description: ClassVar[str]  # one line
     config_type: ClassVar[type[Any]]
     """a frozen dataclass with `cost_discount`; with `limit` if it is trained for one limit"""
-    rules: ClassVar[Mapping[str, type[Any]]]
-    """the options of each rule by its name, the default first"""
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """options that the config has under another name"""
-    mean_settings: ClassVar[Mapping[str, Any]] = {}
-    """options under which its policy acts by its mean"""
-    has_one_limit: ClassVar[bool] = False
-    """whether it is trained for one limit, rather than told the limit when it acts"""
+    rules: ClassVar[Mapping[str, type[Any]]]  # the options of each by its name, the default first
+    renamed: ClassVar[Mapping[str, str]] = {}  # options that the config has under another name
+    mean_settings: ClassVar[Mapping[str, Any]] = {}  # options by which it acts by its mean
+    has_one_limit: ClassVar[bool] = False  # trained for one, rather than told it when it acts
     verifies: ClassVar[bool] = False
     """whether a critic forecasts costs: then it can be judged without rollouts, and fine-tuned"""
-    ignores_costs: ClassVar[bool] = False
-    """whether it neither learns from costs nor hears of a limit"""
+    ignores_costs: ClassVar[bool] = False  # neither learns from them nor hears of a limit
     config: Any
-    model: nn.Module
-    """everything that a checkpoint must hold"""
+    model: nn.Module  # everything that a checkpoint must hold
 
     def __init__(self, dimensions: Dimensions, config: Any) -> None:
-        self.dimensions = dimensions
-        self.config = config
+        self.dimensions, self.config = dimensions, config
 
     @classmethod
     def create(cls, data: RelabelledStore, config: Any, *, seed: int) -> Self:
@@ -147,6 +136,12 @@ class Agent(ABC):
         """The same options (the usual ones) changed so that it acts by its mean."""
         return replace(options or self.options(), **self.mean_settings)
 
+    def with_model(self, model: nn.Module) -> Self:
+        """The same agent around another model, which its phases and averages then are of."""
+        other = copy.copy(self)
+        other.model = model
+        return other
+
     @abstractmethod
     def policy(self, options: Any = None) -> Policy:
         """What has been learnt, ready to act, by the rule that the options belong to."""
@@ -160,13 +155,3 @@ def _of_kind(name: str, value: Any, hint: Any) -> Any:
     if hint is int and value != int(value):
         raise ValueError(f"{name} is a whole number, got {value!r}")
     return int(value) if hint is int else value
-
-
-SomeAgent = TypeVar("SomeAgent", bound=Agent)
-
-
-def with_model(agent: SomeAgent, model: nn.Module) -> SomeAgent:
-    """The same agent around another model, which its phases and averages then are of."""
-    other = copy.copy(agent)
-    other.model = model
-    return other

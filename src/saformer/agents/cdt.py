@@ -121,11 +121,8 @@ class CDTAgent(SequenceAgent):
         action, cost = self.model.sequence.head_outputs(batch, heads)
         weight, target = self.model.temperature, self.config.target_entropy
         bonus, _ = entropy_terms(weight, action, batch.valid, target)
-        return {
-            "action": over_valid_steps(-action.log_prob(batch.action), batch.valid),
-            **bonus,
-            "cost_error": self._cost_error(cost, batch),
-        }
+        likelihood = over_valid_steps(-action.log_prob(batch.action), batch.valid)
+        return {"action": likelihood, **bonus, "cost_error": self._cost_error(cost, batch)}
 
     def temperature_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """The dual of Eq. 8: raises the temperature while the entropy is too low."""

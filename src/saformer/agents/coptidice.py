@@ -193,6 +193,5 @@ def episode_mass(data: RelabelledStore, discount: float) -> float:
     lengths = np.asarray(data.store.lengths)
     if discount == 1:
         return float(lengths.mean())
-    terminated = np.asarray(data.store.episodes["terminated"])
-    mass = np.where(terminated, 1 - discount**lengths, 1.0) / (1 - discount)
-    return float(mass.mean())
+    ended = np.asarray(data.store.episodes["terminated"])
+    return float((np.where(ended, 1 - discount**lengths, 1.0) / (1 - discount)).mean())

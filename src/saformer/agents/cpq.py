@@ -129,11 +129,9 @@ class CPQAgent(QAgent):
         excess = model.cost_critic(timed, action)[0] - self._limit(batch.timestep)  # [B, C]
         safe = (excess.detach() <= 0).all(-1)
         value = model.critic(batch.state, action).amin(0)[:, 0] / model.critic.scale
-        terms = {
-            "reward": PerSample(-torch.where(safe, value, 0.0)),
-            "safe": watched(safe.float()),
-            **watched_each({"expected_cost": self._expected_cost(batch.initial_state)}),
-        }
+        figures = {"expected_cost": self._expected_cost(batch.initial_state)}
+        reward = PerSample(-torch.where(safe, value, 0.0))
+        terms = {"reward": reward, "safe": watched(safe.float()), **watched_each(figures)}
         if self.config.recovery:
             terms["overrun"] = PerSample(excess.clamp(min=0).sum(-1) / model.critic.scale)
         return terms

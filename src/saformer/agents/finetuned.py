@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent, Phase, with_model
+from saformer.agents.agent import Agent, Phase
 from saformer.agents.networks import EntropyConfig, EntropyWeight, entropy_terms
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import WindowBatch
@@ -80,7 +80,7 @@ class FineTunedAgent(Agent):
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 7, in model units."""
-        return with_model(self._agent, self.model.saformer).critic_terms(batch)
+        return self._agent.with_model(self.model.saformer).critic_terms(batch)
 
     def temperature_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """The dual of Eq. 8: raises the temperature while the entropy is too low."""

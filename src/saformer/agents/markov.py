@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from saformer.agents.agent import Agent
 from saformer.agents.lanes import LanePolicy
@@ -151,9 +151,7 @@ class MarkovAgent(Agent):
         return TransitionSampler(data, device=device)
 
     @abstractmethod
-    def choose(
-        self, state: Tensor, timestep: Tensor, options: Any, generator: torch.Generator
-    ) -> Tensor:
+    def choose(self, state: Tensor, timestep: Tensor, options: Any, generator: Generator) -> Tensor:
         """States [l, S] and timesteps [l] -> actions [l, A], all in model units."""
 
     def policy(self, options: MarkovOptions | None = None) -> MarkovPolicy:

@@ -120,8 +120,7 @@ class ConditionalVAE(nn.Module):
 
     def __init__(self, state: int, action: int, hidden: Sequence[int], *, deviation: float) -> None:
         super().__init__()
-        self.code = 2 * action
-        self.deviation = deviation
+        self.code, self.deviation = 2 * action, deviation
         self.encoder = Perceptron(state + action, hidden[:-1], hidden[-1])
         self.head = GaussianHead(hidden[-1], self.code)
         self.decoder = Perceptron(state + self.code, hidden, action)
@@ -138,11 +137,9 @@ class ConditionalVAE(nn.Module):
         """The negative evidence bound of the data's actions [B, A]."""
         code = self.encode(state, action)
         decoded = self.decode(state, code.at(torch.randn_like(code.mean)))
-        error = (action - decoded) / self.deviation
-        return {
-            "reconstruction": PerSample(0.5 * error.square().sum(-1)),
-            "kl": PerSample(kl_weight * kl_from_normal(code)),
-        }
+        error = 0.5 * ((action - decoded) / self.deviation).square().sum(-1)
+        divergence = kl_weight * kl_from_normal(code)
+        return {"reconstruction": PerSample(error), "kl": PerSample(divergence)}
 
 
 def kl_from_normal(code: Gaussian) -> Tensor:
@@ -177,8 +174,7 @@ class SquashedActor(nn.Module):
 class Mixture:
     """Gaussians over actions [..., A], and the logarithms of their weights [..., K]."""
 
-    components: Gaussian
-    """over [..., K, A]"""
+    components: Gaussian  # over [..., K, A]
     log_weight: Tensor
 
     @property

@@ -20,6 +20,8 @@ from saformer.core.batch import Dimensions
 from saformer.data.relabel import RelabelledStore
 
 AgentConfig = SequenceConfig | MarkovConfig
+Plain = Mapping[str, Any]
+Weights = Mapping[str, Tensor]
 _SEQUENCES = (SaFormerAgent, DTAgent, CDTAgent, BCSafeAgent)
 _KINDS: tuple[type[Agent], ...] = (*_SEQUENCES, BCQLagAgent, CPQAgent, COptiDICEAgent)
 KINDS = {kind.name: kind for kind in _KINDS}
@@ -56,12 +58,7 @@ def create_agent(data: RelabelledStore, config: AgentConfig, *, seed: int) -> Ag
 
 
 def restore_agent(
-    name: str,
-    dimensions: Dimensions,
-    config: Mapping[str, Any],
-    weights: Mapping[str, Tensor],
-    *,
-    strict: bool = True,
+    name: str, dimensions: Dimensions, config: Plain, weights: Weights, *, strict: bool = True
 ) -> Agent:
     """An agent as it was saved; unless `strict`, settings that exist no more are left out."""
     kind = find_kind(name)
@@ -70,7 +67,7 @@ def restore_agent(
     return agent
 
 
-def from_plain(cls: type, values: Mapping[str, Any], *, strict: bool = True) -> Any:
+def from_plain(cls: type, values: Plain, *, strict: bool = True) -> Any:
     """A (nested) dataclass from the dictionaries that JSON keeps of it."""
     hints, known = get_type_hints(cls), {each.name for each in fields(cls)}
     unknown = ", ".join(sorted(set(values) - known))

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from saformer.agents.agent import Agent, Phase
+from saformer.agents.agent import Phase
 from saformer.agents.networks import fix_action_units
-from saformer.agents.sequence import SequenceConfig
+from saformer.agents.sequence import SequenceAgent, SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
@@ -23,7 +23,6 @@ from saformer.core.rules import (
     Rule,
 )
 from saformer.data.relabel import RelabelledStore
-from saformer.data.sampling import WindowSampler
 from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, fit_reserve
@@ -52,7 +51,7 @@ class SaFormerConfig(SequenceConfig):
             raise ValueError(f"penalty must be at least 0, got {self.penalty}")
 
 
-class SaFormerAgent(Agent):
+class SaFormerAgent(SequenceAgent):
     """The paper's method. Its phases are the inner loop of Algorithm 2 (`training.loop.fit`)."""
 
     name, verifies = "saformer", True
@@ -68,9 +67,6 @@ class SaFormerAgent(Agent):
 
     def fix_units(self, data: RelabelledStore) -> None:
         fix_action_units(self.model, data)
-
-    def sampler(self, data: RelabelledStore, device: torch.device | str = "cpu") -> WindowSampler:
-        return WindowSampler(data, window=self.config.window, device=device)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -114,19 +110,15 @@ class SaFormerAgent(Agent):
 
     def policy(self, options: ProposalOptions | None = None) -> SaFormerPolicy:
         """Algorithm 1 with what has been learnt so far, by the rule that the options belong to."""
-        return SaFormerPolicy(
-            fastest(self.model),
-            self._rule(options or self.options()),
-            window=self.config.window,
-            cost_discount=self.config.cost_discount,
-            recorder=Recorder,
-        )
+        rule, config = self._rule(options or self.options()), self.config
+        how: Any = {"window": config.window, "cost_discount": config.cost_discount}
+        return SaFormerPolicy(fastest(self.model), rule, recorder=Recorder, **how)
 
     def _rule(self, options: ProposalOptions) -> Rule:
-        if isinstance(options, PaperOptions | NoCriticOptions):
-            return (
-                PaperRule(options) if isinstance(options, PaperOptions) else NoCriticRule(options)
-            )
+        if isinstance(options, PaperOptions):
+            return PaperRule(options)
+        if isinstance(options, NoCriticOptions):
+            return NoCriticRule(options)
         if not isinstance(options, ReserveOptions):
             raise TypeError(f"saformer acts by no rule of {type(options).__name__}")
         if self.reserve is None:

@@ -22,8 +22,6 @@ from saformer.data.sampling import WindowSampler
 
 Head = Callable[[int, int], nn.Module]  # width and dimensions of the action
 Target = Callable[[Tensor], Tensor]  # limits [L, C] -> returns to ask for [L]
-Noise = Literal["none", "normal", "two_point"]
-"""How an action is drawn from a Gaussian: its mean, a sample, or one deviation to either side."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class SequenceConfig:
 class SequenceOptions:
     """How its policy acts."""
 
-    noise: Noise = "none"
+    noise: Literal["none", "normal", "two_point"] = "none"
     """none: the mean; normal: a sample; two_point: a deviation to either side of the mean."""
     temperature: float = 1.0
     """Spread of the noise, in deviations."""
@@ -78,14 +76,10 @@ class SequenceModel(ActionUnits):
         self, layout: Layout, dimensions: Dimensions, config: TrunkConfig, action_head: Head
     ) -> None:
         super().__init__(dimensions)
-        self.dimensions = dimensions
+        self.dimensions, self.layout = dimensions, layout
         self.embedding = TokenEmbedding(layout, dimensions, config.width)
         self.trunk = Trunk(config)
         self.action_head = action_head(config.width, dimensions.action)
-
-    @property
-    def layout(self) -> Layout:
-        return self.embedding.layout
 
     def head_outputs(self, batch: WindowBatch, heads: dict[str, Any]) -> list[Any]:
         """What heads say of whole windows, each at the tokens of one kind: over [B, K]."""
@@ -99,11 +93,8 @@ class SequenceModel(ActionUnits):
     def decide(self, prompt: Prompt, return_to_go: Tensor) -> Any:
         """The present action, over [L, A]; prompt and return-to-go [L, 1] are in raw units."""
         past = self.normalizer.window(prompt.past)
-        known = {
-            "cost_to_go": prompt.cost_to_go,
-            "state": prompt.state,
-            "return_to_go": return_to_go,
-        }
+        known = {"state": prompt.state, "cost_to_go": prompt.cost_to_go}
+        known["return_to_go"] = return_to_go
         kinds, normalize = (*self.layout.before("state"), "state"), self.normalizer.normalize
         now = {kind: normalize(kind, known[kind])[:, None] for kind in kinds}
         embed, kinds = self.embedding.embed, self.layout.kinds

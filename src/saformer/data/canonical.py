@@ -9,17 +9,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from saformer.data.limits import (
-    Frontier,
-    FrontierCurve,
-    Limit,
-    Totals,
-    frontier,
-    percentiles,
-    thresholds,
-)
+from saformer.data.limits import Frontier, FrontierCurve, Limit, Totals, frontier, thresholds
 from saformer.data.relabel import RelabelledStore
-from saformer.data.statistics import correlation, without_nan
+from saformer.data.statistics import correlation, percentiles, without_nan
 
 ASSET = ("assets", "frontiers.json")
 

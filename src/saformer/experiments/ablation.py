@@ -2,7 +2,7 @@
 
 from saformer.experiments import pooling
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.plan import DATASETS, LIMITS, Judging, Needs, Setting, in_each_way
+from saformer.experiments.plan import DATASETS, LIMITS, Needs, Setting, in_each_way
 from saformer.experiments.published import oddities, published_cell
 from saformer.experiments.ways import ABLATED
 from saformer.report.figure import Line, Panel, line_panels
@@ -44,33 +44,26 @@ def _present_ablation(results: Results) -> list[Part]:
             papers = [printed[key] for key in own if part is not keys]
             summary.append(pooling.tally(f"{name}, {way}", [cells[key] for key in own], papers))
     title, headings = "With and without the critic (Tables 4 and 8)", ("dataset", "variant")
-    note = f"{pooling.NOTE} {ABOUT_VARIANTS}"
     return [
         Sheet("In all", pooling.TALLY, summary),
-        Sheet(title, (*headings, *pooling.BOTH), rows, note),
+        Sheet(title, (*headings, *pooling.BOTH), rows, f"{pooling.NOTE} {ABOUT_VARIANTS}"),
         oddities(4, 8),
     ]
 
 
 ABLATION = Experiment(
-    name="ablation",
-    shows="Tables 4 and 8",
-    title="Ablation of the critic",
-    description="The nine SaFormer models act with the critic's verification, without it, and by "
-    "their means alone.",
-    needs=_needs_ablation,
-    present=_present_ablation,
+    *("ablation", "Tables 4 and 8", "Ablation of the critic"),
+    "The nine SaFormer models act with the critic's verification, without it, and by their means "
+    "alone.",
+    _needs_ablation,
+    _present_ablation,
 )
 
 
 def _needs_sensitivity(setting: Setting) -> Needs:
     """One model, acting with N = 1, 2, 4, ... proposals."""
-    judgings = tuple(
-        Judging(model, SHOWN_LIMITS, f"N = {count}", (("candidates", count),))
-        for model in setting.each(DATASET)
-        for count in setting.scale.candidates
-    )
-    return Needs(judgings=judgings)
+    ways = {f"N = {count}": (("candidates", count),) for count in setting.scale.candidates}
+    return Needs(judgings=in_each_way(setting.each(DATASET), ways, SHOWN_LIMITS))
 
 
 def _present_sensitivity(results: Results) -> list[Part]:
@@ -88,11 +81,9 @@ def _present_sensitivity(results: Results) -> list[Part]:
         limit = own[0].limit if own else None
         costs.append(pooling.interval_line(name, x, [cell.cost for cell in own], limit))
         returns.append(pooling.interval_line(name, x, [cell.episode_return for cell in own]))
-    panels = [
-        Panel("cost (dashed: the limits)", costs, "N", "episode cost"),
-        Panel("return", returns, "N", "episode return"),
-    ]
-    figure = line_panels(panels, columns=2, log_x=True)
+    cost = Panel("cost (dashed: the limits)", costs, "N", "episode cost")
+    earned = Panel("return", returns, "N", "episode return")
+    figure = line_panels([cost, earned], columns=2, log_x=True)
     shares = []
     for count in counts:
         own_rows = pooling.rows_with(verdicts, variant=f"N = {count}")
@@ -107,11 +98,8 @@ def _present_sensitivity(results: Results) -> list[Part]:
 
 
 SENSITIVITY = Experiment(
-    name="sensitivity",
-    shows="Figure 5",
-    title="Sensitivity to the number of proposals",
-    description=f"One SaFormer on {DATASET} acts with N = 1, 2, 4, ..., 512 proposals under three "
-    "limits.",
-    needs=_needs_sensitivity,
-    present=_present_sensitivity,
+    *("sensitivity", "Figure 5", "Sensitivity to the number of proposals"),
+    f"One SaFormer on {DATASET} acts with N = 1, 2, 4, ..., 512 proposals under three limits.",
+    _needs_sensitivity,
+    _present_sensitivity,
 )

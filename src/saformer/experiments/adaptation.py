@@ -22,7 +22,6 @@ ABOUT_DT = (
 
 
 def _needs(setting: Setting) -> Needs:
-    """Nine models of SaFormer, judged twice, and nine of DT."""
     models, episodes = list(setting.each(*DATASETS)), setting.scale.swept_episodes
     judgings = [Judging(model) for model in models]
     judgings += [Judging(model, TEN_LIMITS, TEN, episodes=episodes) for model in models]
@@ -60,16 +59,15 @@ def _ten_limits(verdicts: list[Row]) -> Sheet:
         limits = [row["limit"] for row in own for _ in row["costs"]]
         costs = [cost for row in own for cost in row["costs"]]
         follows = rank_correlation(limits, costs) if own else math.nan
-        cells = (pooling.pooled(own, limit_name=name) for name in TEN_LIMITS)
-        correlation = "-" if math.isnan(follows) else f"{follows:.2f}"
-        rows.append(
-            [dataset, correlation, *("-" if cell is None else _cost(cell) for cell in cells)]
-        )
+        cells = [_cost(pooling.pooled(own, limit_name=name)) for name in TEN_LIMITS]
+        rows.append([dataset, "-" if math.isnan(follows) else f"{follows:.2f}", *cells])
     headings = ("dataset", "rank correlation", *TEN_LIMITS)
     return Sheet("Ten limits from p5 to p95", headings, rows, ABOUT_TEN)
 
 
-def _cost(cell: pooling.Pooled) -> Cell:
+def _cost(cell: pooling.Pooled | None) -> Cell:
+    if cell is None:
+        return "-"
     return f"{numbers([cell.cost.mean])} / {numbers([cell.limit])}", pooling.mark(cell.met)
 
 
@@ -84,12 +82,9 @@ def _reference(verdicts: list[Row]) -> Sheet:
 
 
 ADAPTATION = Experiment(
-    name="adaptation",
-    shows="Tables 2 and 7",
-    title="Constraint adaptation",
-    description="One SaFormer for each of nine datasets keeps the 10th, 20th, 30th and 50th "
-    "percentile of the data's costs without retraining; DT for reference; ten more limits from p5 "
-    "to p95.",
-    needs=_needs,
-    present=_present,
+    *("adaptation", "Tables 2 and 7", "Constraint adaptation"),
+    "One SaFormer for each of nine datasets keeps the 10th, 20th, 30th and 50th percentile of the "
+    "data's costs without retraining; DT for reference; ten more limits from p5 to p95.",
+    _needs,
+    _present,
 )

@@ -49,9 +49,8 @@ def _table(results: Results) -> list[Part]:
     for dataset in DATASETS:
         for row in rows_with(results.rows["data"], dataset=dataset):
             ours = [numbers([row["thresholds"][name]]) for name in THRESHOLDS]
-            correlation = numbers([row["correlation"]])
-            about = [str(row["num_trajectories"]), correlation, row["fingerprint"]]
-            rows.append([dataset, "ours", *ours, *about])
+            count, correlation = str(row["num_trajectories"]), numbers([row["correlation"]])
+            rows.append([dataset, "ours", *ours, count, correlation, row["fingerprint"]])
         cells = [published_cell(5, dataset=dataset, limit_name=name) for name in THRESHOLDS]
         papers = [numbers([cell.limit if cell else None]) for cell in cells]
         rows.append([dataset, "paper", *papers, "", "", ""])
@@ -72,26 +71,20 @@ def _figure(results: Results) -> list[Part]:
 
 
 THRESHOLDS_TABLE = Experiment(
-    name="thresholds",
-    shows="Table 5",
-    title="Thresholds of the nine datasets",
-    description="Lowest, 10th, 20th, 30th, 50th percentile and highest episode cost of each "
-    "dataset.",
-    needs=lambda setting: Needs(datasets=DATASETS),
-    present=_table,
+    *("thresholds", "Table 5", "Thresholds of the nine datasets"),
+    "Lowest, 10th, 20th, 30th, 50th percentile and highest episode cost of each dataset.",
+    lambda setting: Needs(datasets=DATASETS),
+    _table,
 )
 PAIR_PLOTS = Experiment(
-    name="pair-plots",
-    shows="Figure 6",
-    title="Return and cost of the nine datasets",
-    description="Every stored trajectory's return against its cost, with the limits.",
-    needs=lambda setting: Needs(datasets=DATASETS),
-    present=_figure,
+    *("pair-plots", "Figure 6", "Return and cost of the nine datasets"),
+    "Every stored trajectory's return against its cost, with the limits.",
+    lambda setting: Needs(datasets=DATASETS),
+    _figure,
 )
 
 
 def _settings(setting: Setting) -> list[Row]:
-    """Ours at this scale, for the entries of the paper's table."""
     presets = {agent: setting.scale.preset(agent) for agent in AGENTS}
     return [
         {"name": name, "agent": agent, "value": _value(presets[agent], name)}
@@ -110,8 +103,8 @@ def _hyper_parameters(results: Results) -> list[Part]:
             row += map(_text, pair)
         rows.append(row)
     headings = ("", *(f"{label}{who}" for label in AGENTS.values() for who in ("", " (paper)")))
-    scale = results.made["scale"]
-    note = f"Ours at scale {scale}: the presets' defaults at scale paper. /: there is none."
+    where = f"Ours as trained at scale {results.made['scale']}"
+    note = f"{where}: the presets' defaults at scale paper. /: there is none."
     return [Sheet("Hyper-parameters (Table 6)", headings, rows, note), oddities(6)]
 
 
@@ -134,11 +127,9 @@ def _text(value: Any) -> str:
 
 
 HYPER_PARAMETERS = Experiment(
-    name="hyper-parameters",
-    shows="Table 6",
-    title="Hyper-parameters",
-    description="What SaFormer, DT, BCQ-L and CPQ are trained with.",
-    needs=lambda setting: Needs(),
-    present=_hyper_parameters,
+    *("hyper-parameters", "Table 6", "Hyper-parameters"),
+    "What SaFormer, DT, BCQ-L and CPQ are trained with.",
+    lambda setting: Needs(),
+    _hyper_parameters,
     settings=_settings,
 )

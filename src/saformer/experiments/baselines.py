@@ -11,8 +11,9 @@ from saformer.report.table import Cell
 AGENTS = {"saformer": "SaFormer", "bcq_lag": "BCQ-L", "cpq": "CPQ", "dt": "DT"}
 FIGURES = {0.99: 2, 1.0: 3}
 """By discount."""
+WATCHED_NOTE = "Three episodes at a time, mean over the seeds; dashed: the limit."
 DT_NOTE = (
-    " DT was watched by undiscounted costs: under this discount its cost is in the table alone."
+    "DT was watched by undiscounted costs: under this discount its cost is in the table alone."
 )
 
 
@@ -33,19 +34,19 @@ def _needs(setting: Setting) -> Needs:
 
 
 def _present(results: Results) -> list[Part]:
-    parts: list[Part] = []
-    summary: list[list[Cell]] = []
+    parts, summary = list[Part](), list[list[Cell]]()
+    keys = [(dataset, agent) for dataset in CHEETAHS for agent in AGENTS]
     for discount in FIGURES:
-        rows: list[list[Cell]] = []
-        keys = [(dataset, agent) for dataset in CHEETAHS for agent in AGENTS]
-        cells = {key: _cell(results, *key, discount) for key in keys}
-        printed = {
-            (d, agent): published_cell(1, dataset=d, agent=agent, cost_discount=discount)
-            for d, agent in keys
-        }
-        for key in keys:
-            both = pooling.both_cells(cells[key], printed[key], judged=key[1] != "dt")
-            rows.append([key[0], AGENTS[key[1]], *both])
+        rows, cells, printed = list[list[Cell]](), {}, {}
+        for dataset, agent in keys:
+            key: Row = {"dataset": dataset, "agent": agent, "cost_discount": discount}
+            paper = published_cell(1, **key)
+            if agent != "dt":
+                key["limit_name"] = table_1_limit(results.made["data"], dataset, discount)
+            cell = pooling.pooled(results.rows["verdicts"], **key)
+            cells[dataset, agent], printed[dataset, agent] = cell, paper
+            both = pooling.both_cells(cell, paper, judged=agent != "dt")
+            rows.append([dataset, AGENTS[agent], *both])
         title = f"Baseline comparison, cost discount {discount:g} (Table 1)"
         headings, note = ("dataset", "agent", *pooling.BOTH), f"{pooling.NOTE} DT heeds no limit."
         parts += [Sheet(title, headings, rows, note), _figure(results, discount)]
@@ -54,13 +55,6 @@ def _present(results: Results) -> list[Part]:
             name, papers = f"{AGENTS[agent]}, cost discount {discount:g}", [printed[k] for k in own]
             summary.append(pooling.tally(name, [cells[key] for key in own], papers))
     return [Sheet("In all", pooling.TALLY, summary), *parts, oddities(1)]
-
-
-def _cell(results: Results, dataset: str, agent: str, discount: float) -> pooling.Pooled | None:
-    key: Row = {"dataset": dataset, "agent": agent, "cost_discount": discount}
-    if agent != "dt":
-        key["limit_name"] = table_1_limit(results.made["data"], dataset, discount)
-    return pooling.pooled(results.rows["verdicts"], **key)
 
 
 def _figure(results: Results, discount: float) -> Part:
@@ -78,9 +72,7 @@ def _figure(results: Results, discount: float) -> Part:
             panels.append(Panel(dataset, [line for line in lines if line.x], "update", key, level))
     if not any(panel.lines for panel in panels):
         return Remark(("There are no evaluations while training to draw.",), title)
-    note = "Three episodes at a time, mean over the seeds; dashed: the limit."
-    if discount != 1:
-        note += DT_NOTE
+    note = WATCHED_NOTE if discount == 1 else f"{WATCHED_NOTE} {DT_NOTE}"
     return Picture(title, line_panels(panels, columns=3), note)
 
 
@@ -91,12 +83,10 @@ def _line(agent: str, rows: list[Row], key: str) -> Line:
 
 
 BASELINES = Experiment(
-    name="baselines",
-    shows="Table 1, Figures 2 and 3",
-    title="Baseline comparison",
-    description="SaFormer, BCQ-L, CPQ and DT on the three HalfCheetah datasets, with costs "
-    "discounted by 0.99 and undiscounted. BCQ-L and CPQ are trained for the limit; discounted "
-    "costs have a SaFormer of their own.",
-    needs=_needs,
-    present=_present,
+    *("baselines", "Table 1, Figures 2 and 3", "Baseline comparison"),
+    "SaFormer, BCQ-L, CPQ and DT on the three HalfCheetah datasets, with costs discounted by 0.99 "
+    "and undiscounted. BCQ-L and CPQ are trained for the limit; discounted costs have a SaFormer "
+    "of their own.",
+    _needs,
+    _present,
 )

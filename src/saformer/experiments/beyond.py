@@ -1,7 +1,7 @@
 """Past the paper: limits by reserve and in a shield; and a cost that no shield can enforce."""
 
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.plan import DATASETS, Judging, Needs, Setting, in_each_way
+from saformer.experiments.plan import DATASETS, Judging, Needs, Setting, Training, in_each_way
 from saformer.experiments.pooling import compare_ways
 from saformer.experiments.ways import CDT, COMPARED, IN_SHIELD, PROPOSED, REFERENCE, SHIELDED
 from saformer.report.page import Part, Remark
@@ -44,42 +44,33 @@ def _present_safety(results: Results) -> list[Part]:
 
 
 SAFETY = Experiment(
-    name="safety",
-    shows="past the paper",
-    title="Limits kept by reserve and by a shield",
-    description="The nine SaFormer models verify by the paper's rule, not at all, by reserve, and "
-    "act in a shield; CDT on the same data; and a policy that heeds no limit, in a shield.",
-    needs=_needs_safety,
-    present=_present_safety,
+    *("safety", "past the paper", "Limits kept by reserve and by a shield"),
+    "The nine SaFormer models verify by the paper's rule, not at all, by reserve, and act in a "
+    "shield; CDT on the same data; and a policy that heeds no limit, in a shield.",
+    _needs_safety,
+    _present_safety,
 )
 
 
 def _needs_speed(setting: Setting) -> Needs:
     """A model for each robot that learns this cost, acting in three ways."""
-    updates = SPEED_UPDATES.get(setting.scale.name)
-    models = [
-        model
-        for dataset, cost in TOO_FAST.items()
-        for model in setting.each(dataset, criteria=(cost,), updates=updates)
-    ]
+    updates, models = SPEED_UPDATES.get(setting.scale.name), list[Training]()
+    for dataset, cost in TOO_FAST.items():
+        models += setting.each(dataset, criteria=(cost,), updates=updates)
     return Needs(judgings=in_each_way(models, PROPOSED))
 
 
 def _present_speed(results: Results) -> list[Part]:
     costs = [f"{dataset}: a step costs {cost}." for dataset, cost in TOO_FAST.items()]
     percentiles = "Limits are percentiles of the stored episodes' sums of it."
-    return [
-        *compare_ways(results.rows["verdicts"], tuple(TOO_FAST), tuple(PROPOSED)),
-        Remark((*costs, percentiles), "What it costs"),
-    ]
+    about = Remark((*costs, percentiles), "What it costs")
+    return [*compare_ways(results.rows["verdicts"], tuple(TOO_FAST), tuple(PROPOSED)), about]
 
 
 SPEED = Experiment(
-    name="speed",
-    shows="past the paper",
-    title="A limit on speed",
-    description="SaFormer under a cost of the next state, speed above a bound, which no shield can "
-    "foresee: by the paper's rule, without the critic, and by reserve.",
-    needs=_needs_speed,
-    present=_present_speed,
+    *("speed", "past the paper", "A limit on speed"),
+    "SaFormer under a cost of the next state, speed above a bound, which no shield can foresee: by "
+    "the paper's rule, without the critic, and by reserve.",
+    _needs_speed,
+    _present_speed,
 )

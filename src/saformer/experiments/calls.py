@@ -73,23 +73,14 @@ def judge_run(
     run: Run, judging: Judging, episodes: int, job: RunJob, listener: Listener
 ) -> dict[str, Any]:
     """Roll a run's policy out under the limits; the evaluation as plain values."""
+    quiet, shield = replace(listener, say=lambda message: None), judging.shield
+    where: Any = {"device": job.device, "workers": job.workers, "listener": quiet}
+    options = dict(judging.options)
+    rule = options.pop("rule", "paper" if judging.training.agent == "saformer" else None)
+    how: Any = {"rule": rule, "options": options, "shield": shield, "reference": shield}
     with warnings.catch_warnings():
         if judging.training.dataset.endswith(WITHOUT_CHEAPEST):  # on purpose
             warnings.filterwarnings("ignore", message="limit .* lies outside the data")
-        acting, by_paper = dict(judging.options), judging.training.agent == "saformer"
-        trained = load(
-            run.path,
-            cost_discount=judging.cost_discount,
-            device=job.device,
-            workers=job.workers,
-            listener=replace(listener, say=lambda message: None),
-        )
-        evaluation, _ = trained.judge(
-            judging.limits,
-            episodes=episodes,
-            rule=acting.pop("rule", "paper" if by_paper else None),
-            options=acting,
-            shield=judging.shield,
-            reference=judging.shield,
-        )
+        trained = load(run.path, cost_discount=judging.cost_discount, **where)
+        evaluation, _ = trained.judge(judging.limits, episodes=episodes, **how)
     return evaluation.plain()

@@ -75,11 +75,10 @@ def jobs_for(
     needs: Needs, setting: Setting, site: Site, *, threads: int | None = None
 ) -> list[RunJob]:
     """Packed runs of one kind together, else each alone; those that take longest first."""
-    groups: dict[Hashable, list[Training]] = {}
+    groups, jobs = dict[Hashable, list[Training]](), list[RunJob]()
     for training in needs.trainings:
         groups.setdefault(training.pack if site.packs else training, []).append(training)
     workers: Any = "auto" if threads is None else 0
-    jobs = []
     for group in groups.values():
         judgings = tuple(judging for judging in needs.judgings if judging.training in group)
         curves = tuple(training for training in needs.curves if training in group)
@@ -105,11 +104,11 @@ def _gather(
     judgings = tuple(each for each in needs.judgings if each.training.dataset in there)
     curves = tuple(training for training in needs.curves if training.dataset in there)
     jobs = jobs_for(Needs((), judgings, curves), setting, site, threads=engine.threads)
-    if not site.elsewhere:
+    if site.elsewhere:
+        with sent(jobs, site.runs, site.node_runs) as travelling:
+            _map(engine, carry_out_elsewhere, travelling, gathered, listener, runs=site.runs)
+    else:
         _map(engine, carry_out, jobs, gathered, listener)
-        return gathered
-    with sent(jobs, site.runs, site.node_runs) as travelling:
-        _map(engine, carry_out_elsewhere, travelling, gathered, listener, runs=site.runs)
     return gathered
 
 
@@ -142,11 +141,11 @@ def _selected(rows: dict[str, list[Row]], needs: Needs) -> dict[str, list[Row]]:
         about = {**vars(judging.training), "cost_discount": judging.cost_discount}
         wanted += [{**about, "variant": variant} for variant in judging.variants]
     order = {_key(row): index for index, row in enumerate(wanted)}
-    own = {
-        kind: [row for row in rows.get(kind, []) if _key(row) in order]
-        for kind in ("data", "verdicts", "curves")
-    }
-    return {kind: sorted(some, key=lambda row: order[_key(row)]) for kind, some in own.items()}
+    selected = {}
+    for kind in ("data", "verdicts", "curves"):
+        own = [row for row in rows.get(kind, []) if _key(row) in order]
+        selected[kind] = sorted(own, key=lambda row: order[_key(row)])
+    return selected
 
 
 def _key(row: Row) -> tuple[Any, ...]:
@@ -154,7 +153,6 @@ def _key(row: Row) -> tuple[Any, ...]:
 
 
 def _concerns(failure: dict[str, str], needs: Needs) -> bool:
-    """Whether an experiment misses the rows of a failure."""
     dataset, agent = failure["dataset"], failure["agent"]
     if not agent:
         return dataset in {*needs.datasets, *(training.dataset for training in needs.trainings)}

@@ -88,21 +88,14 @@ def limits_in_costs(limits: Sequence[str], task: str) -> tuple[str, ...]:
     if not task.endswith(WITHOUT_CHEAPEST):
         return tuple(limits)
     before = TrajectoryStore.open(task).provenance[THRESHOLDS_BEFORE]
-    costs = {name: before["p10"] * float(name) / 100 for name in limits if name not in before}
-    costs |= before
-    return tuple(f"{costs[name]:.6g}" for name in limits)
+    below = {name: before["p10"] * float(name) / 100 for name in limits if name not in before}
+    return tuple(f"{(before | below)[name]:.6g}" for name in limits)
 
 
 def _cut(trajectory: Trajectory, horizon: int) -> Iterator[Trajectory]:
     states = np.concatenate([trajectory.state, trajectory.final_state[None]])
     for begin in range(0, len(trajectory), horizon):
         end = min(begin + horizon, len(trajectory))
-        terminated = trajectory.terminated and end == len(trajectory)
-        yield Trajectory.of(
-            states[begin:end],
-            trajectory.action[begin:end],
-            trajectory.reward[begin:end],
-            states[end],
-            terminated=terminated,
-            truncated=not terminated,
-        )
+        terminated, piece = trajectory.terminated and end == len(trajectory), slice(begin, end)
+        steps = (states[piece], trajectory.action[piece], trajectory.reward[piece], states[end])
+        yield Trajectory.of(*steps, terminated=terminated, truncated=not terminated)

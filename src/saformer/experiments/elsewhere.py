@@ -60,10 +60,8 @@ def receive(files: Files, runs: Path) -> None:
 
 def _files_of(job: RunJob, runs: Path) -> Files:
     """All files of a job's runs, and of runs that were made of them."""
-    stems = tuple(
-        stem_of(job.setting.task(each.dataset), each.agent, each.seed, each.limit)
-        for each in job.trainings
-    )
+    tasks = ((job.setting.task(each.dataset), each) for each in job.trainings)
+    stems = tuple(stem_of(task, each.agent, each.seed, each.limit) for task, each in tasks)
     folders = [path for path in sorted(runs.glob("*/")) if path.name.startswith(stems)]
     paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     whole = (path for path in paths if path.name != LOCK and not is_unfinished(path))

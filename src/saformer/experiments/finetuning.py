@@ -21,26 +21,20 @@ HEADINGS = (
 def _needs(setting: Setting) -> Needs:
     """A model that never saw the cheapest tenth, before and after fine-tuning."""
     below = (f"{float(percent) * setting.scale.below:.1f}" for percent in OUT_OF_SAMPLE)
-    limits = (*below, *LIMITS)
-    judgings = [
-        Judging(model, limits, variant, finetuned=variant == "fine-tuned")
-        for model in setting.each(DATASET + WITHOUT_CHEAPEST)
-        for variant in VARIANTS
-    ]
+    limits, judgings = (*below, *LIMITS), list[Judging]()
+    for model in setting.each(DATASET + WITHOUT_CHEAPEST):
+        judgings += [Judging(model, limits, each, finetuned=each != "offline") for each in VARIANTS]
     return Needs(judgings=tuple(judgings))
 
 
 def _present(results: Results) -> list[Part]:
     verdicts = results.rows["verdicts"]
     limits = sorted({(row["limit"], row["limit_name"]) for row in verdicts})
-    cells = {
-        variant: [pooling.pooled(verdicts, variant=variant, limit_name=name) for _, name in limits]
-        for variant in VARIANTS
-    }
-    printed = {
-        variant: sorted(published(3, variant=variant), key=lambda cell: cell.limit or 0)
-        for variant in VARIANTS
-    }
+    cells, printed = {}, {}
+    for variant in VARIANTS:
+        own = pooling.rows_with(verdicts, variant=variant)
+        cells[variant] = [pooling.pooled(own, limit_name=name) for _, name in limits]
+        printed[variant] = sorted(published(3, variant=variant), key=lambda cell: cell.limit or 0)
     rows = []
     for index, (limit, _) in enumerate(limits):
         before, after = (pooling.our_cells(cells[variant][index]) for variant in VARIANTS)
@@ -49,16 +43,12 @@ def _present(results: Results) -> list[Part]:
         ours = (before[1], after[1], after[2], before[3], after[3])
         rows.append([numbers([limit]), kind, *ours, *papers])
     levels = [limit for limit, _ in limits]
-    costs, returns = (
-        [_line(cells[variant], variant, key) for variant in VARIANTS]
-        for key in ("cost", "episode_return")
-    )
-    panels = [
-        Panel("cost", [*costs, Line("limit", levels, levels)], "limit", "episode cost"),
-        Panel("return", returns, "limit", "episode return"),
-    ]
+    costs = [_line(cells[each], each, "cost") for each in VARIANTS]
+    returns = [_line(cells[each], each, "episode_return") for each in VARIANTS]
+    cost = Panel("cost", [*costs, Line("limit", levels, levels)], "limit", "episode cost")
+    earned = Panel("return", returns, "limit", "episode return")
+    figure = line_panels([cost, earned], columns=2)
     summary = [pooling.tally(each, cells[each], printed[each]) for each in VARIANTS]
-    figure = line_panels(panels, columns=2)
     return [
         Sheet("In all", pooling.TALLY, summary),
         Sheet("Below the data's costs (Table 3)", HEADINGS, rows, pooling.NOTE),
@@ -74,11 +64,9 @@ def _line(cells: list[pooling.Pooled | None], variant: str, key: str) -> Line:
 
 
 FINETUNING = Experiment(
-    name="finetuning",
-    shows="Table 3, Figure 4",
-    title="Online constraint fine-tuning",
-    description=f"SaFormer on {DATASET} without its cheapest trajectories, before and after "
-    "fine-tuning for limits below them.",
-    needs=_needs,
-    present=_present,
+    *("finetuning", "Table 3, Figure 4", "Online constraint fine-tuning"),
+    f"SaFormer on {DATASET} without its cheapest trajectories, before and after fine-tuning for "
+    "limits below them.",
+    _needs,
+    _present,
 )

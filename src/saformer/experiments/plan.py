@@ -45,7 +45,6 @@ class Scale:
     """steps of an episode, if less than the environment's: data is cut to pieces this long"""
 
     def preset(self, agent: str) -> Preset:
-        """How an agent is trained."""
         if self.name == "smoke":
             return _tiny(agent)
         preset = PRESETS[self.name](agent)
@@ -63,12 +62,8 @@ SCALES = {"smoke": _SMOKE, "small": Scale("small"), "paper": Scale("paper")}
 
 def _tiny(agent: str) -> Preset:
     preset = PRESETS["small"](agent)
-    sizes: dict[str, Any] = {
-        "trunk": TrunkConfig(layers=1, width=16, dropout=0.0),
-        "window": 3,
-        "hidden": (16, 16),
-        "candidates": 4,
-    }
+    sizes: dict[str, Any] = {"window": 3, "hidden": (16, 16), "candidates": 4}
+    sizes["trunk"] = TrunkConfig(layers=1, width=16, dropout=0.0)
     own = {name: size for name, size in sizes.items() if hasattr(preset.agent, name)}
     brief: Any = {"updates": 20, "batch_size": 16, "warmup_updates": 5}
     fit = replace(preset.fit, **brief, report_every=10, evaluate_every=10)
@@ -188,13 +183,11 @@ class Setting:
                 yield Training(dataset, agent, limit, seed=seed, **choices)
 
 
-def in_each_way(models: Iterable[Training], ways: Mapping[str, Options]) -> tuple[Judging, ...]:
+def in_each_way(
+    models: Iterable[Training], ways: Mapping[str, Options], limits: tuple[str, ...] = LIMITS
+) -> tuple[Judging, ...]:
     """Every model, acting in every way."""
-    return tuple(
-        Judging(model, variant=name, options=options)
-        for model in models
-        for name, options in ways.items()
-    )
+    return tuple(Judging(model, limits, *way) for model in models for way in ways.items())
 
 
 def table_1_limit(source: str, dataset: str, cost_discount: float) -> str:

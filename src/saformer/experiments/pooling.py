@@ -68,7 +68,6 @@ class Pooled:
 
 
 def rows_with(rows: Sequence[Row], **values: Any) -> list[Row]:
-    """The rows that have these values."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
@@ -81,15 +80,10 @@ def pooled(rows: Sequence[Row], **values: Any) -> Pooled | None:
     limit = float(chosen[0]["limit"])
     num_within = int((costs <= limit + TOLERANCE).sum())
     shares = [row["frontier_share"] for row in chosen if row["frontier_share"] is not None]
-    return Pooled(
-        limit_name=chosen[0]["limit_name"],
-        limit=limit,
-        cost=estimate(costs),
-        episode_return=estimate(np.array([row["returns"] for row in chosen])),
-        within=num_within / costs.size,
-        within_interval=wilson_interval(num_within, costs.size),
-        share=float(np.mean(shares)) if shares else None,
-    )
+    within = (num_within / costs.size, wilson_interval(num_within, costs.size))
+    returns = estimate(np.array([row["returns"] for row in chosen]))
+    share = float(np.mean(shares)) if shares else None
+    return Pooled(chosen[0]["limit_name"], limit, estimate(costs), returns, *within, share)
 
 
 def estimate(values: NDArray[Any]) -> Estimate:

@@ -30,7 +30,7 @@ def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
             continue
         if training in job.curves:
             gathered.add(Gathered({"curves": list(_curve(training, run))}))
-        for judging in (judging for judging in job.judgings if judging.training == training):
+        for judging in (each for each in job.judgings if each.training == training):
             try:
                 with interruptible():
                     rows = _verdicts(judging, run, job, listener)
@@ -46,7 +46,7 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
     if judging.finetuned:
         run = finetune_run(run, limits, judging.training, job, listener)
     evaluation = _evaluation(replace(judging, limits=limits), run, job, listener)
-    done = run.read_json("done.json")
+    done, rows = run.read_json("done.json"), list[Row]()
     about = {
         **_about(judging.training),
         "cost_discount": judging.cost_discount,
@@ -56,12 +56,10 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
         "evaluation_seconds": evaluation["seconds"],
         "commit": evaluation["commit"],
     }
-    judged = [evaluation, *evaluation["beside"]]
-    return [
-        {**about, "variant": variant, **_verdict(verdict, policy["episodes"])}
-        for variant, policy in zip(judging.variants, judged, strict=True)
-        for verdict in policy["verdicts"]
-    ]
+    for name, policy in zip(judging.variants, [evaluation, *evaluation["beside"]], strict=True):
+        verdicts = (_verdict(verdict, policy["episodes"]) for verdict in policy["verdicts"])
+        rows += [{**about, "variant": name, **verdict} for verdict in verdicts]
+    return rows
 
 
 def _evaluation(judging: Judging, run: Run, job: RunJob, listener: Listener) -> Row:

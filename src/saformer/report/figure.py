@@ -92,11 +92,10 @@ def line_panels(panels: Sequence[Panel], *, columns: int, log_x: bool = False) -
         if log_x:
             axis.set_xscale("log", base=2)
         axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
-    legend = {
-        label: handle
-        for axis in axes
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
+    legend: dict[Any, Any] = {}
+    for axis in axes:
+        handles, names = axis.get_legend_handles_labels()
+        legend |= zip(names, handles, strict=True)
     if len(legend) > 1:
         where: Any = {"loc": "outside lower center", "ncols": min(5, len(legend))}
         figure.legend(list(legend.values()), list(legend), **where)
@@ -106,9 +105,8 @@ def line_panels(panels: Sequence[Panel], *, columns: int, log_x: bool = False) -
 def _draw(axis: Axes, line: Line, index: int, count: int) -> None:
     colour = colours(count)[index]
     dashes, marker = LINES[index % len(LINES)], MARKERS[index % len(MARKERS)]
-    axis.plot(
-        line.x, line.y, lw=1.2, ms=3.5, label=line.label, color=colour, ls=dashes, marker=marker
-    )
+    style: Any = {"lw": 1.2, "ms": 3.5, "color": colour, "ls": dashes, "marker": marker}
+    axis.plot(line.x, line.y, label=line.label, **style)
     if len(line.low):
         axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     if line.level is not None:

@@ -36,6 +36,7 @@ ABOUT_LIMITS = (
     "Trajectories within each limit, of every constraint at once. Frontier: the mean of the five "
     "best stored returns within the limit. Median return: of all trajectories within it."
 )
+ABOUT_PAIRS = "dashed: the limits; line: the mean of the five best returns within each cost."
 
 
 def inspection_tables(inspection: dict[str, Any]) -> list[RenderableType]:
@@ -70,12 +71,9 @@ def survey_tables(survey: dict[str, Any]) -> list[RenderableType]:
 def write_inspection(inspection: dict[str, Any], path: str | Path, *, title: str = TITLE) -> Path:
     """The same as a page, with figures."""
     constraints = inspection["constraints"]
-    facts = {
-        "saformer": __version__,
-        "data fingerprint": inspection["fingerprint"],
-        "criteria": [constraint["criterion"] for constraint in constraints],
-        "cost_discount": inspection["cost_discount"],
-    }
+    facts = {"saformer": __version__, "data fingerprint": inspection["fingerprint"]}
+    facts["criteria"] = [constraint["criterion"] for constraint in constraints]
+    facts["cost_discount"] = inspection["cost_discount"]
     warnings = [warning["text"] for warning in inspection["warnings"]]
     parts: list[Part] = [
         Remark((_overview(inspection),), style="note"),
@@ -101,12 +99,10 @@ def _overview(inspection: dict[str, Any]) -> str:
 
 def _sheets(inspection: dict[str, Any]) -> list[Sheet]:
     constraints, earned = inspection["constraints"], inspection["episode_return"]
-    costs = [
-        [c["criterion"], *_each(c["thresholds"].values()), numbers([c["cost"]["mean"]])]
-        for c in constraints
-    ]
     returns = [earned["percentiles"][name] for name in ("p0", "p10", "p20", "p30", "p50", "p100")]
-    costs.append(["return", *_each(returns), numbers([earned["mean"]])])
+    spreads = {c["criterion"]: [*c["thresholds"].values(), c["cost"]["mean"]] for c in constraints}
+    spreads["return"] = [*returns, earned["mean"]]
+    costs = [[name, *_each(values)] for name, values in spreads.items()]
     keys = ("correlation", "rank_correlation", "relative_spread", "variation", "length_correlation")
     assumptions = [[c["criterion"], *(rounded(c[key]) for key in keys)] for c in constraints]
     limits = []
@@ -125,15 +121,10 @@ def _pictures(inspection: dict[str, Any], index: int) -> list[Picture]:
     name = inspection["constraints"][index]["criterion"]
     alone = " Frontier of this constraint alone." if len(inspection["constraints"]) > 1 else ""
     shown, count = len(inspection["sample"]["episode_return"]), inspection["num_trajectories"]
-    about = (
-        f"{shown} of {count} trajectories; dashed: the limits; line: the mean of the five best "
-        f"returns within each cost.{alone}"
-    )
+    about = f"{shown} of {count} trajectories; {ABOUT_PAIRS}{alone}"
     pairs, costs = _pair_plot(inspection, index), _cost_distribution(inspection, index)
-    return [
-        Picture(f"Return and cost ({name})", pairs, about),
-        Picture(f"Episode cost ({name})", costs, "Dashed: the limits, as above."),
-    ]
+    pair = Picture(f"Return and cost ({name})", pairs, about)
+    return [pair, Picture(f"Episode cost ({name})", costs, "Dashed: the limits, as above.")]
 
 
 def _each(values: Iterable[float | None]) -> list[str]:

@@ -49,12 +49,8 @@ def learning_curves(rows: Rows, limit: Sequence[float] = ()) -> str:
     measured = [row for row in rows if "evaluation" not in row]
     judged = [row for row in rows if "evaluation" in row]
     names = measured[-1] if measured else {}
-    terms = terms_by_phase(names)
-    metrics = [
-        (phase, *each)
-        for phase, own in terms_by_phase(names, watched=True).items()
-        for each in _by_metric(own)
-    ]
+    terms, watched = terms_by_phase(names), terms_by_phase(names, watched=True)
+    metrics = [(phase, *each) for phase, own in watched.items() for each in _by_metric(own)]
     num_costs = len(next(iter(judged[0]["evaluation"].values()))["cost"]) if judged else 0
     figure, axes = canvas(len(terms) + len(metrics) + (num_costs + 1 if judged else 0))
     free = iter(axes)
@@ -127,8 +123,7 @@ def cost_against_target(rows: Rows, evaluations: Rows, criteria: Sequence[str]) 
     for index, (axis, criterion) in enumerate(zip(axes, criteria, strict=True)):
         _draw_episodes(axis, rows, index)
         for name, values in limits.items():
-            label = f"limit {name}"
-            axis.axhline(values[index], color=shades[name], lw=1, ls="--", label=label)
+            axis.axhline(values[index], color=shades[name], lw=1, ls="--", label=f"limit {name}")
         for row in evaluations:
             for name in (name for name in shades if name in row["evaluation"]):
                 cost = row["evaluation"][name]["cost"][index]
@@ -140,8 +135,7 @@ def cost_against_target(rows: Rows, evaluations: Rows, criteria: Sequence[str]) 
 
 def _draw_episodes(axis: Axes, rows: Rows, index: int) -> None:
     """The cost of each by this criterion, and its prompt; the colour is that of all criteria."""
-    x = [row["number"] + 1 for row in rows]
-    prompts = [row["prompt"][index] for row in rows]
+    x, prompts = [row["number"] + 1 for row in rows], [row["prompt"][index] for row in rows]
     axis.plot(x, prompts, "_", color=POINTS, ms=4, label="asked for")
     for row in rows:
         within = all(cost <= bound for cost, bound in zip(row["cost"], row["limit"], strict=True))

@@ -12,10 +12,8 @@ from saformer.report.page import Caution, Page, Part, Picture, Remark, Sheet
 from saformer.report.table import numbers, percent, terminal_table
 from saformer.runs.run import Run
 
-EVIDENCE_HEADINGS = (
-    *("limit", "support", "frontier", "likelihood", "gain", "bias", "error"),
-    *("missed", "before", "alarms"),
-)
+EVIDENCE_HEADINGS: tuple[str, ...] = ("limit", "support", "frontier", "likelihood", "gain")
+EVIDENCE_HEADINGS += ("bias", "error", "missed", "before", "alarms")
 ERROR_HEADINGS = ("expectation", "mean error", "bias", "root mean square", "deviation", "explained")
 SIZES = ("mean_absolute", "root_mean_square", "deviation")
 LEGEND = (
@@ -31,6 +29,9 @@ ABOUT_LIMITS = (
     "Missed overruns: of the steps on the way to going over the limit, those that the critic "
     "accepted. False alarms: of the steps of trajectories within it, those that it rejected. "
     "A dash: there were none to judge."
+)
+ABOUT_FORECASTS = (
+    "evenly drawn. Below the line the critic forecast too little: that is where limits get broken."
 )
 
 
@@ -64,10 +65,7 @@ def write_offline_report(run: Run, path: str | Path, *, command: str | None = No
     warnings, evidence = offline["warnings"], [_cells(each) for each in offline["limits"]]
     names = ("window", "cost_discount", "num_windows", "num_windows_judged")
     judged = {"judged": {name: offline[name] for name in names}}
-    drawn = (
-        f"{len(offline['calibration']['forecast'])} steps, evenly drawn. Below the line the critic "
-        "forecast too little: that is where limits get broken."
-    )
+    drawn = f"{len(offline['calibration']['forecast'])} steps, {ABOUT_FORECASTS}"
     errors, about = _error_rows(offline), _about_actions(offline)
     parts: list[Part] = [
         Remark((f"{spec.agent}, seed {spec.seed}.",), style="note"),
@@ -108,9 +106,9 @@ def _error_rows(offline: dict[str, Any]) -> list[list[str]]:
     names, errors = [*critics, "actor: return-to-go"], [*offline["critic"], offline["return_to_go"]]
     rows = []
     for name, error in zip(names, errors, strict=True):
-        sizes = [numbers([error[key]]) for key in SIZES]
-        bias, explained = numbers([error["bias"]], sign=True), percent(error["explained"])
-        rows.append([name, sizes[0], bias, *sizes[1:], explained])
+        absolute, *sizes = (numbers([error[key]]) for key in SIZES)
+        bias = numbers([error["bias"]], sign=True)
+        rows.append([name, absolute, bias, *sizes, percent(error["explained"])])
     return rows
 
 

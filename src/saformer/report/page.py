@@ -28,7 +28,6 @@ class Sheet:
 
     @property
     def cells(self) -> list[list[tuple[str, str]]]:
-        """A text and its mark each."""
         pairs = [map(text_and_mark, row) for row in self.rows]
         ticks = MARKS if self.ticked else dict.fromkeys(MARKS, "")
         return [[(text + ticks[mark], mark) for text, mark in row] for row in pairs]
@@ -42,8 +41,6 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, as SVG."""
-
     template: ClassVar[str] = "picture.html"
     title: str
     svg: str
@@ -78,8 +75,6 @@ class Caution:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values."""
-
     template: ClassVar[str] = "facts.html"
     title: str
     values: Mapping[str, Any]

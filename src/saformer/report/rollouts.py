@@ -57,21 +57,20 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
 
 
 def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
-    """The limits that the policy was made for."""
     if spec.limit is not None:
         return f"trained for the limit {spec.limit} = {numbers(spec.agent_config['limit'])} alone"
     if spec.finetuning is not None:
         limits, source = spec.finetuning["limits"], spec.finetuning["from"]["run"]
         return f"fine-tuned to {', '.join(limits)} from {source}"
-    count = len(evaluation["verdicts"])
-    return f"one policy, asked to keep {count} limits it was not retrained for"
+    return (
+        f"one policy, asked to keep {len(evaluation['verdicts'])} limits it was not retrained for"
+    )
 
 
 @styled
 def _cost_and_return(evaluation: dict[str, Any]) -> str:
     """Costs and returns of episodes against their limits; returns against the first one's."""
-    verdicts, episodes = evaluation["verdicts"], evaluation["episodes"]
-    criteria = evaluation["criteria"]
+    verdicts, episodes, criteria = (evaluation[n] for n in ("verdicts", "episodes", "criteria"))
     points: Any = {"s": 9, "alpha": 0.5, "linewidths": 0}
     figure, (*costs, earned) = canvas(len(criteria) + 1)
     for index, axis in enumerate(costs):
@@ -124,11 +123,8 @@ def _among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
 def _spending(trace: dict[str, Any]) -> str:
     names = list(dict.fromkeys(path["limit_name"] for path in trace["paths"]))
     criteria, shades = trace["data"]["criteria"], colours(len(names))
-    panels = [
-        (name, colour, index)
-        for name, colour in zip(names, shades, strict=True)
-        for index in range(len(criteria))
-    ]
+    coloured = zip(names, shades, strict=True)
+    panels = [(*pair, index) for pair in coloured for index in range(len(criteria))]
     several = len(criteria) > 1
     figure, axes = canvas(len(panels), columns=len(criteria) if several else min(3, len(names)))
     for (name, colour, index), axis in zip(panels, axes, strict=True):

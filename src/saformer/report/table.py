@@ -61,9 +61,8 @@ def terminal_table(
     justify: Literal["left", "right"] = "right",
 ) -> Table:
     """Rows of cells, the first column to the left."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
-    table.caption = escape(caption) or None
-    table.title, table.title_justify = title, "left"
+    layout: Any = {"padding": (0, 1, 0, 0), "caption_justify": "left", "title_justify": "left"}
+    table = Table(box=None, pad_edge=False, title=title, caption=escape(caption) or None, **layout)
     for index, heading in enumerate(headings):
         table.add_column(heading, justify=justify if index else "left", overflow="fold")
     for row in rows:

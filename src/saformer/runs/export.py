@@ -121,9 +121,8 @@ def policy_identity(run: Run, weights: Mapping[str, Tensor]) -> str:
 
 def _check_is_there(path: Path) -> None:
     if not path.exists():
-        raise FileNotFoundError(
-            f"{path.parent} is not a whole export: it has no {path.name}; copy it again"
-        )
+        missing = f"{path.parent} is not a whole export: it has no {path.name}"
+        raise FileNotFoundError(f"{missing}; copy it again")
 
 
 def _digest(path: Path) -> str:

@@ -22,9 +22,9 @@ def check_format(path: Path, content: dict[str, Any]) -> int:
     """The format that a file is written in, which must not be a later one than this version's."""
     number: int = content.get("format", 1)
     if number > FORMAT:
+        formats = f"(format {number}, this one reads {FORMAT})"
         raise ValueError(
-            f"{path} was made by a newer version of saformer (format {number}, this one reads "
-            f"{FORMAT}): update saformer"
+            f"{path} was made by a newer version of saformer {formats}: update saformer"
         )
     return number
 
@@ -49,27 +49,21 @@ class Run:
         self.weights_path = self.path / "weights.safetensors"
         self.export_path = self.path / "export.json"
         self.metrics_path = self.path / "metrics.jsonl"
-        self.failure = ""
-        """why `train_together` left it unfinished"""
+        self.failure = ""  # why `train_together` left it unfinished
 
     @classmethod
     def create(cls, path: str | Path, spec: RunSpec) -> Run:
         """Begin a run, or return to one of the same spec that has no checkpoint yet."""
-        run = cls(path)
+        run, another = cls(path), "choose another folder with --out"
         if run.is_export:
-            raise FileExistsError(
-                f"{path} holds an export, which cannot be trained; choose another folder with --out"
-            )
+            raise FileExistsError(f"{path} holds an export, which cannot be trained; {another}")
         is_run = run.spec_path.exists()
         if is_run and (run.is_done or run.checkpoint_path.exists()):
             raise FileExistsError(
-                f"{path} already holds a run; continue it with --resume, or choose another folder "
-                "with --out"
+                f"{path} already holds a run; continue it with --resume, or {another}"
             )
         if not is_run and any(not is_unfinished(file) for file in run.path.glob("*")):
-            raise FileExistsError(
-                f"{path} exists and is not a run; choose another folder with --out"
-            )
+            raise FileExistsError(f"{path} exists and is not a run; {another}")
         run.path.mkdir(parents=True, exist_ok=True)
         run.write_json(run.spec_path.name, {"format": FORMAT, **spec.plain()})
         run.metrics_path.unlink(missing_ok=True)
@@ -81,30 +75,23 @@ class Run:
         if not resume:
             return cls.create(path, spec)
         if not cls(path).spec_path.exists():
-            raise FileNotFoundError(
-                f"there is no run to resume in {path}; leave --resume out to begin one"
-            )
+            missing = f"there is no run to resume in {path}"
+            raise FileNotFoundError(f"{missing}; leave --resume out to begin one")
         run = cls(path).begun_with(spec)
         return run if run.is_done or run.checkpoint_path.exists() else cls.create(path, spec)
 
     def begun_with(self, spec: RunSpec) -> Run:
         """This run, if it is there and has this spec."""
         if not self.spec_path.exists():
-            raise FileNotFoundError(
-                f"there is no run in {self.path}, where another rank began it: all ranks must see "
-                "one folder"
-            )
+            missing = f"there is no run in {self.path}, where another rank began it"
+            raise FileNotFoundError(f"{missing}: all ranks must see one folder")
         differences = self.spec.differences(spec)
         if differences:
-            raise ValueError(
-                f"{self.path} was begun with other settings, so it cannot be resumed: "
-                f"{'; '.join(differences)}"
-            )
+            changed = f"{self.path} was begun with other settings, so it cannot be resumed"
+            raise ValueError(f"{changed}: {'; '.join(differences)}")
         if not self.is_done and self.format < FORMAT:
-            raise ValueError(
-                f"{self.path} was begun by an older version and cannot be resumed: train again "
-                "with another --out"
-            )
+            older = f"{self.path} was begun by an older version and cannot be resumed"
+            raise ValueError(f"{older}: train again with another --out")
         return self
 
     @property
@@ -114,7 +101,6 @@ class Run:
 
     @property
     def format(self) -> int:
-        """By which version it was begun."""
         return self._description()[1]
 
     def _description(self) -> tuple[RunSpec, int]:
@@ -125,9 +111,8 @@ class Run:
             number = check_format(self.spec_path, plain)
             return RunSpec.from_plain(plain), number
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{self.spec_path} is damaged or of another version: {error!r}"
-            ) from None
+            damaged = f"{self.spec_path} is damaged or of another version"
+            raise ValueError(f"{damaged}: {error!r}") from None
 
     @property
     def is_export(self) -> bool:

@@ -28,8 +28,7 @@ class RunSpec:
     data_seed: int
     data_fingerprint: str
     dimensions: Dimensions
-    held_out: float = 0.0
-    """share of the trajectories that training never saw"""
+    held_out: float = 0.0  # share of the trajectories that training never saw
     limit: str | None = None
     """the one limit that it is trained for, as the user named it, where the agent has one"""
     finetuning: dict[str, Any] | None = None

@@ -72,9 +72,10 @@ def run_algorithm_3(
                 if interrupt.requested:
                     raise InterruptedTrainingError(f"stopped after {loop.progress}; {saved}")
         except KeyboardInterrupt:  # the second one, which nothing waits for
-            lost = f"what was in flight is lost, all else {saved}"
-            message = f"stopped at once after {loop.progress}; {lost}"
-            raise InterruptedTrainingError(message) from None
+            message = (
+                f"stopped at once after {loop.progress}; what was in flight is lost, all else "
+            )
+            raise InterruptedTrainingError(message + saved) from None
     return loop.finish()
 
 
@@ -100,11 +101,9 @@ class _Loop:
     def __post_init__(self) -> None:
         config, options, self.run = self.config, self.options, self.experience.run
         self.seed = self.run.spec.seed
-        self.workers = shared_workers(
-            self.workers,
-            num_lanes=(config.lanes, config.evaluation_episodes * len(self.limits)),
-            num_steps=config.episodes * self.experience.data.store.environment.horizon,
-        )
+        lanes = (config.lanes, config.evaluation_episodes * len(self.limits))
+        num_steps = config.episodes * self.experience.data.store.environment.horizon
+        self.workers = shared_workers(self.workers, num_lanes=lanes, num_steps=num_steps)
         member = Member(self.agent, self.experience.sampler, self.seed, self.run)
         self.trainer = PackTrainer([member], self.fit_config)
         # policies for judging and exploring: each is recorded for its own number of lanes
@@ -114,10 +113,8 @@ class _Loop:
         rounds = min(config.exploration_rounds, explored.rounds)
         has_critic = not isinstance(options, NoCriticOptions)
         choices = {kind: replace(explored, fallback=kind, rounds=rounds) for kind in kinds}
-        self.exploring = {
-            kind: self.agent.policy(choice if has_critic else options)
-            for kind, choice in choices.items()
-        }
+        pairs = ((kind, choice if has_critic else options) for kind, choice in choices.items())
+        self.exploring = {kind: self.agent.policy(choice) for kind, choice in pairs}
         self.evaluations: list[dict[str, Any]] = []  # rows of metrics
         self.best_weights: dict[str, Tensor] = {}
 
@@ -207,20 +204,13 @@ class _Loop:
         count = min(config.lanes - first % config.lanes, config.episodes - first)
         reference = self.experience.reference
         fallback = next_fallback(rows, tuple(self.exploring), reference, lanes=config.lanes)
-        policy = self.exploring[fallback]
+        policy, on_end = self.exploring[fallback], partial(self._store_episode, fallback)
         policy.seed = 1_000_003 * self.seed + first + 1
         with self._acting(f"exploring episodes {first} to {first + count - 1}"):
-            explore(
-                policy,
-                self.experience.data,
-                targets_for(self._open_limits, rows, config.factors, count=count),
-                first=first,
-                seed=self.seed,
-                ceiling=config.ceiling,
-                on_end=partial(self._store_episode, fallback),
-                interrupt=interrupt,
-                workers=self.workers,
-            )
+            targets = targets_for(self._open_limits, rows, config.factors, count=count)
+            how: Any = {"seed": self.seed, "ceiling": config.ceiling, "workers": self.workers}
+            what = (policy, self.experience.data, targets)
+            explore(*what, first=first, on_end=on_end, interrupt=interrupt, **how)
 
     def _store_episode(
         self, fallback: Fallback, target: Target, episode: Episode, broke_ceiling: bool
@@ -268,12 +258,8 @@ class _Loop:
                 verdict = judge_weights(self.judging, data, self.limits, seed=seed, **how)
             if not all(each["holds"] for each in verdict.values()):
                 break
-        row = {
-            "update": self.trainer.update,
-            "episodes": len(self.experience),
-            "evaluation_episodes": times * episodes * len(self.limits),
-            "evaluation": verdict,
-        }
+        row: dict[str, Any] = {"update": self.trainer.update, "episodes": len(self.experience)}
+        row |= {"evaluation_episodes": times * episodes * len(self.limits), "evaluation": verdict}
         self._write(row)
         self.evaluations.append(row)
         self._remember_the_best()

@@ -52,12 +52,9 @@ def merit(verdict: WeightsVerdict, first: WeightsVerdict) -> tuple[int, int, flo
     which share the others are overrun, and the mean return. Limits whose return was lost since the
     first evaluation count as neither."""
     earning = [v for name, v in verdict.items() if _keeps_return(v, first[name])]
-    return (
-        sum(bool(v["met"]) for v in earning),
-        sum(bool(v["holds"]) for v in earning),
-        -float(np.mean([_overrun(v["cost"], v["limit"]) for v in verdict.values()])),
-        float(np.mean([v["return"] for v in verdict.values()])),
-    )
+    num_met, num_held = (sum(bool(v[name]) for v in earning) for name in ("met", "holds"))
+    overrun = float(np.mean([_overrun(v["cost"], v["limit"]) for v in verdict.values()]))
+    return num_met, num_held, -overrun, float(np.mean([v["return"] for v in verdict.values()]))
 
 
 def settled(verdict: WeightsVerdict, first: WeightsVerdict) -> set[str]:
@@ -160,9 +157,6 @@ class FinetuneOutcome:
 
     def facts(self) -> dict[str, Any]:
         """As `done.json` has it."""
-        counts = {
-            "episodes": self.num_episodes,
-            "evaluation_episodes": self.num_evaluation_episodes,
-        }
-        same = ("held", "broke_ceiling", "kept_after")
-        return {**counts, **{name: getattr(self, name) for name in same}}
+        judged = {"evaluation_episodes": self.num_evaluation_episodes}
+        same = {name: getattr(self, name) for name in ("held", "broke_ceiling", "kept_after")}
+        return {"episodes": self.num_episodes, **judged, **same}

@@ -194,9 +194,9 @@ class Experience:
         end: End = "ceiling" if broke else "overlong"
         if trajectory.finished:
             end = "terminated" if trajectory.terminated else "truncated"
+        how: Any = {"update": update, "fallback": fallback, "end": end, "broke_ceiling": broke}
         row = ExploredEpisode(
             number=len(self.rows),
-            update=update,
             limit_name=target.limit.name,
             limit=target.limit.values,
             prompt=target.prompt,
@@ -204,11 +204,9 @@ class Experience:
             cost=tuple(cost.tolist()),
             episode_return=float(trajectory.reward.sum(dtype=np.float64)),
             num_steps=len(trajectory),
-            end=end,
-            broke_ceiling=broke,
             resampled=float((episode.num_rounds > 1).mean()),
             fell_back=float(episode.fell_back.mean()),
-            fallback=fallback,
+            **how,
         )
         with self._rows_path.open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")

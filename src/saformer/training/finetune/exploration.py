@@ -59,15 +59,11 @@ def explore(
     def ended(lane: int, episode: Episode) -> None:
         on_end(targets[lane], episode, bool((spent[lane] > highest).any()))
 
-    rollout(
-        policy,
-        Maker(environment, tuple(data.criteria)),
-        [np.array(target.prompt) for target in targets],
-        [FIRST_SEED + 10_000 * seed + first + lane for lane in range(len(targets))],
-        horizon=environment.horizon if times_out else environment.horizon + 1,
-        hooks=Hooks(stop=stop, ended=ended),
-        workers=workers,
-    )
+    maker, hooks = Maker(environment, tuple(data.criteria)), Hooks(stop=stop, ended=ended)
+    prompts = [np.array(target.prompt) for target in targets]
+    seeds = [FIRST_SEED + 10_000 * seed + first + lane for lane in range(len(targets))]
+    horizon = environment.horizon if times_out else environment.horizon + 1
+    rollout(policy, maker, prompts, seeds, horizon=horizon, hooks=hooks, workers=workers)
 
 
 def shared_workers(workers: Workers, *, num_lanes: Sequence[int], num_steps: int) -> Workers:

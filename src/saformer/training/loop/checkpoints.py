@@ -36,8 +36,7 @@ def restore_optimizer(
         parameter = slots[order].parameter
         state, value = optimizer.state[parameter], tensor.to(parameter.device)
         if key not in state:
-            like = value if key == STEP else parameter
-            state[key] = torch.zeros_like(like, requires_grad=False)
+            state[key] = torch.zeros_like(value if key == STEP else parameter, requires_grad=False)
         if key == STEP:
             state[key].copy_(value)
         else:

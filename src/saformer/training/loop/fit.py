@@ -38,9 +38,8 @@ def fit(
     active `interrupt` of the caller's is heeded if there is one. Several `ranks` share each batch;
     all of them must call this, and the first alone evaluates and writes.
     """
-    ranks = ranks or Ranks()
+    ranks, indices = ranks or Ranks(), list(range(len(members)))
     failed: dict[int, NonFiniteLossError] = {}
-    indices = list(range(len(members)))
     with ExitStack() as locks:
         for member in members:
             if member.run is not None and ranks.is_first:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from saformer.agents.agent import Agent, Sampler
 from saformer.data.relabel import RelabelledStore
@@ -47,8 +46,7 @@ class NonFiniteLossError(RuntimeError):
 class Observer:
     """Callbacks while training goes on."""
 
-    # after every update, with the latest metrics
-    progress: Callable[[int, Metrics], None] = lambda update, metrics: None
+    progress: Callable[[int, Metrics], None] = lambda update, metrics: None  # after every update
     # every `evaluate_every` updates; its result becomes a row of metrics
     evaluate: Callable[[Agent], dict[str, Any]] | None = None
     row: Callable[[dict[str, Any]], None] = lambda row: None  # with each row that is written
@@ -126,7 +124,11 @@ class PackTrainer:
         measured = update.metrics.read()
         self.update += measured.num_updates
         if measured.non_finite:
-            self._draw_again(before, measured.num_updates)
+            # bring the generators of windows to where good updates left them
+            for member, generator, state in zip(self.members, self.generators, before, strict=True):
+                generator.set_state(state)
+                for _ in range(measured.num_updates):
+                    member.sampler.sample(self.config.batch_size, generator)
             names = sorted({name for names in measured.non_finite.values() for name in names})
             message = f"training is not finite at update {self.update}: {', '.join(names)}"
             raise NonFiniteLossError(message, tuple(measured.non_finite))
@@ -135,13 +137,6 @@ class PackTrainer:
             mean_rate | {name: values[index] for name, values in measured.means.items()}
             for index in range(len(self.members))
         ]
-
-    def _draw_again(self, states: Sequence[Tensor], times: int) -> None:
-        """Bring the generators of windows to where good updates left them."""
-        for member, generator, state in zip(self.members, self.generators, states, strict=True):
-            generator.set_state(state)
-            for _ in range(times):
-                member.sampler.sample(self.config.batch_size, generator)
 
     def unpack(self, *indices: int) -> None:
         """Give these agents, by default all, what they have learnt."""
@@ -180,9 +175,9 @@ def _shared(
     members: Sequence[Member], config: FitConfig, ranks: Ranks
 ) -> tuple[tuple[Member, ...], FitConfig]:
     """Members that gather this rank's share of batches; unrecorded, since ranks meet in between."""
-    if (size := config.batch_size) < ranks.size:
-        advice = "use a larger --batch-size"
-        raise ValueError(f"{ranks.size} ranks cannot share a batch of {size}: {advice}")
+    if config.batch_size < ranks.size:
+        shared = f"{ranks.size} ranks cannot share a batch of {config.batch_size}"
+        raise ValueError(f"{shared}: use a larger --batch-size")
     parts: dict[Sampler, WindowSampler] = {}
     for member in members:
         if not isinstance(member.sampler, WindowSampler):
@@ -209,7 +204,6 @@ def _learner_of(
     elif isinstance(members[0].sampler, TransitionSampler):
         learner = StackedAgent(agents)
     else:
-        seeds = [ranks.seed(member.seed) for member in members]
-        learner = PackedAgent(agents, seeds=seeds, fused=fused)
+        learner = PackedAgent(agents, seeds=[ranks.seed(m.seed) for m in members], fused=fused)
     set_training_dtype(learner.model, dtype)
     return learner

@@ -1,13 +1,13 @@
 """One update of every phase, of one model or of a pack."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from saformer.agents.agent import MovingAverage, Phase
+from saformer.agents.agent import Phase
 from saformer.engine.distributed import Ranks
 from saformer.runs.metrics import GRADIENT_NORM, WATCHED
 from saformer.training.loop.losses import losses_of, summed, weighed
@@ -33,12 +33,14 @@ class Update:
         ranks: Ranks | None = None,
     ) -> None:
         self.phases, self.optimizers, self.batches = learner.phases, optimizers, batches
-        self.metrics = RunningMetrics(device)
-        self._ranks = ranks or Ranks()
-        counted = self._ranks.are_several
-        count = learner.num_models
+        self.metrics, self._ranks = RunningMetrics(device), ranks or Ranks()
+        count, counted = learner.num_models, self._ranks.are_several
         self.losses = {p.name: losses_of(p, count, counted=counted) for p in self.phases}
-        self._averages = _by_rate(learner.averages)
+        self._averages: dict[float, tuple[list[Tensor], list[Tensor]]] = {}  # by rate
+        for part in learner.averages:
+            own, followed = self._averages.setdefault(part.rate, ([], []))
+            own += part.average
+            followed += part.followed
         self._rates: dict[str, float] = {}
         self._on_gpu = device.type == "cuda"
         others = self.phases[1:] if self._on_gpu else ()
@@ -101,16 +103,6 @@ class Update:
             yield phase, torch.cuda.stream(self._streams[index]) if self._on_gpu else nullcontext()
         for stream in self._streams:
             torch.cuda.current_stream().wait_stream(stream)
-
-
-def _by_rate(averages: Sequence[MovingAverage]) -> dict[float, tuple[list[Tensor], list[Tensor]]]:
-    """All averages of a rate, and what they follow."""
-    by_rate: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
-    for part in averages:
-        own, followed = by_rate.setdefault(part.rate, ([], []))
-        own += part.average
-        followed += part.followed
-    return by_rate
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saformer.agents.agent import Agent, MovingAverage, Phase, with_model
+from saformer.agents.agent import Agent, MovingAverage, Phase
 from saformer.data.sampling import WindowSampler
 from saformer.data.transitions import TransitionSampler
 
@@ -51,7 +51,7 @@ class Learner(ABC):
     def __init__(self, agents: Sequence[Agent], model: nn.Module) -> None:
         self.agents, self.num_models, self.model = tuple(agents), len(agents), model
         self._learnt_names = _learnt_names(agents[0])
-        as_one = with_model(agents[0], model)
+        as_one = agents[0].with_model(model)
         self.phases: tuple[Phase, ...] = as_one.phases
         self.averages: tuple[MovingAverage, ...] = as_one.averages
 

@@ -58,9 +58,8 @@ class StackedAgent(Learner):
             tensors = {**dict(single.named_parameters()), **dict(single.named_buffers())}
             mapped = vmap(of_one, in_dims=(0, None, 0), randomness="different")
             losses, watched = mapped(tensors, type(batch), columns)
-            return {name: PerSample(means, 1) for name, means in losses.items()} | {
-                name: PerSample(means, 1, watched=True) for name, means in watched.items()
-            }
+            figures = {n: PerSample(means, 1, watched=True) for n, means in watched.items()}
+            return {name: PerSample(means, 1) for name, means in losses.items()} | figures
 
         return of_all
 
