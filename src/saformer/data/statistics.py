@@ -36,7 +36,7 @@ def is_constant(values: ArrayLike) -> bool:
 
 def percentiles(values: ArrayLike, percents: Sequence[int] = PERCENTILES) -> dict[str, float]:
     """{"p5": ..., "p10": ..., ..., "p95": ...} of a value per trajectory."""
-    results = np.percentile(values, percents).tolist()
+    results = np.percentile(np.asarray(values), percents).tolist()
     return {f"p{percent}": value for percent, value in zip(percents, results, strict=True)}
 
 
