@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from saformer.core.transformer import Attention, Trunk
 
-SMALLEST_WIDTH = 128
-"""Narrower trunks are quick enough on a CPU in float32, and learn the same to the bit."""
+SMALLEST_WIDTH = 128  # narrower trunks are quick enough on a CPU in float32, the same to the bit
 
 
 def training_dtype(model: nn.Module, precision: str, device: torch.device) -> torch.dtype:
