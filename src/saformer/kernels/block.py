@@ -117,15 +117,12 @@ def mlp_kernel(x, inputs, output_of, up_of, down_of, vectors, between, out, salt
         keep_scale, tokens, queries, eps, W: constexpr, R: constexpr, C: constexpr,
         TOKENS: constexpr, QUERIES: constexpr, POSITIONS: constexpr, DROP: constexpr):  # fmt: skip
     """The rest of a block after attention, for each query; the MLP's hidden layer by C columns.
-
     between = x + drop(output(inputs[0])); inputs[1] = perceptron_norm(between);
     inputs[2:] = relu(up(inputs[1])); out = between + drop(down(inputs[2:]))
-
-    Matrices come by descriptors of `weights` as rows of W, or of 4 * W for `down_of`.
-    """
+    Matrices come by descriptors of `weights` as rows of W, or of 4 * W for `down_of`."""
     m, n, w = tl.program_id(1), tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
-    row, inside = (m * queries + n)[:, None], (n < queries)[:, None]
-    token = token_of_query(n, TOKENS, QUERIES, POSITIONS)[:, None]
+    row, token = (m * queries + n)[:, None], token_of_query(n, TOKENS, QUERIES, POSITIONS)[:, None]
+    inside = (n < queries)[:, None]
     vector, element = vectors + m * 13 * W + w, token * W + w
     first_salt, second_salt = tl.load(salts + m), tl.load(salts + tl.num_programs(1) + m)
 
@@ -262,10 +259,8 @@ def norm_qkv_backward_kernel(x, to_qkv, to_between, weights, vectors, out, norm_
 def weight_gradient_kernel(gradients, inputs, weight_sums, vector_sums, tokens, queries,
         W: constexpr, R: constexpr):  # fmt: skip
     """Gradients of weights and biases, summed over one split of the rows; a program per square.
-
     `gradients` begins with to_qkv and `inputs` with `normed`, of all models, so that one loop
-    serves all squares.
-    """
+    serves all squares."""
     square, split, m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits, models = tl.num_programs(1), tl.num_programs(2)
     of_qkv, is_down, w = square < 3, square >= 8, tl.arange(0, W)
@@ -299,11 +294,9 @@ def fused_block(x: Tensor, weights: Tensor, rounded: Tensor, vectors: Tensor, sa
         tokens: int, positions: Sequence[int], heads: int, rate: float,
         eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """x [M * B, K * tokens, W] -> outputs [M * B, K * len(positions), W], and activations.
-
     `rounded` are the weights in bfloat16, with which it computes. `salts` [3, M] are for dropout
     after attention, after the MLP and within attention. Of the tokens of each step, those at
-    `positions` are queries; all are keys.
-    """
+    `positions` are queries; all are keys."""
     shape = _Shape(x, rounded, tokens, positions)
     rows, queries, width = shape.rows, shape.queries, shape.width
     out, between, all_inputs, qkv = shape.activations()

@@ -23,7 +23,6 @@ from saformer.core.tokens import TokenEmbedding
 from saformer.core.transformer import Trunk
 from saformer.kernels.parts import layer_norm
 
-Tiles = Mapping[str, int]
 PRECISION = "tf32x3"  # three passes of tensor cores, which is float32 to about 1e-6
 QKV = {"R": 64, "C": 64, "K": 32, "num_warps": 4, "num_stages": 1}
 ATTENTION = {"R": 32, "C": 64, "num_warps": 4, "num_stages": 2}
@@ -45,9 +44,7 @@ def embed_kind_kernel(values, stride, share, weight, bias, times, timestep, time
         gain, shift, out, rows, size, steps, tokens, first, every, horizon, eps, W: constexpr,
         R: constexpr):  # fmt: skip
     """Tokens of one kind: out = norm(linear(values) + time), `steps` of them on each lane.
-
-    `share` rows behind each other have one value [size], `time_share` of them one time.
-    """
+    `share` rows behind each other have one value [size], `time_share` of them one time."""
     n, w = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
     inside = n < rows
     time = tl.load(timestep + n // time_share * time_stride, mask=inside, other=0)
@@ -86,11 +83,9 @@ def past_attention_kernel(qkv, past_qkv, past_mask, lanes, out, count, tokens, f
         scale, H: constexpr, W: constexpr, M: constexpr, R: constexpr, C: constexpr,
         P: constexpr):  # fmt: skip
     """Attention of rows `qkv` to themselves and to what lies before them, by C positions.
-
     M = 0: the rows are the past itself. M = 1 or 2: they are branches of so many tokens after the
     whole past, which has `length` positions and lies at `lanes`. `past_mask` [lanes, length] is
-    added to the scores of the past.
-    """
+    added to the scores of the past."""
     D: constexpr = W // H
     K: constexpr = C if C < D else D
     lane, head = tl.program_id(1) // H, tl.program_id(1) % H
@@ -326,7 +321,7 @@ def draw_actions(outputs: Tensor, head: GaussianHead, noise: Tensor, normalizer:
     return action, density
 
 
-def _launch(many: Tiles, few: Tiles, rows: int, width: int) -> dict[str, Any]:
+def _launch(many: dict[str, int], few: dict[str, int], rows: int, width: int) -> dict[str, Any]:
     """Tiles of a kernel; narrow models have fewer columns than a tile."""
     tiles = few if rows <= FEW_ROWS else many
     columns = {name: min(tiles[name], width) for name in ("C", "K") if name in tiles}

@@ -66,8 +66,7 @@ def fastest(model: SaFormer) -> SaFormer:
 
 
 def _has_kernels(device: torch.device) -> bool:
-    """Whether there is a GPU that multiplies tf32, and Triton."""
-    return have_triton(device) and torch.cuda.get_device_capability(device) >= (8, 0)
+    return have_triton(device) and torch.cuda.get_device_capability(device) >= (8, 0)  # for tf32
 
 
 @cache

@@ -31,9 +31,7 @@ def embed_kernel(values, timestep, weight, bias, time, gain, shift, firsts, out,
         salts, threshold, keep_scale, steps, horizon, columns, eps, J: constexpr, W: constexpr,
         R: constexpr, D: constexpr, P: constexpr, DROP: constexpr):  # fmt: skip
     """out [M * steps, J, W] = drop(norm(linear(value) + time)), a kind at a time.
-
-    For the way back, `saved` gets the standardised rows and `rates` one over their deviations.
-    """
+    For the way back, `saved` gets the standardised rows and `rates` one over their deviations."""
     n, j, m = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1), tl.program_id(2)
     w, column = tl.arange(0, W), tl.load(firsts + j) + tl.arange(0, D)
     inside, there = n < steps, column < tl.load(firsts + j + 1)
@@ -97,10 +95,8 @@ def fused_embedding(values: Tensor, timestep: Tensor, weight: Tensor, bias: Tens
         gain: Tensor, shift: Tensor, firsts: Tensor, salts: Tensor, sizes: Sequence[int],
         rate: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Values [M * B, K, F] of J kinds of these sizes, timesteps [M * B, K] -> [M * B, K * J, W].
-
     `weight` [M, W, F], `bias` [M, J, W], `time` [M, horizon, W], `gain` and `shift` [M, W];
-    `firsts` [J + 1] are the kinds' first columns, `salts` [M] for dropout. Also activations.
-    """
+    `firsts` [J + 1] are the kinds' first columns, `salts` [M] for dropout. Also activations."""
     steps, constants = timestep.numel() // len(gain), _embedding_constants(gain, sizes, rate)
     out, saved, rates = _activations(values, bias)
     embed_kernel[(triton.cdiv(steps, EMBED["R"]), len(sizes), len(gain))](values, timestep, weight,

@@ -107,10 +107,8 @@ def _room_for(num_lanes: int, capacity: int) -> int:
 
 class RecordedUpdate:
     """An update (`training.loop.update.Update`) that a GPU replays as a whole.
-
     Recording leaves model, optimisers, generators and metrics as they were. Samples are drawn
-    outside of the recording, beside the update before, and copied to where it reads them.
-    """
+    outside of the recording, beside the update before, and copied to where it reads them."""
 
     def __init__(self, update: Any, model: nn.Module, generators: Generators, *,
                  compiled: bool) -> None:  # fmt: skip

@@ -61,10 +61,8 @@ def _step_kernel(tiles, addresses, norms, rate, counts, bad, bound, decay, LOG_F
         LOG_SECOND: constexpr, FIRST: constexpr, SECOND: constexpr, EPS: constexpr,
         B: constexpr):  # fmt: skip
     """One step of AdamW by gradients clipped to `bound`; changes nothing where `bad` is set.
-
     `norms` [M] are the gradients' before clipping; LOG_FIRST and LOG_SECOND are the logarithms of
-    AdamW's rates of decay, FIRST and SECOND. All programs read counts[0], one writes counts[1].
-    """
+    AdamW's rates of decay, FIRST and SECOND. All programs read counts[0], one writes counts[1]."""
     if tl.load(bad) == 0:
         tensor, at, there = _tile(tiles, B)
         weights, averages = _pointer(addresses, tensor, 1) + at, _pointer(addresses, tensor, 2) + at
@@ -88,10 +86,8 @@ def _step_kernel(tiles, addresses, norms, rate, counts, bad, bound, decay, LOG_F
 
 class FusedAdamW:
     """Clipping and `torch.optim.AdamW` after it, with the same `state` and `param_groups`.
-
     A recorded update has its gradients at addresses that are known only once the recording is
-    over: then `settle` hands them to the GPU. Where `found_inf` is set, a step changes nothing.
-    """
+    over: then `settle` hands them to the GPU. Where `found_inf` is set, a step changes nothing."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, num_models: int, learning_rate: float,
                  weight_decay: float, gradient_clip: float) -> None:  # fmt: skip
