@@ -22,8 +22,7 @@ from saformer.data.transitions import TransitionSampler
 
 EMPHASIS = 3.0  # times a step's cost counts beside the forecast, which hardly depends on the action
 PATIENCE = 200.0  # steps that usual proposals have to save what is forecast to be missing
-GAIN, LOSS = 0.3, 0.1
-"""Share that another limit must earn more to be read; in a shield, which keeps it, or LOSS less."""
+GAIN, LOSS = 0.3, 0.1  # share that a limit must earn more to be read; in a shield, or LOSS less
 NUM_LEVELS = 41  # limits over the data's range for which the best prompt is known
 
 BATCH_SIZE, LEARNING_RATE = 1024, 2e-3
