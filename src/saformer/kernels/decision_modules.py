@@ -23,6 +23,7 @@ from saformer.core.tokens import TokenEmbedding
 from saformer.core.transformer import Trunk
 from saformer.kernels.parts import layer_norm
 
+Tiles = Mapping[str, int]
 PRECISION = "tf32x3"  # three passes of tensor cores, which is float32 to about 1e-6
 QKV = {"R": 64, "C": 64, "K": 32, "num_warps": 4, "num_stages": 1}
 ATTENTION = {"R": 32, "C": 64, "num_warps": 4, "num_stages": 2}
@@ -321,7 +322,7 @@ def draw_actions(outputs: Tensor, head: GaussianHead, noise: Tensor, normalizer:
     return action, density
 
 
-def _launch(many: dict[str, int], few: dict[str, int], rows: int, width: int) -> dict[str, Any]:
+def _launch(many: Tiles, few: Tiles, rows: int, width: int) -> dict[str, Any]:
     """Tiles of a kernel; narrow models have fewer columns than a tile."""
     tiles = few if rows <= FEW_ROWS else many
     columns = {name: min(tiles[name], width) for name in ("C", "K") if name in tiles}

@@ -100,8 +100,8 @@ def _decide(model: SaFormer, lanes: int, candidates: int, steps: int) -> tuple[T
     time = torch.arange(steps, device=device).expand(lanes, -1)
     limit = noise(lanes, sizes.constraints)
     widths = sizes.constraints, 1, sizes.state, sizes.action
-    columns = (noise(lanes, steps, width) for width in widths)  # from cost-to-go to action
-    past = WindowBatch(limit, *columns, timestep=time, valid=time > 0)
+    columns = [*(noise(lanes, steps, width) for width in widths), time, time > 0]
+    past = WindowBatch(limit, *columns)
     remaining, state = noise(lanes, sizes.constraints), noise(lanes, sizes.state)
     prefix = model.prefill(Prompt(past, remaining, state, time[:, -1] + 1))
     return_to_go, return_density = model.sample_returns(prefix, noise(lanes, candidates))
