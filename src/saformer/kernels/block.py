@@ -67,8 +67,7 @@ def norm_qkv_kernel(x, weights, vectors, normed, out, rows, eps, W: constexpr, R
         C: constexpr):  # fmt: skip
     """normed = attention_norm(x); out [M * rows, 3 * W] = query_key_value(normed), by C columns."""
     m, n, w = tl.program_id(1), tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
-    row = (m * rows + n)[:, None]
-    inside = (n < rows)[:, None]
+    row, inside = (m * rows + n)[:, None], (n < rows)[:, None]
     vector = vectors + m * 13 * W + w
     gain, shift = tl.load(vector + 9 * W), tl.load(vector + 10 * W)
     standard, _ = standardised(tl.load(x + row * W + w, mask=inside, other=0.0), eps, W)
@@ -118,15 +117,11 @@ def mlp_kernel(x, inputs, output_of, up_of, down_of, vectors, between, out, salt
         keep_scale, tokens, queries, eps, W: constexpr, R: constexpr, C: constexpr,
         TOKENS: constexpr, QUERIES: constexpr, POSITIONS: constexpr, DROP: constexpr):  # fmt: skip
     """The rest of a block after attention, for each query; the MLP's hidden layer by C columns.
-
     between = x + drop(output(inputs[0])); inputs[1] = perceptron_norm(between);
     inputs[2:] = relu(up(inputs[1])); out = between + drop(down(inputs[2:]))
-
-    Matrices come by descriptors of `weights` as rows of W, or of 4 * W for `down_of`.
-    """
+    Matrices come by descriptors of `weights` as rows of W, or of 4 * W for `down_of`."""
     m, n, w = tl.program_id(1), tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
-    row = (m * queries + n)[:, None]
-    token = token_of_query(n, TOKENS, QUERIES, POSITIONS)[:, None]
+    row, token = (m * queries + n)[:, None], token_of_query(n, TOKENS, QUERIES, POSITIONS)[:, None]
     inside = (n < queries)[:, None]
     vector, element = vectors + m * 13 * W + w, token * W + w
     first_salt, second_salt = tl.load(salts + m), tl.load(salts + tl.num_programs(1) + m)
@@ -166,8 +161,7 @@ def mlp_backward_kernel(gradient, between, inputs, weights, vectors, gradients, 
     """Back to attention's outputs: `gradients`, and those of `between` and of inputs[0]."""
     tile, m = tl.program_id(0), tl.program_id(1)
     n, w = tile * R + tl.arange(0, R), tl.arange(0, W)
-    row = (m * queries + n)[:, None]
-    inside = (n < queries)[:, None]
+    row, inside = (m * queries + n)[:, None], (n < queries)[:, None]
     weight, vector = weights + m * 12 * W * W, vectors + m * 13 * W + w
     element = token_of_query(n, TOKENS, QUERIES, POSITIONS)[:, None] * W + w
     first_salt, second_salt = tl.load(salts + m), tl.load(salts + tl.num_programs(1) + m)
@@ -244,8 +238,7 @@ def norm_qkv_backward_kernel(x, to_qkv, to_between, weights, vectors, out, norm_
     """From qkv back to the block's input; a query's residual adds its gradient."""
     tile, m = tl.program_id(0), tl.program_id(1)
     n, w = tile * R + tl.arange(0, R), tl.arange(0, W)
-    row = (m * tokens + n)[:, None]
-    inside = (n < tokens)[:, None]
+    row, inside = (m * tokens + n)[:, None], (n < tokens)[:, None]
     weight = weights + m * 12 * W * W
     to_normed, c = tl.zeros((R, W), dtype=tl.float32), tl.arange(0, C)
     for column in range(0, 3 * W, C):
@@ -266,10 +259,8 @@ def norm_qkv_backward_kernel(x, to_qkv, to_between, weights, vectors, out, norm_
 def weight_gradient_kernel(gradients, inputs, weight_sums, vector_sums, tokens, queries,
         W: constexpr, R: constexpr):  # fmt: skip
     """Gradients of weights and biases, summed over one split of the rows; a program per square.
-
     `gradients` begins with to_qkv and `inputs` with `normed`, of all models, so that one loop
-    serves all squares.
-    """
+    serves all squares."""
     square, split, m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits, models = tl.num_programs(1), tl.num_programs(2)
     of_qkv, is_down, w = square < 3, square >= 8, tl.arange(0, W)
@@ -299,34 +290,28 @@ def weight_gradient_kernel(gradients, inputs, weight_sums, vector_sums, tokens, 
 
 
 @library.custom_op("saformer::block", mutates_args=())
-def fused_block(
-    x: Tensor, weights: Tensor, rounded: Tensor, vectors: Tensor, salts: Tensor, tokens: int,
-    positions: Sequence[int], heads: int, rate: float, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def fused_block(x: Tensor, weights: Tensor, rounded: Tensor, vectors: Tensor, salts: Tensor,
+        tokens: int, positions: Sequence[int], heads: int, rate: float,
+        eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """x [M * B, K * tokens, W] -> outputs [M * B, K * len(positions), W], and activations.
-
     `rounded` are the weights in bfloat16, with which it computes. `salts` [3, M] are for dropout
     after attention, after the MLP and within attention. Of the tokens of each step, those at
-    `positions` are queries; all are keys.
-    """
+    `positions` are queries; all are keys."""
     shape = _Shape(x, rounded, tokens, positions)
+    rows, queries, width = shape.rows, shape.queries, shape.width
     out, between, all_inputs, qkv = shape.activations()
     normed, inputs = shape.apart(all_inputs, 1)
     drop, constants = dropout_constants(rate), {**shape.positions, "DROP": rate > 0}
-    shape.launch(norm_qkv_kernel, NORM_QKV, shape.rows)(
-        x, rounded, vectors, normed, qkv, shape.rows, eps
-    )
-    attention_kernel[(len(x) * heads,)](
-        qkv, inputs, salts[2], *drop, **shape.attention(heads), **constants, num_warps=4
-    )
+    shape.launch(norm_qkv_kernel, NORM_QKV, rows)(x, rounded, vectors, normed, qkv, rows, eps)
+    attention_kernel[(len(x) * heads,)](qkv, inputs, salts[2], *drop, **shape.attention(heads),
+        **constants, num_warps=4)  # fmt: skip
     # matrices of the maps after attention: output, and some rows of up, columns of down at a time
-    width, columns = shape.width, min(MLP["C"], shape.width)
+    columns = min(MLP["C"], width)
     narrow, wide = rounded.view(-1, width), rounded.view(-1, 4 * width)
-    blocks = (narrow, (width, width)), (narrow, (columns, width)), (wide, (width, columns))
-    matrices = [TensorDescriptor.from_tensor(matrix, list(block)) for matrix, block in blocks]
-    shape.launch(mlp_kernel, MLP, shape.queries, **constants)(
-        x, inputs, *matrices, vectors, between, out, salts, *drop, shape.rows, shape.queries, eps
-    )
+    blocks = (narrow, [width, width]), (narrow, [columns, width]), (wide, [width, columns])
+    matrices = [TensorDescriptor.from_tensor(matrix, block) for matrix, block in blocks]
+    shape.launch(mlp_kernel, MLP, queries, **constants)(x, inputs, *matrices, vectors, between, out,
+        salts, *drop, rows, queries, eps)  # fmt: skip
     return out, between, all_inputs, qkv
 
 
@@ -336,11 +321,10 @@ def _(x, weights, rounded, vectors, salts, tokens, positions, *rest):
 
 
 @library.custom_op("saformer::block_backward", mutates_args=())
-def fused_block_backward(
-    gradient: Tensor, x: Tensor, between: Tensor, all_inputs: Tensor, qkv: Tensor, rounded: Tensor,
-    vectors: Tensor, salts: Tensor, tokens: int, positions: Sequence[int], heads: int, rate: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def fused_block_backward(gradient: Tensor, x: Tensor, between: Tensor, all_inputs: Tensor,
+        qkv: Tensor, rounded: Tensor, vectors: Tensor, salts: Tensor, tokens: int,
+        positions: Sequence[int], heads: int, rate: float,
+        eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x and, to be summed over their second axes, of weights, biases and norms (2)."""
     shape = _Shape(x, rounded, tokens, positions)
     rows, queries = shape.rows, shape.queries
@@ -351,19 +335,14 @@ def fused_block_backward(
     weight_sums, vector_sums, attention_sums, mlp_sums = shape.sums()
     shape.launch(mlp_backward_kernel, MLP_BACKWARD, queries, **constants)(
         gradient, between, inputs, rounded, vectors, gradients, to_between, to_mixed, mlp_sums,
-        salts, *drop, queries, eps,
-    )  # fmt: skip
+        salts, *drop, queries, eps)  # fmt: skip
     attention_backward_kernel[(len(x) * heads,)](
         qkv, to_mixed, to_qkv, salts[2], *drop, **shape.attention(heads), **constants,
-        num_warps=8 if shape.length > 64 and len(positions) == tokens else 4,
-    )  # fmt: skip
-    shape.launch(norm_qkv_backward_kernel, NORM_QKV_BACKWARD, rows, **shape.positions)(
-        x, to_qkv, to_between, rounded, vectors, to_x, attention_sums, rows, queries, eps
-    )
-    weight_gradient_kernel[(SQUARES, weight_sums.shape[1], shape.models)](
-        all_gradients, all_inputs, weight_sums, vector_sums, rows, queries, W=shape.width,
-        **WEIGHT_GRADIENT,
-    )  # fmt: skip
+        num_warps=8 if shape.length > 64 and len(positions) == tokens else 4)  # fmt: skip
+    shape.launch(norm_qkv_backward_kernel, NORM_QKV_BACKWARD, rows, **shape.positions)(x, to_qkv,
+        to_between, rounded, vectors, to_x, attention_sums, rows, queries, eps)  # fmt: skip
+    weight_gradient_kernel[(SQUARES, weight_sums.shape[1], shape.models)](all_gradients, all_inputs,
+        weight_sums, vector_sums, rows, queries, W=shape.width, **WEIGHT_GRADIENT)  # fmt: skip
     return to_x, weight_sums, vector_sums, attention_sums, mlp_sums
 
 
@@ -399,7 +378,6 @@ class _Shape:
         self.positions = {"TOKENS": tokens, "QUERIES": len(positions), "POSITIONS": digits}
 
     def new(self, rows: int) -> Tensor:
-        """For rows of one width of each model."""
         return self._x.new_empty(self.models * rows, self.width, dtype=self._dtype)
 
     def apart(self, both: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -413,7 +391,6 @@ class _Shape:
         return *residuals, self.new(self.rows + 6 * self.queries), self.new(3 * self.rows)
 
     def sums(self) -> tuple[Tensor, ...]:
-        """For gradients of weights, biases and norms (2), one for each split of the rows."""
         splits = triton.cdiv(PROGRAMS, SQUARES * self.models)
         splits = max(1, min(splits, triton.cdiv(self.rows, 8 * WEIGHT_GRADIENT["R"])))
         qkv = triton.cdiv(self.rows, NORM_QKV_BACKWARD["R"])

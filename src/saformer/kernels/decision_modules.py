@@ -7,7 +7,6 @@ Rows are tokens. Of `tokens` tokens of each lane, `count` are queries: token `fi
 `every`th after it. Their outputs lie close together.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -21,12 +20,11 @@ from triton.language import constexpr
 from saformer.core.gaussian import LOG_DEVIATION_RANGE, Gaussian, GaussianHead
 from saformer.core.normalizer import Normalizer
 from saformer.core.tokens import TokenEmbedding
-from saformer.core.transformer import Block, Trunk
+from saformer.core.transformer import Trunk
 from saformer.kernels.parts import layer_norm
 
 Tiles = Mapping[str, int]
-PRECISION = "tf32x3"
-"""Three passes of tensor cores, which is float32 to about 1e-6."""
+PRECISION = "tf32x3"  # three passes of tensor cores, which is float32 to about 1e-6
 QKV = {"R": 64, "C": 64, "K": 32, "num_warps": 4, "num_stages": 1}
 ATTENTION = {"R": 32, "C": 64, "num_warps": 4, "num_stages": 2}
 MLP = {"R": 64, "C": 64, "num_warps": 4, "num_stages": 2}
@@ -47,9 +45,7 @@ def embed_kind_kernel(values, stride, share, weight, bias, times, timestep, time
         gain, shift, out, rows, size, steps, tokens, first, every, horizon, eps, W: constexpr,
         R: constexpr):  # fmt: skip
     """Tokens of one kind: out = norm(linear(values) + time), `steps` of them on each lane.
-
-    `share` rows behind each other have one value [size], `time_share` of them one time.
-    """
+    `share` rows behind each other have one value [size], `time_share` of them one time."""
     n, w = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
     inside = n < rows
     time = tl.load(timestep + n // time_share * time_stride, mask=inside, other=0)
@@ -88,11 +84,9 @@ def past_attention_kernel(qkv, past_qkv, past_mask, lanes, out, count, tokens, f
         scale, H: constexpr, W: constexpr, M: constexpr, R: constexpr, C: constexpr,
         P: constexpr):  # fmt: skip
     """Attention of rows `qkv` to themselves and to what lies before them, by C positions.
-
     M = 0: the rows are the past itself. M = 1 or 2: they are branches of so many tokens after the
     whole past, which has `length` positions and lies at `lanes`. `past_mask` [lanes, length] is
-    added to the scores of the past.
-    """
+    added to the scores of the past."""
     D: constexpr = W // H
     K: constexpr = C if C < D else D
     lane, head = tl.program_id(1) // H, tl.program_id(1) % H
@@ -247,12 +241,10 @@ class DecisionEmbedding(nn.Module):
         time, time_stride, time_share = _rows_of(timestep[..., None])
         for first, (kind, of_kind) in enumerate(values.items()):
             linear, (value, stride, share) = self.of_kind[kind], _rows_of(of_kind)
-            embed_kind_kernel[(triton.cdiv(rows, EMBED["R"]),)](
-                value, stride, share, linear.weight, linear.bias, self.of_time.weight, time,
-                time_stride, time_share, self.norm.weight, self.norm.bias, out, rows,
-                value.shape[-1], steps, steps * every, first, every, self.horizon, self.norm.eps,
-                W=width, **EMBED,
-            )  # fmt: skip
+            embed_kind_kernel[(triton.cdiv(rows, EMBED["R"]),)](value, stride, share, linear.weight,
+                linear.bias, self.of_time.weight, time, time_stride, time_share, self.norm.weight,
+                self.norm.bias, out, rows, value.shape[-1], steps, steps * every, first, every,
+                self.horizon, self.norm.eps, W=width, **EMBED)  # fmt: skip
         return out
 
 
@@ -282,23 +274,26 @@ class DecisionTrunk(nn.Module):
         for index, block in enumerate(self.blocks):
             output, norm, mlp = block.attention.output, block.perceptron_norm, block.perceptron
             is_last = index == len(self.blocks) - 1
-            each.append(qkv := _qkv(block, x))
+            linear, first_norm = block.attention.query_key_value, block.attention_norm
+            each.append(qkv := x.new_empty(lanes, tokens, 3 * width))
+            launch = _launch(QKV, QKV_FEW, lanes * tokens, width)
+            qkv_kernel[(triton.cdiv(lanes * tokens, launch["R"]),)](x, linear.weight, linear.bias,
+                first_norm.weight, first_norm.bias, qkv, lanes * tokens, first_norm.eps,
+                **launch)  # fmt: skip
             past = cache.qkv[index] if own else qkv
             every = (own or tokens) if is_last else 1
             count, first = tokens // every, every - 1  # of queries
             rows = lanes * count
             mixed, out = (x.new_empty(lanes, count, width) for _ in range(2))
             launch = _launch(ATTENTION, ATTENTION_FEW, rows, width)
-            past_attention_kernel[(triton.cdiv(count, launch["R"]), lanes * self.heads)](
-                qkv, past, cache.mask, cache.lanes, mixed, count, tokens, first, every,
-                past.shape[1], (width // self.heads) ** -0.5, H=self.heads, M=own, **launch,
-            )  # fmt: skip
+            past_attention_kernel[(triton.cdiv(count, launch["R"]), lanes * self.heads)](qkv, past,
+                cache.mask, cache.lanes, mixed, count, tokens, first, every, past.shape[1],
+                (width // self.heads) ** -0.5, H=self.heads, M=own, **launch)  # fmt: skip
             launch = _launch(MLP, MLP_FEW, rows, width)
-            output_mlp_kernel[(triton.cdiv(rows, launch["R"]),)](
-                x, mixed, output.weight, output.bias, norm.weight, norm.bias, mlp[0].weight,
-                mlp[0].bias, mlp[2].weight, mlp[2].bias, self.norm.weight, self.norm.bias, out,
-                rows, count, tokens, first, every, norm.eps, LAST=is_last, **launch,
-            )  # fmt: skip
+            output_mlp_kernel[(triton.cdiv(rows, launch["R"]),)](x, mixed, output.weight,
+                output.bias, norm.weight, norm.bias, mlp[0].weight, mlp[0].bias, mlp[2].weight,
+                mlp[2].bias, self.norm.weight, self.norm.bias, out, rows, count, tokens, first,
+                every, norm.eps, LAST=is_last, **launch)  # fmt: skip
             x = out
         return x, tuple(each)
 
@@ -311,8 +306,7 @@ def draw_returns(expected: Gaussian, noise: Tensor,
     draw_returns_kernel[(triton.cdiv(noise.numel(), DRAW_RETURNS["R"]),)](
         expected.mean.contiguous(), expected.log_deviation.contiguous(), noise,
         normalizer.centre("return_to_go"), normalizer.scale("return_to_go"), drawn, density,
-        noise.numel(), noise.shape[1], **DRAW_RETURNS,
-    )  # fmt: skip
+        noise.numel(), noise.shape[1], **DRAW_RETURNS)  # fmt: skip
     return drawn[..., None], density
 
 
@@ -324,21 +318,8 @@ def draw_actions(outputs: Tensor, head: GaussianHead, noise: Tensor, normalizer:
     draw_actions_kernel[(triton.cdiv(density.numel(), DRAW_ACTIONS["R"]),)](
         outputs, head.linear.weight, head.linear.bias, noise, normalizer.centre("action"),
         normalizer.scale("action"), *bounds, action, density, density.numel(), noise.shape[-1],
-        *LOG_DEVIATION_RANGE, W=outputs.shape[-1], **DRAW_ACTIONS,
-    )  # fmt: skip
+        *LOG_DEVIATION_RANGE, W=outputs.shape[-1], **DRAW_ACTIONS)  # fmt: skip
     return action, density
-
-
-def _qkv(block: Block, x: Tensor) -> Tensor:
-    """Queries, keys and values of all tokens: [L, tokens, E] -> [L, tokens, 3 * E]."""
-    linear, norm = block.attention.query_key_value, block.attention_norm
-    *shape, width = x.shape
-    out, rows = x.new_empty(*shape, 3 * width), math.prod(shape)
-    launch = _launch(QKV, QKV_FEW, rows, width)
-    qkv_kernel[(triton.cdiv(rows, launch["R"]),)](
-        x, linear.weight, linear.bias, norm.weight, norm.bias, out, rows, norm.eps, **launch
-    )
-    return out
 
 
 def _launch(many: Tiles, few: Tiles, rows: int, width: int) -> dict[str, Any]:

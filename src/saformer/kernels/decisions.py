@@ -13,8 +13,7 @@ from saformer.core.model import Prefix, SaFormer
 from saformer.core.transformer import TrunkConfig
 from saformer.kernels.sizes import fits_kernels, have_triton
 
-TOLERANCE = 1e-4
-"""How far a rehearsal may be off: beyond float32's rounding something is wrong."""
+TOLERANCE = 1e-4  # how far a rehearsal may be off: beyond float32's rounding something is wrong
 
 
 class FusedSaFormer(SaFormer):
@@ -52,9 +51,7 @@ class FusedSaFormer(SaFormer):
 
 def fastest(model: SaFormer) -> SaFormer:
     """The model as a policy should compute it, with the same weights: itself, or its fused form.
-
-    Where kernels should work and do not, a warning says why in one line.
-    """
+    Where kernels should work and do not, a warning says why in one line."""
     parameters, config = list(model.parameters()), model.actor.trunk.config
     device = parameters[0].device
     fits = fits_kernels(config) and all(part.dtype == torch.float32 for part in parameters)
@@ -69,8 +66,7 @@ def fastest(model: SaFormer) -> SaFormer:
 
 
 def _has_kernels(device: torch.device) -> bool:
-    """Whether there is a GPU that multiplies tf32, and Triton."""
-    return have_triton(device) and torch.cuda.get_device_capability(device) >= (8, 0)
+    return have_triton(device) and torch.cuda.get_device_capability(device) >= (8, 0)  # for tf32
 
 
 @cache
@@ -102,15 +98,10 @@ def _decide(model: SaFormer, lanes: int, candidates: int, steps: int) -> tuple[T
         return torch.randn(*shape, generator=generator).to(device)
 
     time = torch.arange(steps, device=device).expand(lanes, -1)
-    past = WindowBatch(
-        limit=noise(lanes, sizes.constraints),
-        cost_to_go=noise(lanes, steps, sizes.constraints),
-        return_to_go=noise(lanes, steps, 1),
-        state=noise(lanes, steps, sizes.state),
-        action=noise(lanes, steps, sizes.action),
-        timestep=time,
-        valid=time > 0,
-    )
+    limit = noise(lanes, sizes.constraints)
+    widths = sizes.constraints, 1, sizes.state, sizes.action
+    columns = [*(noise(lanes, steps, width) for width in widths), time, time > 0]
+    past = WindowBatch(limit, *columns)
     remaining, state = noise(lanes, sizes.constraints), noise(lanes, sizes.state)
     prefix = model.prefill(Prompt(past, remaining, state, time[:, -1] + 1))
     return_to_go, return_density = model.sample_returns(prefix, noise(lanes, candidates))

@@ -22,10 +22,8 @@ EMBED = {"R": 64, "num_warps": 4, "num_stages": 2}
 HEADS = {"R": 64, "num_warps": 4, "num_stages": 1}
 BACKWARD = {"R": 32, "num_warps": 4, "num_stages": 1}
 """R steps stay on the chip at a time; measured on an H200."""
-FEWEST_OUTPUTS = 16
-"""What a tensor core multiplies at least; heads of fewer outputs are padded."""
-PROGRAMS = 720
-"""How many programs keep a large GPU busy while gradients are summed."""
+FEWEST_OUTPUTS = 16  # a tensor core multiplies no fewer; heads of fewer outputs are padded
+PROGRAMS = 720  # they keep a large GPU busy while gradients are summed
 
 
 @triton.jit
@@ -33,9 +31,7 @@ def embed_kernel(values, timestep, weight, bias, time, gain, shift, firsts, out,
         salts, threshold, keep_scale, steps, horizon, columns, eps, J: constexpr, W: constexpr,
         R: constexpr, D: constexpr, P: constexpr, DROP: constexpr):  # fmt: skip
     """out [M * steps, J, W] = drop(norm(linear(value) + time)), a kind at a time.
-
-    For the way back, `saved` gets the standardised rows and `rates` one over their deviations.
-    """
+    For the way back, `saved` gets the standardised rows and `rates` one over their deviations."""
     n, j, m = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1), tl.program_id(2)
     w, column = tl.arange(0, W), tl.load(firsts + j) + tl.arange(0, D)
     inside, there = n < steps, column < tl.load(firsts + j + 1)
@@ -95,22 +91,18 @@ def embed_backward_kernel(gradient, values, timestep, gain, firsts, saved, rates
 
 
 @library.custom_op("saformer::embed", mutates_args=())
-def fused_embedding(
-    values: Tensor, timestep: Tensor, weight: Tensor, bias: Tensor, time: Tensor, gain: Tensor,
-    shift: Tensor, firsts: Tensor, salts: Tensor, sizes: Sequence[int], rate: float, eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def fused_embedding(values: Tensor, timestep: Tensor, weight: Tensor, bias: Tensor, time: Tensor,
+        gain: Tensor, shift: Tensor, firsts: Tensor, salts: Tensor, sizes: Sequence[int],
+        rate: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Values [M * B, K, F] of J kinds of these sizes, timesteps [M * B, K] -> [M * B, K * J, W].
-
     `weight` [M, W, F], `bias` [M, J, W], `time` [M, horizon, W], `gain` and `shift` [M, W];
-    `firsts` [J + 1] are the kinds' first columns, `salts` [M] for dropout. Also activations.
-    """
+    `firsts` [J + 1] are the kinds' first columns, `salts` [M] for dropout. Also activations."""
     steps, constants = timestep.numel() // len(gain), _embedding_constants(gain, sizes, rate)
     out, saved, rates = _activations(values, bias)
-    embed_kernel[(triton.cdiv(steps, EMBED["R"]), len(sizes), len(gain))](
-        values, timestep, weight, bias, time, gain, shift, firsts, out, saved, rates, salts,
-        *dropout_constants(rate), steps, time.shape[1], values.shape[2], eps, **constants,
-        P=_precision("tf32x3"), **EMBED,
-    )  # fmt: skip
+    embed_kernel[(triton.cdiv(steps, EMBED["R"]), len(sizes), len(gain))](values, timestep, weight,
+        bias, time, gain, shift, firsts, out, saved, rates, salts, *dropout_constants(rate), steps,
+        time.shape[1], values.shape[2], eps, **constants, P=_precision("tf32x3"),
+        **EMBED)  # fmt: skip
     return out, saved, rates
 
 
@@ -120,18 +112,16 @@ def _(values, timestep, weight, bias, *rest):
 
 
 @library.custom_op("saformer::embed_backward", mutates_args=())
-def fused_embedding_backward(
-    gradient: Tensor, values: Tensor, timestep: Tensor, time: Tensor, gain: Tensor, firsts: Tensor,
-    salts: Tensor, saved: Tensor, rates: Tensor, sizes: Sequence[int], rate: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def fused_embedding_backward(gradient: Tensor, values: Tensor, timestep: Tensor, time: Tensor,
+        gain: Tensor, firsts: Tensor, salts: Tensor, saved: Tensor, rates: Tensor,
+        sizes: Sequence[int], rate: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Of time; to be summed over their second axes: of weights with biases in the end, of norms."""
     steps, constants = timestep.numel() // len(gain), _embedding_constants(gain, sizes, rate)
     to_time, (weight_sums, norm_sums) = torch.zeros_like(time), _embedding_sums(values, gain, sizes)
     embed_backward_kernel[(weight_sums.shape[1], len(sizes), len(gain))](
         gradient, values, timestep, gain, firsts, saved, rates, to_time, weight_sums, norm_sums,
         salts, *dropout_constants(rate), steps, time.shape[1], values.shape[2], **constants,
-        P=_precision("tf32"), **BACKWARD,
-    )  # fmt: skip
+        P=_precision("tf32"), **BACKWARD)  # fmt: skip
     return to_time, weight_sums, norm_sums
 
 
@@ -147,13 +137,11 @@ def _save_embedding(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 
 
 def _embedding_backward(ctx: Any, gradient: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    to_time, weight_sums, norm_sums = fused_embedding_backward(
-        gradient.contiguous(), *ctx.saved_tensors, *ctx.rest
-    )
-    of_kinds = weight_sums.sum(1)  # [M, J, W, D]
+    to_time, *sums = fused_embedding_backward(gradient.contiguous(), *ctx.saved_tensors, *ctx.rest)
+    of_kinds, norms = sums[0].sum(1), sums[1].sum((1, 2))  # [M, J, W, D], [M, 2, W]
     own = zip(of_kinds.unbind(1), ctx.rest[0], strict=True)
     to_weight, to_bias = torch.cat([part[..., :size] for part, size in own], -1), of_kinds[..., -1]
-    return None, None, to_weight, to_bias, to_time, *norm_sums.sum((1, 2)).unbind(1), *[None] * 5
+    return None, None, to_weight, to_bias, to_time, *norms.unbind(1), *[None] * 5
 
 
 fused_embedding.register_autograd(_embedding_backward, setup_context=_save_embedding)
@@ -224,17 +212,14 @@ def heads_backward_kernel(gradient, x, gain, shift, weight, to_x, weight_sums, v
 
 
 @library.custom_op("saformer::heads", mutates_args=())
-def fused_heads(
-    x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float
-) -> Tensor:
+def fused_heads(x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, bias: Tensor,
+        eps: float) -> Tensor:  # fmt: skip
     """x [M * B, K * A, W], gain and shift [M, W], weight [M, A, N, W], bias [M, A, N] ->
     [M * B, K * A, N]; N is a power of two, at least `FEWEST_OUTPUTS`."""
     models, heads, outputs, width = weight.shape
     steps, out = x.shape[0] * x.shape[1] // (models * heads), x.new_empty(*x.shape[:2], outputs)
-    heads_kernel[(triton.cdiv(steps, HEADS["R"]), heads, models)](
-        x, gain, shift, weight, bias, out, steps, eps, A=heads, W=width, N=outputs,
-        P=_precision("tf32x3"), **HEADS,
-    )  # fmt: skip
+    heads_kernel[(triton.cdiv(steps, HEADS["R"]), heads, models)](x, gain, shift, weight, bias, out,
+        steps, eps, A=heads, W=width, N=outputs, P=_precision("tf32x3"), **HEADS)  # fmt: skip
     return out
 
 
@@ -244,17 +229,15 @@ def _(x, gain, shift, weight, *rest):
 
 
 @library.custom_op("saformer::heads_backward", mutates_args=())
-def fused_heads_backward(
-    gradient: Tensor, x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def fused_heads_backward(gradient: Tensor, x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor,
+        eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x; to be summed over their second axes: of weights and of norms."""
     models, heads, outputs, width = weight.shape
     steps, to_x = x.shape[0] * x.shape[1] // (models * heads), torch.empty_like(x)
     weight_sums, norm_sums = _head_sums(x, gain, weight)
     heads_backward_kernel[(weight_sums.shape[1], heads, models)](
         gradient, x, gain, shift, weight, to_x, weight_sums, norm_sums, steps, eps, A=heads,
-        W=width, N=outputs, P=_precision("tf32x3"), Q=_precision("tf32"), **BACKWARD,
-    )  # fmt: skip
+        W=width, N=outputs, P=_precision("tf32x3"), Q=_precision("tf32"), **BACKWARD)  # fmt: skip
     return to_x, weight_sums, norm_sums
 
 
@@ -283,9 +266,8 @@ def _head_sums(x: Tensor, gain: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     return _sums(x, gain, x.shape[0] * x.shape[1] // heads, heads, shape)
 
 
-def _sums(
-    like: Tensor, gain: Tensor, steps: int, parts: int, shape: Sequence[int]
-) -> tuple[Tensor, ...]:
+def _sums(like: Tensor, gain: Tensor, steps: int, parts: int,
+        shape: Sequence[int]) -> tuple[Tensor, ...]:  # fmt: skip
     """For gradients of weights and norms of so many parts, one for each split of a model's steps;
     `steps` are those of all models."""
     models, width = gain.shape

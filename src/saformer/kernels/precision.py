@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from saformer.core.transformer import Attention, Trunk
 
-SMALLEST_WIDTH = 128
-"""Narrower trunks are quick enough on a CPU in float32, and learn the same to the bit."""
+SMALLEST_WIDTH = 128  # narrower trunks are quick enough on a CPU in float32, the same to the bit
 
 
 def training_dtype(model: nn.Module, precision: str, device: torch.device) -> torch.dtype:
@@ -56,10 +55,8 @@ class QuickDropout(nn.Dropout):
 
 def dropout_mask(shape: torch.Size, share: float) -> Tensor:
     """0 for a share of the elements, 1 / (1 - share) for the rest, bfloat16, of torch's own stream.
-
     bfloat16 rounds that factor. So that dropping changes no mean, its inverse is the share that
-    stays: for 0.1 it is 0.9014, the factor 1.1094.
-    """
+    stays: for 0.1 it is 0.9014, the factor 1.1094."""
     factor = torch.tensor(1 / (1 - share), dtype=torch.bfloat16)
     threshold = round(2**16 * (1 - 1 / factor.item())) - 2**15
     size = shape.numel()

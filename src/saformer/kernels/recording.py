@@ -17,8 +17,7 @@ Function = Callable[..., Any]
 Generators = Sequence[torch.Generator]
 Optimizers = Mapping[str, Any]
 WARMUP_UPDATES = 3
-MOST_PHASES = 200
-"""Compiled by one process; the compiler's own limit is 8 for any one function."""
+MOST_PHASES = 200  # compiled by one process; the compiler's own limit is 8 for any one function
 _second_stream = cache(torch.cuda.Stream)
 
 
@@ -86,9 +85,9 @@ class Recorder:
             with stream, capture:
                 results = play()
         except RuntimeError as error:
-            line = next(iter(str(error).splitlines()), "no reason given")
-            why = f"{type(error).__name__}: {line}"
-            warnings.warn(f"decisions are not recorded ({why}): they are slower", stacklevel=6)
+            why = next(iter(str(error).splitlines()), "no reason given")
+            message = f"decisions are not recorded ({type(error).__name__}: {why}): they are slower"
+            warnings.warn(message, stacklevel=6)
             self._records = False
             return play
 
@@ -108,14 +107,11 @@ def _room_for(num_lanes: int, capacity: int) -> int:
 
 class RecordedUpdate:
     """An update (`training.loop.update.Update`) that a GPU replays as a whole.
-
     Recording leaves model, optimisers, generators and metrics as they were. Samples are drawn
-    outside of the recording, beside the update before, and copied to where it reads them.
-    """
+    outside of the recording, beside the update before, and copied to where it reads them."""
 
-    def __init__(
-        self, update: Any, model: nn.Module, generators: Generators, *, compiled: bool
-    ) -> None:
+    def __init__(self, update: Any, model: nn.Module, generators: Generators, *,
+                 compiled: bool) -> None:  # fmt: skip
         self._batches, self._device = update.batches, generators[0].device
         # to the compiler all phases are one function, which it would give up on at the ninth
         limit = torch._dynamo.config.patch(recompile_limit=MOST_PHASES)
@@ -163,7 +159,7 @@ def compile_losses(update: Any, batch: Any) -> None:
             update.losses[phase.name] = plain
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             named = [line for line in lines if "Error" in line]  # the last of them says most
-            line = (named[-1:] or lines[:1] or ["no reason given"])[0]
+            line = (named or lines[:1] or ["no reason given"])[-1]
             reason = f"{type(error).__name__}: {line}"
             message = f"losses of {phase.name} are not compiled ({reason}): training is slower"
             warnings.warn(message, stacklevel=5)

@@ -8,10 +8,8 @@ import torch
 from saformer.core.transformer import Trunk, TrunkConfig
 
 WIDTHS = (32, 64, 128)
-NARROWEST_HEAD = 16
-"""What tensor cores multiply at least."""
-LONGEST_WINDOW = 128
-"""Tokens: attention of a training window stays on the chip as a whole."""
+NARROWEST_HEAD = 16  # tensor cores multiply no less
+LONGEST_WINDOW = 128  # tokens: attention of a training window stays on the chip as a whole
 
 
 def have_triton(device: torch.device) -> bool:
@@ -19,7 +17,6 @@ def have_triton(device: torch.device) -> bool:
 
 
 def fits_kernels(config: TrunkConfig) -> bool:
-    """Whether a trunk of this size can be computed by kernels."""
     return config.width in WIDTHS and config.width // config.heads >= NARROWEST_HEAD
 
 

@@ -24,8 +24,7 @@ PARAMETERS = {
 }
 """Parameters of a plain block as they lie in a fused block's tensors (see `block`)."""
 EPS = 1e-5
-SITES_PER_BLOCK = 3
-"""Where a block drops: after attention, after the MLP, within attention."""
+SITES_PER_BLOCK = 3  # where a block drops: after attention, after the MLP, within attention
 
 
 class FusedBlock(nn.Module):
@@ -42,9 +41,8 @@ class FusedBlock(nn.Module):
         """[M * B, K * tokens, W], [3, M] -> outputs [M * B, K * len(positions), W]."""
         rounded = self.weights.detach().bfloat16()
         rate = self.rate if self.training else 0.0
-        out: Tensor = fused_block(
-            x, self.weights, rounded, self.vectors, salts, tokens, positions, self.heads, rate, EPS
-        )[0]
+        out: Tensor = fused_block(x, self.weights, rounded, self.vectors, salts, tokens, positions,
+            self.heads, rate, EPS)[0]  # fmt: skip
         return out
 
 
@@ -66,9 +64,7 @@ class FusedTrunk(nn.Module):
             own = salts[SITES_PER_BLOCK * index + 1 :][:SITES_PER_BLOCK]
             x = block(x, own, len(layout), read if index == len(self.blocks) - 1 else every)
         in_order = [heads[layout.kinds[position]] for position in read]
-        maps: list[Any] = [
-            head.linear if isinstance(head, GaussianHead) else head for head in in_order
-        ]
+        maps: list[Any] = [h.linear if isinstance(h, GaussianHead) else h for h in in_order]
         sizes = [part.weight.shape[1] for part in maps]
         outputs = triton.next_power_of_2(max(FEWEST_OUTPUTS, *sizes))
         weights = [F.pad(part.weight, (0, 0, 0, outputs - part.weight.shape[1])) for part in maps]
@@ -105,16 +101,13 @@ class FusedEmbedding(nn.Module):
         tokens: Tensor = fused_embedding(
             joined, timestep.clamp(max=self.horizon - 1), weight, bias, self.of_time.weight,
             self.norm.weight, self.norm.bias, self.get_buffer("firsts"), self.get_buffer("salts"),
-            self.sizes, self.rate if self.training else 0.0, EPS,
-        )[0]  # fmt: skip
+            self.sizes, self.rate if self.training else 0.0, EPS)[0]  # fmt: skip
         return tokens
 
 
 def fuse(model: nn.Module) -> dict[str, tuple[str, slice]]:
-    """Put fused transformers into a pack's model, in place.
-
-    Returns, for each parameter that moved, the tensor that holds it and its slice of a model's row.
-    """
+    """Put fused transformers into a pack's model, in place. Returns, for each parameter that moved,
+    the tensor that holds it and its slice of a model's row."""
     moved: dict[str, tuple[str, slice]] = {}
     trunks = {name: part for name, part in model.named_modules() if isinstance(part, Trunk)}
     # the salts of all trunks are drawn at once, so they lie in one tensor

@@ -19,8 +19,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.language import constexpr
 
-TILE = {"B": 1024, "num_warps": 4}
-"""Elements of a program."""
+TILE = {"B": 1024, "num_warps": 4}  # B: elements of a program
 BETAS = (0.9, 0.999)
 EPS = 1e-8
 
@@ -62,10 +61,8 @@ def _step_kernel(tiles, addresses, norms, rate, counts, bad, bound, decay, LOG_F
         LOG_SECOND: constexpr, FIRST: constexpr, SECOND: constexpr, EPS: constexpr,
         B: constexpr):  # fmt: skip
     """One step of AdamW by gradients clipped to `bound`; changes nothing where `bad` is set.
-
     `norms` [M] are the gradients' before clipping; LOG_FIRST and LOG_SECOND are the logarithms of
-    AdamW's rates of decay, FIRST and SECOND. All programs read counts[0], one writes counts[1].
-    """
+    AdamW's rates of decay, FIRST and SECOND. All programs read counts[0], one writes counts[1]."""
     if tl.load(bad) == 0:
         tensor, at, there = _tile(tiles, B)
         weights, averages = _pointer(addresses, tensor, 1) + at, _pointer(addresses, tensor, 2) + at
@@ -89,10 +86,8 @@ def _step_kernel(tiles, addresses, norms, rate, counts, bad, bound, decay, LOG_F
 
 class FusedAdamW:
     """Clipping and `torch.optim.AdamW` after it, with the same `state` and `param_groups`.
-
     A recorded update has its gradients at addresses that are known only once the recording is
-    over: then `settle` hands them to the GPU. Where `found_inf` is set, a step changes nothing.
-    """
+    over: then `settle` hands them to the GPU. Where `found_inf` is set, a step changes nothing."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, num_models: int, learning_rate: float,
                  weight_decay: float, gradient_clip: float) -> None:  # fmt: skip
@@ -103,8 +98,7 @@ class FusedAdamW:
         zeros = partial(torch.zeros_like, requires_grad=False)
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {
             p: {"step": self._counts[1], "exp_avg": zeros(p), "exp_avg_sq": zeros(p)}
-            for p in parameters
-        }
+            for p in parameters}  # fmt: skip
         self.found_inf, self._norms = torch.zeros((), device=device), torch.zeros(0, device=device)
         sizes = [parameter.numel() // num_models for parameter in parameters]
         tiles = [(k, first, n) for k, n in enumerate(sizes) for first in range(0, n, TILE["B"])]
@@ -124,19 +118,16 @@ class FusedAdamW:
 
     def settle(self) -> None:
         """Hand the addresses of all tensors to the kernels."""
-        rows = []
-        for gradient, (parameter, state) in zip(self._gradients, self.state.items(), strict=True):
-            tensors = (gradient, parameter, state["exp_avg"], state["exp_avg_sq"])
-            rows.append([tensor.data_ptr() for tensor in tensors])
-        self._addresses.copy_(torch.tensor(rows))
+        pairs = zip(self._gradients, self.state.items(), strict=True)
+        rows = [(g, p, state["exp_avg"], state["exp_avg_sq"]) for g, (p, state) in pairs]
+        self._addresses.copy_(torch.tensor([[part.data_ptr() for part in row] for row in rows]))
 
     @torch.no_grad()
     def step(self) -> None:
         group = self.param_groups[0]
-        _step_kernel[self._grid](
-            self._tiles, self._addresses, self._norms, group["lr"], self._counts, self.found_inf,
-            self._clip, group["weight_decay"], *map(math.log, BETAS), *BETAS, EPS, **TILE,
-        )  # fmt: skip
+        _step_kernel[self._grid](self._tiles, self._addresses, self._norms, group["lr"],
+            self._counts, self.found_inf, self._clip, group["weight_decay"], *map(math.log, BETAS),
+            *BETAS, EPS, **TILE)  # fmt: skip
 
 
 @triton.jit
@@ -157,8 +148,6 @@ def _metrics_kernel(values, sums, latest, num_good, bad, size, B: constexpr):
 def add_metrics(values: Tensor, sums: Tensor, latest: Tensor, num_good: Tensor,
                 bad: Tensor) -> None:  # fmt: skip
     """Add values [metrics, M] to the sums and count a good update, until one is not finite.
-
-    `latest` keeps the values of the first update that is not finite, or of the latest.
-    """
+    `latest` keeps the values of the first update that is not finite, or of the latest."""
     size = values.numel()
     _metrics_kernel[(1,)](values, sums, latest, num_good, bad, size, B=triton.next_power_of_2(size))

@@ -22,8 +22,7 @@ from saformer.data.transitions import TransitionSampler
 
 EMPHASIS = 3.0  # times a step's cost counts beside the forecast, which hardly depends on the action
 PATIENCE = 200.0  # steps that usual proposals have to save what is forecast to be missing
-GAIN, LOSS = 0.3, 0.1
-"""Share that another limit must earn more to be read; in a shield, which keeps it, or LOSS less."""
+GAIN, LOSS = 0.3, 0.1  # share that a limit must earn more to be read; in a shield, or LOSS less
 NUM_LEVELS = 41  # limits over the data's range for which the best prompt is known
 
 BATCH_SIZE, LEARNING_RATE = 1024, 2e-3
@@ -108,8 +107,6 @@ class Reserve(nn.Module):
 
 
 class ReserveRule(Rule):
-    """Means, until a limit is at stake."""
-
     options: ReserveOptions
 
     def __init__(self, options: ReserveOptions, reserve: Reserve) -> None:
@@ -230,7 +227,12 @@ def idle_cost(model: SaFormer, reserve: Reserve, data: RelabelledStore, *, windo
     cheapest, device = reserve.get_buffer("cheapest"), reserve.get_buffer("cheapest").device
     generator = torch.Generator(device).manual_seed(0)
     windows = WindowSampler(data, window=window, device=device).sample(IDLE_WINDOWS, generator)
-    prefix = model.prefill(_prompt_at_the_end(windows, cheapest))
+    cost_to_go = windows.cost_to_go + (cheapest - windows.limit)[:, None]  # had it been the limit
+    steps = (windows.return_to_go, windows.state, windows.action, windows.timestep, windows.valid)
+    columns = (column[:, :-1] for column in (cost_to_go, *steps))
+    past = WindowBatch(cheapest.expand_as(windows.limit), *columns)
+    last = (column[:, -1] for column in (cost_to_go, windows.state, windows.timestep))
+    prefix = model.prefill(Prompt(past, *last))
     options = ReserveOptions(candidates=IDLE_CANDIDATES, enforce=False)
     drawn = options.draw(IDLE_WINDOWS, model.dimensions.action, generator)
     action = propose(model, prefix, ReserveRule(options, reserve), *drawn).action
@@ -238,15 +240,6 @@ def idle_cost(model: SaFormer, reserve: Reserve, data: RelabelledStore, *, windo
     cost = reserve.step_cost(state, model.normalizer.normalize("action", action)).amin(1)
     cost = cost[windows.valid[:, -1]].clamp(min=0)  # as no step costs less, whatever was not taught
     return CAUTION * cost.mean(0) if len(cost) else torch.full_like(cheapest, torch.inf)
-
-
-def _prompt_at_the_end(windows: WindowBatch, limit: Tensor) -> Prompt:
-    """What is known at the last step of each window, had this been the limit: [C]."""
-    cost_to_go = windows.cost_to_go + (limit - windows.limit)[:, None]
-    steps = (windows.return_to_go, windows.state, windows.action, windows.timestep, windows.valid)
-    columns = (column[:, :-1] for column in (cost_to_go, *steps))
-    past = WindowBatch(limit.expand_as(windows.limit), *columns)
-    return Prompt(past, cost_to_go[:, -1], windows.state[:, -1], windows.timestep[:, -1])
 
 
 def stop_cost(data: RelabelledStore) -> Any:
