@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.files import replacing
+from saformer.files import check_is_new, replacing
 
 ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 LOG_DEVIATION_RANGE = (-10.0, 2.0)
@@ -139,9 +139,7 @@ def check_destination(path: Path) -> None:
     """Refuse a name that a bundle cannot have, or that something has already."""
     if path.suffix != SUFFIX:
         raise ValueError(f"a bundle's name must end in {SUFFIX}, got {path}")
-    if path.exists():
-        remedy = "choose another name or remove it"
-        raise FileExistsError(f"{path} exists; bundles are never overwritten: {remedy}")
+    check_is_new(path, "bundles")
 
 
 def bundle_of(arrays: Arrays, source: str) -> Bundle:
