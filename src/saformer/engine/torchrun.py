@@ -4,7 +4,6 @@ import os
 
 
 def size() -> int:
-    """How many there are."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 

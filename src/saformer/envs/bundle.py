@@ -10,8 +10,8 @@ A bundle holds S snapshots of one soft actor-critic run, in float16 to be small:
     environment                        Gymnasium id; the packaged bundles do without
     action_low, action_high [act]      the environment's bounds; -1 and 1 where absent
 
-    action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled from [-1, 1] to the
-    bounds; observations are fed raw
+    action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled to the bounds
+    (observations are fed raw)
 
 `scripts/train_behaviours.py` makes such a file for any Gymnasium task with bounded actions.
 """
@@ -212,12 +212,11 @@ def _indices(
     are_integers = values.dtype.kind in "iu" and values.ndim == dimensions and values.size > 0
     expected = "a list of indices" if dimensions else "one index"
     _require(are_integers, source, name, values, f"{expected} of snapshots")
-    indices: list[int] = values.reshape(-1).tolist()
-    for index in indices:
-        if not 0 <= index < count:
-            known = f"there are {count} (0 to {count - 1})"
-            raise ValueError(f"{source}: {name} names snapshot {index}, but {known}")
-    return tuple(indices)
+    indices: tuple[int, ...] = tuple(values.reshape(-1).tolist())
+    for index in (index for index in indices if not 0 <= index < count):
+        known = f"there are {count} (0 to {count - 1})"
+        raise ValueError(f"{source}: {name} names snapshot {index}, but {known}")
+    return indices
 
 
 def _bounds(arrays: Arrays, num_actions: int, source: str) -> tuple[Floats, Floats]:

@@ -17,8 +17,7 @@ class Costed(gymnasium.Wrapper):
     """Adds `info["cost"]`, an array [C] of a cost per criterion, and brings actions within bounds.
 
     Criteria see a step as a trajectory stores it (float32), and the numbers in the environment's
-    info as columns. A cost that the environment reports itself can be read as the column "cost"; in
-    info, ours replaces it.
+    info as columns: also its own "cost", which ours replaces in info.
     """
 
     def __init__(self, environment: gymnasium.Env, criteria: Sequence[CostCriterion]) -> None:

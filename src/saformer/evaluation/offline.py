@@ -23,8 +23,6 @@ MAX_POINTS, NUM_STRETCHES = 2_000, 20
 LARGE_BIAS = 0.1  # a critic that is off by more than this share of a limit cannot guard it
 MANY_MISSED = 0.5
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
 class OfflineEvaluation:
@@ -65,7 +63,7 @@ def judge_offline(
     *,
     window: int,
     max_windows: int = MAX_WINDOWS,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> OfflineEvaluation:
     """Hold a model against trajectories that it was not trained on.
 

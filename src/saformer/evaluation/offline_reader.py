@@ -49,8 +49,7 @@ def evenly(total: int, most: int) -> Indices:
     """All of `total` indices or, if they are too many, one out of each of `most` equal stretches:
     drawn, as a fixed stride could fall in step with the episodes, but the same on every call."""
     edges = np.arange(min(total, most) + 1) * total // min(total, most)
-    drawn: Indices = np.random.default_rng(0).integers(edges[:-1], edges[1:])
-    return drawn
+    return np.asarray(np.random.default_rng(0).integers(edges[:-1], edges[1:]))
 
 
 def _blind_baseline(model: SaFormer, training: RelabelledStore) -> Gaussian:
@@ -79,10 +78,7 @@ class JudgedSteps:
 
 
 class HeldOutReader:
-    """Reads windows of one store with one model, beside a blind baseline of the training data.
-
-    `on_read` hears how many it has read by now.
-    """
+    """Reads windows of one store with one model. `on_read` hears how many it has read by now."""
 
     def __init__(
         self,
@@ -136,8 +132,7 @@ class HeldOutReader:
         trajectory = np.repeat(windows.trajectory, judged.sum(1).cpu().numpy())
 
         def at_steps(values: Tensor) -> Doubles:
-            array: Doubles = values[judged].double().cpu().numpy()
-            return array
+            return np.asarray(values[judged].double().cpu().numpy())
 
         return JudgedSteps(
             step=step,
