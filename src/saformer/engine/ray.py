@@ -103,8 +103,7 @@ def _room(node: Mapping[str, float], cpus: int, gpus: float) -> int:
 
 def _attempt(function: Callable[[Any], Any], job: Any) -> tuple[Any, str | None]:
     """On a worker; its result and error, without the job, which the caller has already."""
-    # Ray cancels by SIGINT, which whatever a shell starts in the background ignores, with its
-    # children: workers of such a cluster would never hear of Ctrl-C.
+    # Ray cancels by SIGINT, which a cluster that a shell started in the background would ignore.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcome = outcome_of(job, lambda: function(job))
     return outcome.result, outcome.error

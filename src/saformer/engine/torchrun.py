@@ -8,5 +8,4 @@ def size() -> int:
 
 
 def is_first() -> bool:
-    """Whether this one speaks and writes."""
     return size() == 1 or os.environ.get("RANK", "0") == "0"

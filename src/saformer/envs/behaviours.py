@@ -73,10 +73,8 @@ def build(
 
 
 def make_environment(identifier: str) -> gymnasium.Env:
-    """The environment of this Gymnasium id, if behaviours can act in it and its episodes end.
-
-    An id may name the module that registers it, as in "my_robots:Arm-v0", for other processes.
-    """
+    """The environment of this Gymnasium id, if behaviours can act in it and its episodes end. An id
+    may name the module that registers it, as in "my_robots:Arm-v0", for other processes."""
     environment = make_by_id(identifier)
     check_vectors(environment, identifier)
     actions = environment.action_space
@@ -128,8 +126,7 @@ def _spec(bundle: Bundle, environment: gymnasium.Env) -> EnvironmentSpec:
 def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
     members = bundle.snapshots(mixture)
     chunks = []
-    for index, snapshot in enumerate(members):
-        behaviour = bundle.behaviour(snapshot)
+    for index, behaviour in enumerate(map(bundle.behaviour, members)):
         owed = steps * (index + 1) // len(members) - steps * index // len(members)
         sizes = [min(CHUNK_STEPS, owed - begun) for begun in range(0, owed, CHUNK_STEPS)]
         for part, size in enumerate(sizes):

@@ -25,12 +25,8 @@ class Costed(gymnasium.Wrapper):
         spec = environment.spec
         self._name = spec.id if spec else type(environment.unwrapped).__name__
         check_vectors(environment, self._name)
-        self._criteria = tuple(criteria)
+        self.criteria = tuple(criteria)
         self._state: NDArray[Any] | None = None
-
-    @property
-    def num_costs(self) -> int:
-        return len(self._criteria)
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         self._state, info = self.env.reset(**keywords)
@@ -47,7 +43,7 @@ class Costed(gymnasium.Wrapper):
             columns=_numbers(info),
             origin=f"environment {self._name!r}, by its info,",
         )
-        cost = np.array([criterion(step) for criterion in self._criteria], dtype=np.float64)
+        cost = np.array([criterion(step) for criterion in self.criteria], dtype=np.float64)
         self._state = next_state
         return next_state, float(reward), terminated, truncated, {**info, "cost": cost}
 

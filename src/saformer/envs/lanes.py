@@ -105,7 +105,8 @@ class Share:
     def widths(self) -> tuple[int, int, int]:
         """Of states, of actions and of costs."""
         first = self._parts[0][2]
-        return first.observation_space.shape[0], first.action_space.shape[0], first.num_costs  # type: ignore[index]
+        (state,), (action,) = first.observation_space.shape, first.action_space.shape  # type: ignore[misc]
+        return state, action, len(first.criteria)
 
     def begin(self, lanes: LaneRows) -> None:
         """Reset every environment with its seed, and write the first states."""

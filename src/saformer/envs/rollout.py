@@ -128,9 +128,10 @@ class _Log:
         for lane in lanes:
             is_own = rows["lane"] == lane
             own = {name: values[is_own] for name, values in rows.items() if name != "lane"}
-            logged = [own.pop(name) for name in ("state", "action", "reward")]
-            ends = {name: bool(self._lanes[name][lane]) for name in ("terminated", "truncated")}
-            trajectory = Trajectory.of(*logged, self._lanes["state"][lane].copy(), **ends)
+            state, action, reward = (own.pop(name) for name in ("state", "action", "reward"))
+            last = self._lanes[lane]
+            ends: dict[str, Any] = {n: bool(last[n]) for n in ("terminated", "truncated")}
+            trajectory = Trajectory.of(state, action, reward, last["state"].copy(), **ends)
             yield Episode(self._limits[lane], self._seeds[lane], trajectory, **own)
 
 

@@ -101,10 +101,8 @@ def calibrate_margins(
     seed: int = 0,
     margins: Sequence[float] = MARGINS,
 ) -> tuple[CalibratedLimit, ...]:
-    """Try margins in their order under every limit that has not failed yet.
-
-    `trial` takes limits, a margin and a first seed, and rolls fresh episodes out.
-    """
+    """Try margins in their order under every limit that has not failed yet. `trial` takes limits, a
+    margin and a first seed, and rolls fresh episodes out."""
     tested: list[list[MarginTest]] = [[] for _ in limits]
     open_limits = list(range(len(limits)))
     for index, margin in enumerate(margins):
