@@ -27,6 +27,13 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
+def check_is_new(path: Path, what: str) -> None:
+    """Refuse to write over what is there; `what` is written, in the plural."""
+    if path.exists():
+        remedy = "choose another name or remove it"
+        raise FileExistsError(f"{path} exists; {what} are never overwritten: {remedy}")
+
+
 def unfinished_path(path: Path) -> Path:
     """Where a file or folder is written before it takes its final name."""
     return path.with_name(f".{path.name}{UNFINISHED}")

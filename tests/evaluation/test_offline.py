@@ -24,12 +24,7 @@ from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.evaluation.offline import judge_offline
 from saformer.evaluation.offline_findings import nearest
-from saformer.evaluation.offline_reader import (
-    HeldOutReader,
-    blind_baseline,
-    evenly,
-    every_step_once,
-)
+from saformer.evaluation.offline_reader import HeldOutReader, Windows, evenly
 from tests.conftest import randomise, tiny_config
 
 
@@ -176,7 +171,7 @@ def test_every_step_is_judged_once_with_all_the_past_that_fits(window):
     """Seen to fail when later windows judge all of their steps."""
     lengths = np.array([5, 1, 3, 2, 8])
     starts = np.cumsum(lengths) - lengths
-    windows = every_step_once(lengths, window)
+    windows = Windows.every_step_once(lengths, window)
     judged = []
     for start, first, trajectory in zip(
         windows.start, windows.first, windows.trajectory, strict=True
@@ -191,10 +186,8 @@ def test_every_step_is_judged_once_with_all_the_past_that_fits(window):
 
 def test_the_reader_finds_each_step_where_it_stands(data, agent):
     """Seen to fail when positions before the judged ones are kept."""
-    reader = HeldOutReader(
-        agent.model, data, baseline=blind_baseline(agent.model, data), window=4, batch_size=7
-    )
-    steps = reader.read(every_step_once(data.store.lengths, 4))
+    reader = HeldOutReader(agent.model, data, data, window=4, batch_size=7)
+    steps = reader.read(Windows.every_step_once(data.store.lengths, 4))
     order = np.argsort(steps.step)
     assert np.array_equal(steps.step[order], np.arange(data.store.num_steps))
     assert np.array_equal(steps.cost_to_go[order], data.cost_to_go)
@@ -231,10 +224,8 @@ def test_what_is_judged_is_what_a_policy_would_see(data):
         likelihoods.append(highest.item() - 0.5 * deviations**2)
         history.append(state, action, asked, budget, lane)
         budget.spend(torch.tensor(log.cost[40 + time], dtype=torch.float32)[None], lane)
-    reader = HeldOutReader(
-        model, log, baseline=blind_baseline(model, log), window=4, batch_size=256
-    )
-    windows = every_step_once(log.store.lengths, 4)
+    reader = HeldOutReader(model, log, log, window=4, batch_size=256)
+    windows = Windows.every_step_once(log.store.lengths, 4)
     steps = reader.read(windows.only(windows.trajectory == 2), limit=(12.0,))
     assert np.allclose(steps.forecast[:, 0], forecasts, atol=1e-4)
     assert np.allclose(steps.log_likelihood, likelihoods, atol=1e-4)

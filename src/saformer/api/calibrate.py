@@ -1,5 +1,4 @@
-"""How much of each limit to withhold for a stated violation rate; calibrations on disk, and
-whether they are of the policy at hand."""
+"""How much of each limit to withhold for a violation rate, shown anew or read from disk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,10 +125,8 @@ def read_calibrations(folder: Run) -> list[Calibration]:
             return [Calibration.from_plain(plain) for plain in content["calibrations"]]
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}): calibrate again") from None
-    raise ValueError(
-        f"{path} was made by an older version, whose policies acted otherwise: remove it and "
-        "calibrate again (saformer calibrate)"
-    )
+    reason = f"{path} was made by an older version, whose policies acted otherwise"
+    raise ValueError(f"{reason}: remove it and calibrate again (saformer calibrate)")
 
 
 def file_content(calibrations: Sequence[Calibration]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from saformer.data.sources.names import open_source
 from saformer.data.sources.source import EnvironmentHints, Imported, import_source, merged
 from saformer.data.store import TrajectoryStore
 from saformer.envs import tasks
+from saformer.files import check_is_new
 
 
 def build_data(
@@ -42,15 +43,15 @@ def build_data(
         raise ValueError(f"{task} is a store already: there is nothing to build")
     path = Path(out) if out else tasks.data_path(task_to_make, steps=steps, seed=seed)
     if out:
-        _check_is_new(path)
+        check_is_new(path, "stores")
     elif path.exists():
         listener.say(f"already built: {path}")
         TrajectoryStore.open(path)
         return path
     make = partial(tasks.make_data, path=path) if out else tasks.load_data
     store = make(task_to_make, steps=steps, seed=seed, workers=workers, progress=listener.building)
-    size = f"{len(store)} trajectories, {store.num_steps} steps"
-    listener.say(f"{size}; fingerprint {store.fingerprint}")
+    counts = f"{len(store)} trajectories, {store.num_steps} steps"
+    listener.say(f"{counts}; fingerprint {store.fingerprint}")
     return path
 
 
@@ -64,10 +65,9 @@ def import_data(
     drop_faulty: bool = False,
     listener: Listener | None = None,
 ) -> Imported:
-    """Turn logs (CSV, Parquet), HDF5, NPZ or Minari data, or several of a kind, into a store at
-    `out`."""
+    """Make a store of logs (CSV, Parquet), HDF5, NPZ or Minari data, or several of a kind."""
     listener = listener or Listener()
-    _check_is_new(Path(out))
+    check_is_new(Path(out), "stores")
     for name in criteria:
         criterion(name)  # refuses a wrong one before anything is read
     names = [str(source) for source in sources]
@@ -119,8 +119,7 @@ def open_data(
     mapping: LogMapping | None = None,
     listener: Listener | None = None,
 ) -> Iterator[TrajectoryStore]:
-    """The data of a task, a store or a hosted name; a file is imported for as long as the block
-    lasts."""
+    """The data of a task, a store or a hosted name, or of a file, imported while this lasts."""
     listener = listener or Listener()
     if not (is_log(source) or Path(source).is_file() or is_minari_folder(source)):
         yield task_data(source, listener, steps, seed)
@@ -128,10 +127,3 @@ def open_data(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "store"
         yield import_data([source], out, mapping=mapping, listener=listener).store
-
-
-def _check_is_new(path: Path) -> None:
-    if path.exists():
-        raise FileExistsError(
-            f"{path} exists; stores are never overwritten: choose another name or remove it"
-        )

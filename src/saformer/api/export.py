@@ -14,6 +14,7 @@ from saformer.api.run_data import data_of
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import percentiles
 from saformer.evaluation.calibration import Calibration
+from saformer.files import check_is_new
 from saformer.runs.export import DTYPES, narrowed, policy_identity, widened, write_export
 from saformer.runs.run import Run
 
@@ -25,10 +26,7 @@ def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Pa
         raise ValueError(f"unknown dtype {dtype!r}; weights are kept in {' or '.join(DTYPES)}")
     if run.is_export:
         raise ValueError(f"{run.path} is an export already: copy its folder, or export its run")
-    if out.exists():
-        raise FileExistsError(
-            f"{out} exists; exports are never overwritten: choose another name or remove it"
-        )
+    check_is_new(out, "exports")
     data, weights = data_of(run, loaded.listener, data=loaded.context.data), model.state_dict()
     rounded = narrowed(weights, {name for name, _ in model.named_parameters()}, dtype)
     of_run, of_export = policy_identity(run, weights), policy_identity(run, widened(rounded))
@@ -36,12 +34,10 @@ def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Pa
     carried = [each for each in known if each.run == of_export]
     left = [each for each in known if each.run == of_run != of_export]
     outdated = [each for each in known if each.run not in {of_run, of_export}]
-    totals = {
-        "episode_cost": torch.from_numpy(data.episode_cost),
-        "episode_return": torch.from_numpy(data.episode_return),
-    }
-    left_behind = {LEFT_BEHIND: [each.rate for each in left]}
-    facts = {"dtype": dtype, **_facts(run, data, command), **left_behind}
+    names = ("episode_cost", "episode_return")
+    totals = {name: torch.from_numpy(getattr(data, name)) for name in names}
+    facts = {"dtype": dtype, **_facts(run, data, command)}
+    facts[LEFT_BEHIND] = [each.rate for each in left]
     files = file_content(carried) if carried else {}
     path = write_export(out, run, {"model": rounded, "totals": totals}, facts, files).path
     size = sum(file.stat().st_size for file in path.iterdir()) / 1e6

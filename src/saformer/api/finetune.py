@@ -32,8 +32,7 @@ class FineTuned:
     """A fine-tuned run, and how that ended."""
 
     run: Run
-    outcome: "FinetuneOutcome | None"
-    """None if the run had finished before"""
+    outcome: "FinetuneOutcome | None"  # None if the run had finished before
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,7 @@ class Finetuning:
     loaded: Loaded
     limit_names: Sequence[str | float]
     config: FinetuneConfig
-    options: Any
-    """how it is judged"""
+    options: Any  # how it is judged
     seed: int
 
     def __post_init__(self) -> None:
@@ -53,10 +51,8 @@ class Finetuning:
         pick_workers(self.loaded.context.workers, num_lanes=self.config.lanes, num_steps=0)
         self.loaded.run.load(groups=())  # an export has no checkpoint, and says so
         if not getattr(self.options, "enforce", True):
-            raise ValueError(
-                "a reserve that is not enforced keeps no limit without a shield: fine-tune by the "
-                "paper's rule, or enforce it"
-            )
+            reason = "a reserve that is not enforced keeps no limit without a shield"
+            raise ValueError(f"{reason}: fine-tune by the paper's rule, or enforce it")
 
     @cached_property
     def store(self) -> TrajectoryStore:

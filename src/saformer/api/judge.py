@@ -27,9 +27,8 @@ class JudgeSettings:
     """Under which limits a policy is rolled out, and how it acts."""
 
     limits: Sequence[str] = ()
-    """Percentiles of the data's episode costs (p10) or plain costs (4300); commas separate
-    constraints (p20,350); by default p10 p20 p30 p50, or the one limit that the run was trained
-    for."""
+    """Percentiles of the data's episode costs (p10) or costs (4300); commas separate constraints
+    (p20,350); by default p10 p20 p30 p50, or the one limit that the run was trained for."""
     episodes: int = 20
     """Episodes under each limit."""
     rule: str | None = None
@@ -49,23 +48,20 @@ class EvaluateSettings(JudgeSettings):
     """How `evaluate` judges."""
 
     rate: float | None = None
-    """Withhold as much of each limit as `calibrate` showed to be needed for this violation rate
-    (0.05)."""
+    """Withhold as much of each limit as `calibrate` showed this violation rate (0.05) to need."""
     shield: bool = False
     """Make actions cheaper where they would pass the limit: then no episode does, whatever was
     learnt. For costs of the action alone, such as torque."""
     both: bool = False
     """Judge the policy with and without the shield, side by side."""
     reference: bool = False
-    """Also show the agent's mean action, prompted with the largest cost of the data, with the
-    shield."""
+    """Also show the mean action, prompted with the data's largest cost, with the shield."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rate is not None and (self.shield or self.both or self.reference):
-            raise ValueError(
-                "a shield keeps every limit, at any rate: leave either rate or the shield out"
-            )
+            remedy = "leave either rate or the shield out"
+            raise ValueError(f"a shield keeps every limit, at any rate: {remedy}")
 
 
 @dataclass(frozen=True)
@@ -73,8 +69,7 @@ class SweepSettings(JudgeSettings):
     """Which option `sweep` tries, at which values."""
 
     values: Sequence[float] = ()
-    """Values to try; for target_return by default five spread over the data and beyond, and the
-    usual one."""
+    """Values to try; for target_return by default five over the data and beyond, and its own."""
     option: str = "target_return"
     """An option of the run's agent that takes a number: target_return (dt, cdt), temperature."""
 
@@ -91,18 +86,10 @@ def judge_rollouts(
     totals, task = loaded.totals, loaded.run.spec.task
     margins = [calibration.margin_for(limit) for limit in limits] if calibration else None
     terms = Terms([frontier_of(task, totals, limit) for limit in limits], margins)
+    how: dict[str, Any] = {"episodes": settings.episodes, "seed": settings.seed, "terms": terms}
+    how |= {"progress": loaded.listener.evaluating, "workers": loaded.context.workers}
     evaluation, *others = [
-        evaluate_policy(
-            policy,
-            totals,
-            limits,
-            name=name,
-            episodes=settings.episodes,
-            seed=settings.seed,
-            terms=terms,
-            progress=loaded.listener.evaluating,
-            workers=loaded.context.workers,
-        )
+        evaluate_policy(policy, totals, limits, name=name, **how)
         for name, policy in _policies(loaded, settings).items()
     ]
     rate = calibration.rate if calibration else None
@@ -144,15 +131,11 @@ def judge_held_out(loaded: Loaded, limits: Sequence[str]) -> OfflineEvaluation:
     """Judge critic and actor on the trajectories that training never saw."""
     run, listener, spec = loaded.run, loaded.listener, loaded.run.spec
     if not spec.held_out:
-        raise ValueError(
-            f"{run.path} held no trajectories out: train with held_out=0.1 (--held-out 0.1) to "
-            "judge offline"
-        )
+        remedy = "train with held_out=0.1 (--held-out 0.1) to judge offline"
+        raise ValueError(f"{run.path} held no trajectories out: {remedy}")
     if not loaded.kind.verifies:
-        raise ValueError(
-            "without a rollout only saformer can be judged, by its critic and its actor; "
-            f"{run.path} is {spec.agent}"
-        )
+        alone = "without a rollout only saformer can be judged, by its critic and its actor"
+        raise ValueError(f"{alone}; {run.path} is {spec.agent}")
     store = store_of(run, listener, loaded.context.data, exact=True)
     training = training_data(run, store, listener)
     held_out = relabelled(store.split(spec.held_out)[1], spec.criteria, training.cost_discount)

@@ -31,11 +31,10 @@ class Context:
     data: str | None = None
     """Where the run's store is now, if it was moved."""
     out: Path | None = None
-    """Where to write evaluations, sweeps and calibrations; by default the run's folder, for
-    pretrained:NAME runs/pretrained-NAME."""
+    """Folder of findings; by default the run's, for pretrained:NAME runs/pretrained-NAME."""
     workers: int | Literal["auto"] = "auto"
-    """Processes that step the environments; auto: one per core where that pays. 0: none beside
-    this one. Results are the same."""
+    """Processes that step environments, for the same results; auto: one per core where that pays,
+    0: none beside this one."""
 
 
 @dataclass(frozen=True)

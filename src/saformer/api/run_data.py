@@ -71,10 +71,8 @@ def store_of(
     store = task_data(data or spec.task, listener, spec.data_steps, spec.data_seed)
     store = store.as_of(spec.data_fingerprint) or store
     if store.fingerprint != spec.data_fingerprint:
-        other = (
-            f"the data of {spec.task} is not what {run.path} was trained on "
-            f"({store.fingerprint} against {spec.data_fingerprint})"
-        )
+        prints = f"{store.fingerprint} against {spec.data_fingerprint}"
+        other = f"the data of {spec.task} is not what {run.path} was trained on ({prints})"
         if exact:
             raise ValueError(
                 f"{other}, so nobody knows what it never saw: say where that data is now with "

@@ -43,11 +43,9 @@ class DataSettings:
     """Criteria, one per constraint: torque, energy, a column's name, an expression such as
     "abs(action).sum()", module:function; by default those of the data."""
     held_out: float | None = None
-    """Share of trajectories to hold out for an offline evaluation; by default 0.1 where there is
-    no simulator, else 0."""
+    """Share of trajectories held out to judge offline; by default 0 with a simulator, else 0.1."""
     data_steps: int | None = None
-    """Environment steps of data to make; by default 300,000 for replay tasks and 1,000,000 for the
-    others."""
+    """Steps of data to make; by default 300,000 for replay tasks and 1,000,000 for the others."""
     data_seed: int = 0
     """Decides the data."""
 
@@ -65,8 +63,7 @@ def train_together(
     device: str = "auto",
     **settings: Any,
 ) -> list[Run]:
-    """A run for every task, seed and limit, each in a folder of its own under `out`; see `train`
-    for the rest.
+    """A run for every task, seed and limit, each in its own folder under `out`; see `train` too.
 
     On a GPU, runs of one architecture are trained as one program; each is what it would be alone.
     Finished runs are not redone and interrupted ones go on, so that the same call can be made
@@ -136,7 +133,7 @@ class RunTrainer:
                 samplers: dict[Any, Sampler] = {}  # of all seeds, for each limit
                 for limit, seed in itertools.product(self.limits_of(task), seeds):
                     agent, name = self._agent(data, seed, limit)
-                    run = self._run(self._spec(agent, limit=name, seed=seed, **facts), ranks)
+                    run = self._run(agent, ranks, limit=name, seed=seed, **facts)
                     runs.append(run)
                     if ranks.as_first(run.is_done):
                         self.voice.say(f"{run.path} has already finished; nothing to do")
@@ -207,12 +204,10 @@ class RunTrainer:
             name = ",".join(f"{value:g}" for value in config.limit)
         return create_agent(data, config, seed=seed), name
 
-    def _spec(self, agent: Agent, **facts: Any) -> RunSpec:
-        facts |= {"agent_config": asdict(agent.config), "fit_config": asdict(self.preset.fit)}
-        return RunSpec(agent=agent.name, dimensions=agent.dimensions, **facts)
-
-    def _run(self, spec: RunSpec, ranks: Ranks) -> Run:
+    def _run(self, agent: Agent, ranks: Ranks, **facts: Any) -> Run:
         """The run's folder: begun by the first rank, then seen by the others."""
+        facts |= {"agent_config": asdict(agent.config), "fit_config": asdict(self.preset.fit)}
+        spec = RunSpec(agent=agent.name, dimensions=agent.dimensions, **facts)
         path = Path(self.out or "runs")
         if self.several or self.out is None:
             path /= spec.name
@@ -233,10 +228,10 @@ class RunTrainer:
 
             watched = limits_of(run.spec, data, usual=limits)
             seen = evaluate_policy(agent.policy(), data, watched, episodes=WATCHED_EPISODES)
-            facts = [(v.limit, v.mean_return, v.mean_cost) for v in seen.verdicts]
+            pairs = [(verdict, verdict.limit) for verdict in seen.verdicts]
             return {
-                limit.name: {"return": earned, "cost": cost, "limit": limit.values}
-                for limit, earned, cost in facts
+                limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": limit.values}
+                for v, limit in pairs
             }
 
         return Observer(

@@ -30,8 +30,8 @@ class Command:
 
 
 def parse_command(cls: type[SomeCommand], arguments: Sequence[str], prog: str) -> SomeCommand:
-    """The command that these arguments describe. Its own flags replace those of nested settings
-    with the same name, and those of later settings replace those of earlier ones."""
+    """The command of these arguments. Its own flags replace those of the same name in nested
+    settings, and those of later settings replace those of earlier ones."""
     default = cls.defaults(arguments)
     nested = [getattr(default, each.name) for each in fields(cls)] if default else []
     specs: dict[type, StructConstructorSpec] = {}
@@ -42,10 +42,8 @@ def parse_command(cls: type[SomeCommand], arguments: Sequence[str], prog: str) -
     registry = ConstructorRegistry()
     registry.struct_rule(lambda info: specs.get(info.type))
     flags = Annotated[cls, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
-    more: dict[str, Any] = {"default": default} if default else {}
-    command: SomeCommand = tyro.cli(
-        flags, args=list(arguments), prog=prog, registry=registry, **more
-    )
+    how: dict[str, Any] = {"default": default} if default else {}
+    command: SomeCommand = tyro.cli(flags, args=arguments, prog=prog, registry=registry, **how)
     return command
 
 

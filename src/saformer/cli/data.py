@@ -22,15 +22,10 @@ from saformer.envs.tasks import is_store, task_names
 from saformer.report.inspection import inspection_tables, survey_tables, write_inspection
 from saformer.report.table import Cell, terminal_table
 
-SOURCES = (
-    "a task, a trajectory store, d4rl:NAME, minari:NAME, or a file (.csv, .parquet, .hdf5, .npz)"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class BuildCommand(Command):
-    """Roll out behaviour policies until there is enough data. It is seeded: any number of cores
-    makes the same bytes.
+    """Roll out behaviour policies until there is enough data; a seed always makes the same bytes.
 
     TASK is one of allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or
     a bundle of behaviours (.npz) that scripts/train_behaviours.py made.
@@ -39,8 +34,7 @@ class BuildCommand(Command):
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """What to build."""
     steps: int | None = None
-    """Environment steps; by default 300,000 for medium-replay, else 1,000,000. Episodes are run to
-    their end."""
+    """Environment steps, in whole episodes; by default 300,000 of medium-replay, else 1,000,000."""
     seed: int = 0
     """Decides every episode."""
     mixture: Literal["medium", "medium-replay", "medium-expert"] = "medium"
@@ -59,28 +53,23 @@ class BuildCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportCommand(Command):
-    """Turn recorded data into a trajectory store, or say what is wrong with it. Nothing is lost
-    silently.
+    """Turn recorded data into a store, or say what is wrong with it; nothing is lost silently.
 
-    CSV and Parquet logs have one row per step; the flags below, or a TOML file with the same
-    entries (--mapping), say which columns are what. D4RL, DSRL, NPZ and Minari data explain
-    themselves.
+    CSV and Parquet logs have one row per step; the flags below, or a TOML file of the same entries
+    (--mapping), say which columns are what. D4RL, DSRL, NPZ and Minari data explain themselves.
     """
 
     sources: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE")]]
     """Logs (files, folders, patterns), .hdf5, .npz, a Minari folder, d4rl:hopper-medium-v2,
     minari:mujoco/hopper/medium-v0."""
     out: Path | None = None
-    """Where to write the store; by default a folder named after the first source (logs-store after
-    a folder logs)."""
+    """The store's folder; by default named after the first source (logs-store if that is logs/)."""
     mapping: Path | None = None
     """TOML file that says which columns are what; flags overrule it."""
     criteria: tuple[str, ...] = ()
-    """Criteria, one per constraint, that this data is judged by: torque, a column's name, an
-    expression, module:function."""
+    """Criteria, one per constraint: torque, a column's name, an expression, module:function."""
     drop_faulty: bool = False
-    """Leave out episodes with missing values, steps recorded twice, and the like, instead of
-    refusing the log."""
+    """Leave faulty episodes out (missing values, steps recorded twice), else the log is refused."""
     check: bool = False
     """Only read the logs and report; write nothing."""
     json: bool = False
@@ -97,7 +86,10 @@ class ImportCommand(Command):
 
     def run(self, console: Console) -> int:
         if not self.sources:
-            raise ValueError(f"what is to be imported? Give {SOURCES}")
+            raise ValueError(
+                "what is to be imported? Give a task, a trajectory store, d4rl:NAME, minari:NAME, "
+                "or a file (.csv, .parquet, .hdf5, .npz)"
+            )
         log, out = self.log, self.out or Path(_default_name(self.sources[0]))
         hints = EnvironmentHints(log.environment, log.horizon, log.action_low, log.action_high)
         with listening(console) as listener:
@@ -105,10 +97,9 @@ class ImportCommand(Command):
                 survey = open_logs(self.sources, log, progress=listener.surveying).survey.plain()
                 show(survey, survey_tables, as_json=self.json)
                 return 1 if survey["problems"] else 0
-            how: dict[str, Any] = {"criteria": self.criteria, "drop_faulty": self.drop_faulty}
-            imported = import_data(
-                self.sources, out, mapping=log, known=hints, listener=listener, **how
-            )
+            how: dict[str, Any] = {"mapping": log, "known": hints, "listener": listener}
+            how |= {"criteria": self.criteria, "drop_faulty": self.drop_faulty}
+            imported = import_data(self.sources, out, **how)
         if self.json:
             fingerprint = imported.store.fingerprint
             facts = {"path": str(out), "fingerprint": fingerprint, "notes": imported.notes}
@@ -120,8 +111,7 @@ class ImportCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectCommand(Command):
-    """Which limits can this data support? Costs, returns, the frontier, and whether the paper's
-    assumptions hold."""
+    """Which limits can this data support? Costs, returns, frontier, the paper's assumptions."""
 
     source: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SOURCE")]]
     """A task, a trajectory store, d4rl:NAME, minari:NAME, or a file."""
@@ -164,8 +154,7 @@ class ExportDataCommand(Command):
     source: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SOURCE")]]
     """A task, a trajectory store, or a file."""
     dataset_id: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ID")]]
-    """Minari's id, as in mine/pump/july-v0; $MINARI_DATASETS_PATH says where Minari keeps
-    datasets."""
+    """Minari's id, as in mine/pump/july-v0; $MINARI_DATASETS_PATH says where datasets are kept."""
 
     def run(self, console: Console) -> int:
         with listening(console) as listener:

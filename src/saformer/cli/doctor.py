@@ -32,12 +32,11 @@ class DoctorCommand(Command):
     """Say what is installed, which device will be used, and how to get what is missing."""
 
     def run(self, console: Console) -> int:
-        out, python = Console(highlight=False), platform.python_version()
-        machine = f"{platform.system()} {platform.machine()}"
-        out.print(f"saformer {__version__} on Python {python}, {machine}")
+        out, machine = Console(highlight=False), f"{platform.system()} {platform.machine()}"
+        out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")
-        where = f"datasets are kept in {data_home()} (set SAFORMER_HOME to change it)"
-        out.print(where, soft_wrap=True)
+        home = f"{data_home()} (set SAFORMER_HOME to change it)"
+        out.print(f"datasets are kept in {home}", soft_wrap=True)
         out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
         rows: list[list[Cell]] = []
         absent = []
@@ -47,8 +46,7 @@ class DoctorCommand(Command):
             triples = zip(labels, packages, versions, strict=True)
             rows += [[*label, package, known or MISSING] for label, package, known in triples]
             absent += [name] if None in versions else []
-        headings = ("part", "for", "package", "version")
-        out.print(terminal_table(headings, rows, justify="left"))
+        out.print(terminal_table(("part", "for", "package", "version"), rows, justify="left"))
         for name in (name for name in absent if name in EXTRAS):
             out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
         return 1 if "core" in absent else 0
@@ -58,18 +56,15 @@ class DoctorCommand(Command):
 class AgentsCommand(Command):
     """List the methods that can be trained: `saformer train TASK --agent NAME`.
 
-    Those that are trained for one limit need --limit with it; the others hear their limit when they
-    act. `saformer train --agent NAME --help` shows what can be set, `docs/agents` says what each
-    is.
+    Those that are trained for one limit need --limit; the others hear their limit when they act.
+    `saformer train --agent NAME --help` shows what can be set, `docs/agents` says what each is.
     """
 
     def run(self, console: Console) -> int:
         from saformer.agents.registry import KINDS
 
-        rows = [
-            [name, "yes" if kind.has_one_limit else "no", kind.description]
-            for name, kind in KINDS.items()
-        ]
+        facts = [(n, kind.has_one_limit, kind.description) for n, kind in KINDS.items()]
+        rows = [[name, "yes" if one_limit else "no", what] for name, one_limit, what in facts]
         headings = ("agent", "needs --limit", "what it is")
         Console(highlight=False).print(terminal_table(headings, rows, justify="left"))
         return 0

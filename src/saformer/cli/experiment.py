@@ -27,14 +27,12 @@ from saformer.training.loop.fit import InterruptedTrainingError
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentCommand(Command):
-    """Make a table or figure of the paper again, and a page that shows it beside the published
-    numbers.
+    """Make a table or figure of the paper again, on a page beside the published numbers.
 
     `saformer experiment` alone lists the names. Runs are trained as needed and kept under --runs:
     those that finished are never redone, interrupted ones go on, one that fails is reported and the
     others go on, and experiments share them. So the same command can be given again at any time.
-    Beside each page (NAME.html, NAME.md) lie its rows (NAME.json), from which --render makes it
-    again.
+    --render makes a page (NAME.html, NAME.md) again from the rows beside it (NAME.json).
     """
 
     name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]] = ""
@@ -46,13 +44,11 @@ class ExperimentCommand(Command):
     """Where runs are made. local: this machine; a GPU trains runs of one architecture as one
     program, else each core takes a run. ray: a Ray cluster (needs saformer[ray], on every node)."""
     address: str = "auto"
-    """Of the Ray cluster: auto (the one that this machine belongs to), HOST:6379, ray://HOST:10001,
-    or local (begin one here)."""
+    """Of the Ray cluster: auto (this machine's), HOST:6379, ray://HOST:10001, local (begin one)."""
     job_cpus: int = 1
     """CPUs of each job on Ray."""
     job_gpus: float | None = None
-    """GPUs of each job on Ray; by default one where a node has any. Runs of one architecture are
-    then one job."""
+    """GPUs of each job (runs of one architecture) on Ray; by default one where a node has any."""
     node_runs: Path | None = None
     """A folder that every node of the Ray cluster has of its own: runs are made there and brought
     back. By default nodes share --runs."""
@@ -67,8 +63,7 @@ class ExperimentCommand(Command):
     runs: Path = Path("runs")
     """Folder of runs."""
     processes: int | None = None
-    """Runs at once on this machine; by default one per core, and one after the other on a GPU. Not
-    for Ray."""
+    """Runs at once on this machine (not Ray); by default one per core, on a GPU one by one."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     render: Path | None = None
@@ -107,7 +102,7 @@ def _write(results: Iterable[Results], folder: Path, console: Console) -> int:
     for result in results:
         result.write(folder)
         console.print(f"{render(folder, result.experiment)}", soft_wrap=True)
-        failed = failed or bool(result.failed)
+        failed |= bool(result.failed)
     if failed:
         message = "some runs failed; the pages say which. The same command tries them again."
         console.print(Text(message, style="yellow"))
@@ -136,9 +131,8 @@ def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Site]]:
     # jobs are to save, as they do on Ctrl-C
     former = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with RayEngine(
-            command.address, cpus=command.job_cpus, gpus=command.job_gpus, environment=environment
-        ) as ray:
+        cpus, gpus = command.job_cpus, command.job_gpus
+        with RayEngine(command.address, cpus=cpus, gpus=gpus, environment=environment) as ray:
             site = Site(command.runs, command.device, packed=ray.gpus > 0, elsewhere=True)
             yield ray, replace(site, node_runs=command.node_runs)
     finally:

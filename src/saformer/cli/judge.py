@@ -123,8 +123,7 @@ class EvaluateCommand(RunCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateCommand(RunCommand):
-    """Find the smallest margin of each limit under which at most a stated share of episodes passes
-    it.
+    """Find the smallest margin of each limit that keeps a stated violation rate.
 
     A margin is the share of a limit that the policy never hears of. Margins are tried from the
     largest to the smallest, each on fresh episodes, until one cannot be shown to keep the rate.
@@ -168,8 +167,7 @@ class SweepCommand(RunCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneCommand(RunCommand):
-    """Let a trained SaFormer explore its environment until it keeps limits that its data never
-    showed.
+    """Let a trained SaFormer explore until it keeps limits that its data never showed.
 
     It prompts for less than each limit, adds every episode with its true cost to the data, and goes
     on learning from old and new data. One line says what each episode cost. The new run stands
@@ -179,13 +177,11 @@ class FinetuneCommand(RunCommand):
 
     usual_rule: ClassVar[str | None] = "paper"
     limit: tuple[str, ...] = ()
-    """Limits to keep: costs (3700), or percentiles of the data's (p10); commas separate
-    constraints."""
+    """Limits to keep: costs (3700) or the data's percentiles (p10); commas separate constraints."""
     rule: str | None = "paper"
     """How the policy is judged: paper (Algorithm 1), or reserve as `saformer evaluate` judges."""
     ceiling: str | None = None
-    """Cost at which an episode of exploration is ended: a cost, or a percentile of the data's. By
-    default none is."""
+    """Ends an episode of exploration: a cost, or a percentile of the data's; by default none."""
     out: Path | None = None
     """Where to write the new run; by default a folder under runs/ named after the old one."""
     seed: int = 0
@@ -223,13 +219,11 @@ class ExportCommand(Command):
     """
 
     path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
-    """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
-    trained on it."""
+    """The run's folder; or a store, for the latest run under runs/ trained on it."""
     out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]]
     """A new folder."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Precision of matrices. bfloat16: half the size, three digits; float32: as they were
-    trained."""
+    """Precision of matrices. bfloat16: half the size, three digits; float32: as trained."""
     command: str | None = None
     """The command that trained the run, for the record."""
     data: str | None = None

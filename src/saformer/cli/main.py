@@ -66,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command_of(arguments: Sequence[str]) -> Command:
-    """The command of `saformer ARGUMENTS`, imported now, so that `doctor` works where others would
-    miss a package."""
+    """The command, imported only now: `doctor` works where others would miss a package."""
     prog, commands = "saformer", COMMANDS
     if arguments[0] == "data":
         arguments, prog, commands = arguments[1:], "saformer data", DATA_COMMANDS

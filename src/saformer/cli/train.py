@@ -19,6 +19,8 @@ from saformer.trained import demo, demo_run, train
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import PRESETS, Preset
 
+TASKS = "TASK [TASK ...]"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand(Command):
@@ -32,23 +34,18 @@ class TrainCommand(Command):
     "config options" are the agent's own: `saformer train --agent cdt --help` shows those of cdt.
     """
 
-    tasks: tyro.conf.Positional[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")]
-    ]
-    """One or more of: allowance,
-    {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, a trajectory store's path,
-    d4rl:NAME or minari:NAME."""
+    tasks: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar=TASKS)]]
+    """One or more of: {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert},
+    allowance, a trajectory store's path, d4rl:NAME or minari:NAME."""
     config: Any = None
     """What is learnt."""
     agent: str = "saformer"
     """The method: `saformer agents` lists them."""
     limit: str | None = None
-    """The limit that the agent is trained for, where it is trained for one (`saformer agents` says
-    which): a percentile of the training data's episode costs (p20) or a cost (4300); commas
-    separate constraints."""
+    """Of an agent that is trained for one limit (see `saformer agents`): a percentile of the data's
+    episode costs (p20) or a cost (4300); commas separate constraints."""
     preset: Literal["small", "paper"] = "small"
-    """small: minutes on two CPU cores. paper: the paper's sizes, 100,000 updates, wants a GPU. The
-    defaults below are the preset's."""
+    """Defaults of the flags below. small: minutes on two CPU cores. paper: Table 6, wants a GPU."""
     seed: tuple[int, ...] = (0,)
     """Decides initial weights, windows and dropout; several give several runs."""
     data: DataSettings = field(default_factory=DataSettings)
@@ -57,8 +54,7 @@ class TrainCommand(Command):
     """Where to write the run; by default a folder under runs/ named after its settings. Of several
     runs: the folder of their folders, by default runs/."""
     resume: bool = False
-    """Go on with an interrupted run of the same settings. Several runs go on anyway: those that
-    finished are not redone."""
+    """Go on with an interrupted run of the same settings; several runs go on anyway."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     tensorboard: bool = False
@@ -76,9 +72,8 @@ class TrainCommand(Command):
 
     def run(self, console: Console) -> int:
         if not self.tasks or not self.seed:
-            raise ValueError(
-                "name at least one task and one seed: saformer train hopper-medium-replay --seed 0"
-            )
+            example = "saformer train hopper-medium-replay --seed 0"
+            raise ValueError(f"name at least one task and one seed: {example}")
         shared = {name: getattr(self, name) for name in ("agent", "limit", "device")}
         shared |= {"preset": Preset(self.config, self.fit), **vars(self.data)}
         with listening(console, tensorboard=self.tensorboard) as listener:
@@ -97,11 +92,9 @@ class TrainCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DemoCommand(Command):
-    """Make a hopper-medium-replay dataset, train a small model, evaluate it under five limits,
-    write a report.
+    """Make hopper-medium-replay data, train a small model, judge it under five limits, report.
 
-    Takes a few minutes on two cores and needs no download. Interrupted, it goes on where it
-    stopped.
+    Takes minutes on two cores and needs no download. Interrupted, it goes on where it stopped.
     """
 
     out: Path = Path("demo")

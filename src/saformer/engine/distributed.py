@@ -12,8 +12,7 @@ from torch import Tensor
 
 from saformer.engine import torchrun
 
-PATIENCE = timedelta(hours=3)
-"""How long ranks wait for one another: one of them may be making data, or rolling a policy out."""
+PATIENCE = timedelta(hours=3)  # of ranks with one that makes data or rolls a policy out
 SEEDS_APART = 1_000_003
 
 
@@ -92,8 +91,8 @@ class Ranks:
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
-    """The ranks that torchrun started, and this one's device (on GPUs, unless it has an index, the
-    one of the local rank); without torchrun, this process alone."""
+    """The ranks that torchrun started, or this process alone, and its device: of GPUs, unless it
+    has an index, that of the local rank."""
     if torchrun.size() == 1:
         yield Ranks(), device
         return

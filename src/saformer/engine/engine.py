@@ -79,8 +79,7 @@ def _side_by_side(
 ) -> Iterator[tuple[Job, JobOutcome[Job, Result] | None]]:
     """Jobs and their outcomes; None for one whose process, or whose neighbour's, died."""
     context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-    count = min(processes, max(1, len(jobs)))
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_settle_in) as pool:
+    with ProcessPoolExecutor(min(processes, max(1, len(jobs))), context, _settle_in) as pool:
         futures: dict[Future[Result], Job] = {pool.submit(function, job): job for job in jobs}
         try:
             for future in as_completed(futures):

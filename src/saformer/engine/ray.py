@@ -1,11 +1,9 @@
 """Many independent jobs on a Ray cluster."""
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from saformer.engine.engine import GRACE_SECONDS, Job, JobOutcome, Result, outcome_of
 
@@ -42,7 +40,7 @@ class RayEngine:
         for what, (count, bound) in least.items():
             if count < bound:
                 raise ValueError(f"a job's {what} must be at least {bound}, got {count}")
-        _connect(address, dict(environment or {}))
+        _connect(address, environment)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.threads: int | None = cpus
         self.retries = retries
@@ -54,7 +52,7 @@ class RayEngine:
             needs = f"{cpus} CPUs and {self.gpus:g} GPUs, which a job needs"
             raise ValueError(f"no node of the Ray cluster has {needs}: ask for less, or add a node")
 
-    def __enter__(self) -> RayEngine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,8 +84,8 @@ class RayEngine:
             raise
 
 
-def _connect(address: str, environment: dict[str, str]) -> None:
-    runtime = {"env_vars": environment} if environment else None
+def _connect(address: str, environment: Mapping[str, str] | None) -> None:
+    runtime = {"env_vars": dict(environment)} if environment else None
     try:
         ray.init(address, log_to_driver=False, logging_level="ERROR", runtime_env=runtime)
     except (ConnectionError, OSError) as error:
@@ -105,8 +103,7 @@ def _room(node: Mapping[str, float], cpus: int, gpus: float) -> int:
 
 def _attempt(function: Callable[[Any], Any], job: Any) -> tuple[Any, str | None]:
     """On a worker; its result and error, without the job, which the caller has already."""
-    # Ray cancels by SIGINT, which whatever a shell starts in the background ignores, with its
-    # children: workers of such a cluster would never hear of Ctrl-C.
+    # Ray cancels by SIGINT, which a cluster that a shell started in the background would ignore.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcome = outcome_of(job, lambda: function(job))
     return outcome.result, outcome.error
@@ -115,8 +112,7 @@ def _attempt(function: Callable[[Any], Any], job: Any) -> tuple[Any, str | None]
 def _outcome(job: Job, ready: Any) -> JobOutcome[Job, Any] | str:
     """A job's outcome, or how it was lost."""
     try:
-        result, error = ray.get(ready)
-        return JobOutcome(job, result, error)
+        return JobOutcome(job, *ray.get(ready))
     except TaskCancelledError:
         return "it was cancelled"
     except RayTaskError as error:  # the function could not be called at all

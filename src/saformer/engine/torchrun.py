@@ -4,10 +4,8 @@ import os
 
 
 def size() -> int:
-    """How many there are."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
 def is_first() -> bool:
-    """Whether this one speaks and writes."""
     return size() == 1 or os.environ.get("RANK", "0") == "0"

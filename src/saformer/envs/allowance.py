@@ -28,10 +28,8 @@ class Allowance(gymnasium.Env):
         self.action_space = gymnasium.spaces.Box(-1, 1, (dimensions,), np.float32)
         self._time = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[Any], dict[str, Any]]:
-        super().reset(seed=seed)
+    def reset(self, **keywords: Any) -> tuple[NDArray[Any], dict[str, Any]]:
+        super().reset(**keywords)
         self._time = 0
         return _state(0), {}
 

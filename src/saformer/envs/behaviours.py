@@ -73,20 +73,16 @@ def build(
 
 
 def make_environment(identifier: str) -> gymnasium.Env:
-    """The environment of this Gymnasium id, if behaviours can act in it and its episodes end.
-
-    An id may name the module that registers it, as in "my_robots:Arm-v0", for other processes.
-    """
+    """The environment of this Gymnasium id, if behaviours can act in it and its episodes end. An id
+    may name the module that registers it, as in "my_robots:Arm-v0", for other processes."""
     environment = make_by_id(identifier)
     check_vectors(environment, identifier)
     actions = environment.action_space
     if not actions.is_bounded():  # type: ignore[attr-defined]
         raise ValueError(f"{identifier}: actions must have finite bounds, got {actions}")
     if environment.spec is None or environment.spec.max_episode_steps is None:
-        raise ValueError(
-            f"{identifier} has no max_episode_steps: its episodes may never end; register it with "
-            "max_episode_steps=..."
-        )
+        trouble = "has no max_episode_steps: its episodes may never end"
+        raise ValueError(f"{identifier} {trouble}; register it with max_episode_steps=...")
     return environment
 
 
@@ -111,10 +107,9 @@ def _spec(bundle: Bundle, environment: gymnasium.Env) -> EnvironmentSpec:
     """Of the environment, if the snapshots were made for it, as far as can be seen."""
     ours, (theirs,) = bundle.weights[0].shape[1], environment.observation_space.shape  # type: ignore[misc]
     if ours != theirs:
-        raise ValueError(
-            f"{bundle.source} reads {ours} observations, {bundle.environment} gives {theirs}: it "
-            "was made for another environment or version"
-        )
+        counts = f"reads {ours} observations, {bundle.environment} gives {theirs}"
+        other = "it was made for another environment or version"
+        raise ValueError(f"{bundle.source} {counts}: {other}")
     bounds: dict[str, Any] = {}
     for name in ("low", "high"):
         own, bound = getattr(bundle, f"action_{name}"), getattr(environment.action_space, name)
@@ -131,14 +126,11 @@ def _spec(bundle: Bundle, environment: gymnasium.Env) -> EnvironmentSpec:
 def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
     members = bundle.snapshots(mixture)
     chunks = []
-    for index, snapshot in enumerate(members):
-        behaviour = bundle.behaviour(snapshot)
+    for index, behaviour in enumerate(map(bundle.behaviour, members)):
         owed = steps * (index + 1) // len(members) - steps * index // len(members)
         sizes = [min(CHUNK_STEPS, owed - begun) for begun in range(0, owed, CHUNK_STEPS)]
-        chunks += [
-            _Chunk(bundle.environment, behaviour, size, (seed, index, part))
-            for part, size in enumerate(sizes)
-        ]
+        for part, size in enumerate(sizes):
+            chunks.append(_Chunk(bundle.environment, behaviour, size, (seed, index, part)))
     return chunks
 
 

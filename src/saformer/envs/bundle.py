@@ -10,8 +10,8 @@ A bundle holds S snapshots of one soft actor-critic run, in float16 to be small:
     environment                        Gymnasium id; the packaged bundles do without
     action_low, action_high [act]      the environment's bounds; -1 and 1 where absent
 
-    action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled from [-1, 1] to the
-    bounds; observations are fed raw
+    action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled to the bounds
+    (observations are fed raw)
 
 `scripts/train_behaviours.py` makes such a file for any Gymnasium task with bounded actions.
 """
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.files import replacing
+from saformer.files import check_is_new, replacing
 
 ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 LOG_DEVIATION_RANGE = (-10.0, 2.0)
@@ -139,9 +139,7 @@ def check_destination(path: Path) -> None:
     """Refuse a name that a bundle cannot have, or that something has already."""
     if path.suffix != SUFFIX:
         raise ValueError(f"a bundle's name must end in {SUFFIX}, got {path}")
-    if path.exists():
-        remedy = "choose another name or remove it"
-        raise FileExistsError(f"{path} exists; bundles are never overwritten: {remedy}")
+    check_is_new(path, "bundles")
 
 
 def bundle_of(arrays: Arrays, source: str) -> Bundle:
@@ -214,12 +212,11 @@ def _indices(
     are_integers = values.dtype.kind in "iu" and values.ndim == dimensions and values.size > 0
     expected = "a list of indices" if dimensions else "one index"
     _require(are_integers, source, name, values, f"{expected} of snapshots")
-    indices: list[int] = values.reshape(-1).tolist()
-    for index in indices:
-        if not 0 <= index < count:
-            known = f"there are {count} (0 to {count - 1})"
-            raise ValueError(f"{source}: {name} names snapshot {index}, but {known}")
-    return tuple(indices)
+    indices: tuple[int, ...] = tuple(values.reshape(-1).tolist())
+    for index in (index for index in indices if not 0 <= index < count):
+        known = f"there are {count} (0 to {count - 1})"
+        raise ValueError(f"{source}: {name} names snapshot {index}, but {known}")
+    return indices
 
 
 def _bounds(arrays: Arrays, num_actions: int, source: str) -> tuple[Floats, Floats]:

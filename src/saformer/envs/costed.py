@@ -17,8 +17,7 @@ class Costed(gymnasium.Wrapper):
     """Adds `info["cost"]`, an array [C] of a cost per criterion, and brings actions within bounds.
 
     Criteria see a step as a trajectory stores it (float32), and the numbers in the environment's
-    info as columns. A cost that the environment reports itself can be read as the column "cost"; in
-    info, ours replaces it.
+    info as columns: also its own "cost", which ours replaces in info.
     """
 
     def __init__(self, environment: gymnasium.Env, criteria: Sequence[CostCriterion]) -> None:
@@ -26,12 +25,8 @@ class Costed(gymnasium.Wrapper):
         spec = environment.spec
         self._name = spec.id if spec else type(environment.unwrapped).__name__
         check_vectors(environment, self._name)
-        self._criteria = tuple(criteria)
+        self.criteria = tuple(criteria)
         self._state: NDArray[Any] | None = None
-
-    @property
-    def num_costs(self) -> int:
-        return len(self._criteria)
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         self._state, info = self.env.reset(**keywords)
@@ -48,7 +43,7 @@ class Costed(gymnasium.Wrapper):
             columns=_numbers(info),
             origin=f"environment {self._name!r}, by its info,",
         )
-        cost = np.array([criterion(step) for criterion in self._criteria], dtype=np.float64)
+        cost = np.array([criterion(step) for criterion in self.criteria], dtype=np.float64)
         self._state = next_state
         return next_state, float(reward), terminated, truncated, {**info, "cost": cost}
 

@@ -4,13 +4,11 @@ Stepped in this process, or by worker processes that see the same block (`saform
 Nothing here needs torch, so that workers start in a moment.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -63,18 +61,15 @@ class Maker:
             if not _is_described_by_name(cost):
                 raise ValueError(f"criterion {cost.name!r} is not one that its name describes")
         environment = {name: getattr(spec, name) for name in ("identifier", "horizon", "arguments")}
-        criteria, bounds = (
-            [cost.name for cost in self.criteria],
-            [spec.action_low, spec.action_high],
-        )
-        plain = {"registered": registered, "criteria": criteria, "bounds": bounds}
-        text = json.dumps({"environment": environment, **plain})
+        plain = {"environment": environment, "registered": registered}
+        plain["criteria"] = [cost.name for cost in self.criteria]
+        text = json.dumps({**plain, "bounds": [spec.action_low, spec.action_high]})
         if json.loads(text)["environment"] != environment:
             raise ValueError(f"arguments of {spec.identifier} change when they are written as JSON")
         return text
 
     @classmethod
-    def read(cls, text: str) -> Maker:
+    def read(cls, text: str) -> Self:
         """The maker of this text; the environment becomes known to Gymnasium as it was there."""
         plain = json.loads(text)
         registered = EnvSpec.from_json(json.dumps(plain["registered"]))
@@ -99,6 +94,8 @@ def _is_described_by_name(cost: CostCriterion) -> bool:
 class Share:
     """Some of the lanes, each with an environment of its own, stepped one after the other."""
 
+    lanes: LaneRows
+
     def __init__(
         self, environments: Sequence[Costed], lanes: Sequence[int], seeds: Sequence[int]
     ) -> None:
@@ -108,22 +105,26 @@ class Share:
     def widths(self) -> tuple[int, int, int]:
         """Of states, of actions and of costs."""
         first = self._parts[0][2]
-        return first.observation_space.shape[0], first.action_space.shape[0], first.num_costs  # type: ignore[index]
+        (state,), (action,) = first.observation_space.shape, first.action_space.shape  # type: ignore[misc]
+        return state, action, len(first.criteria)
 
     def begin(self, lanes: LaneRows) -> None:
         """Reset every environment with its seed, and write the first states."""
-        self._lanes = lanes
+        self.lanes = lanes
         for lane, seed, environment in self._parts:
             lanes["state"][lane] = environment.reset(seed=seed)[0]
 
-    def step(self) -> None:
+    def start_step(self) -> None:
         """Execute the actions of active lanes, and write the results."""
         for lane, _, environment in self._parts:
-            row = self._lanes[lane]
+            row = self.lanes[lane]
             if row["active"]:
                 state, reward, terminated, truncated, info = environment.step(row["action"])
                 row["state"], row["reward"], row["cost"] = state, reward, info["cost"]
                 row["terminated"], row["truncated"] = terminated, truncated
+
+    def finish_step(self) -> None:
+        """They are stepped already."""
 
     def close(self) -> None:
         for _, _, environment in self._parts:

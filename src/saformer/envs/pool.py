@@ -60,10 +60,8 @@ class Pool:
         """Have environments made and reset, one for each seed; workers get lanes in turn."""
         common = {"maker": maker, "folder": os.getcwd(), "path": sys.path}
         parts = [list(range(worker, len(seeds), len(self))) for worker in range(len(self))]
-        answers = self._request(
-            {"make": {**common, "lanes": part, "seeds": [seeds[lane] for lane in part]}}
-            for part in parts
-        )
+        shares = [{"lanes": part, "seeds": [seeds[lane] for lane in part]} for part in parts]
+        answers = self._request({"make": {**common, **share}} for share in shares)
         dtype, size = lane_dtype(*json.loads(answers[0])["widths"]), len(seeds)
         num_bytes = size * dtype.itemsize
         os.ftruncate(self._memory, max(num_bytes, os.fstat(self._memory).st_size))
@@ -182,8 +180,8 @@ _idle_pools_lock = threading.Lock()
 
 @contextmanager
 def borrowed(num_workers: int) -> Iterator[Pool]:
-    """A pool of this size: an idle one, if there is one; if not, idle ones are ended, so that they
-    do not add up. After a failure it is not used again."""
+    """A pool of this size: an idle one, or a new one in place of all that are idle. After a failure
+    it is not used again."""
     with _idle_pools_lock:
         fitting = [pool for pool in _idle_pools if len(pool) == num_workers and pool.is_alive]
         if fitting:

@@ -128,14 +128,10 @@ class _Log:
         for lane in lanes:
             is_own = rows["lane"] == lane
             own = {name: values[is_own] for name, values in rows.items() if name != "lane"}
-            trajectory = Trajectory.of(
-                own.pop("state"),
-                own.pop("action"),
-                own.pop("reward"),
-                self._lanes["state"][lane].copy(),
-                terminated=bool(self._lanes["terminated"][lane]),
-                truncated=bool(self._lanes["truncated"][lane]),
-            )
+            state, action, reward = (own.pop(name) for name in ("state", "action", "reward"))
+            last = self._lanes[lane]
+            ends: dict[str, Any] = {n: bool(last[n]) for n in ("terminated", "truncated")}
+            trajectory = Trajectory.of(state, action, reward, last["state"].copy(), **ends)
             yield Episode(self._limits[lane], self._seeds[lane], trajectory, **own)
 
 
@@ -145,10 +141,9 @@ def _check_finite(lanes: LaneRows, alive: NDArray[np.int64], seeds: Sequence[int
         is_finite = np.isfinite(lanes[name][alive]).reshape(len(alive), -1).all(1)
         if not is_finite.all():
             lane = alive[~is_finite][0]
-            raise ValueError(
-                f"the environment of lane {lane} (seed {seeds[lane]}) gave a {name} that is NaN "
-                "or infinite: it has become unstable, or is not meant for such actions"
-            )
+            gave = f"lane {lane} (seed {seeds[lane]}) gave a {name} that is NaN or infinite"
+            reason = "it has become unstable, or is not meant for such actions"
+            raise ValueError(f"the environment of {gave}: {reason}")
 
 
 def _rows(values: Any) -> torch.Tensor:

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from saformer.envs.costed import Costed
-from saformer.envs.lanes import LaneRows, Maker, Share, lane_dtype
+from saformer.envs.lanes import Maker, Share, lane_dtype
 from saformer.envs.pool import POSSIBLE, Pool, borrowed
 
 Workers = int | Literal["auto"]
@@ -19,22 +19,7 @@ FEWEST_STEPS = 40_000  # below so many in all, starting processes (0.3 s) may no
 FEWEST_LANES = 2  # of a worker: with one each, waking it up costs about as much as it saves
 
 
-class Here:
-    """Steps environments in this process."""
-
-    def __init__(self, environments: Sequence[Costed], seeds: Sequence[int]) -> None:
-        self._share = Share(environments, range(len(seeds)), seeds)
-        self.lanes: LaneRows = np.zeros(len(seeds), lane_dtype(*self._share.widths))
-        self._share.begin(self.lanes)
-
-    def start_step(self) -> None:
-        self._share.step()
-
-    def finish_step(self) -> None:
-        """They are stepped already."""
-
-
-Stepper = Here | Pool
+Stepper = Share | Pool
 """Steps the active lanes: `lanes` holds their actions and the results. `start_step` may return
 before they are stepped, `finish_step` does not."""
 
@@ -61,12 +46,12 @@ def environments(
     """Environments that have been reset with these seeds, one a lane, and who steps them."""
     text = _text_of(make) if num_workers else None
     if text is None:
-        here = [make() for _ in seeds]
+        here = Share([make() for _ in seeds], range(len(seeds)), seeds)
         try:
-            yield Here(here, seeds)
+            here.begin(np.zeros(len(seeds), lane_dtype(*here.widths)))
+            yield here
         finally:
-            for environment in here:
-                environment.close()
+            here.close()
         return
     with borrowed(num_workers) as pool:
         pool.begin(text, seeds)

@@ -15,7 +15,6 @@ from saformer.data.sources.names import is_hosted, open_source
 from saformer.data.sources.source import import_source
 from saformer.data.store import TrajectoryStore
 
-Progress = Callable[[int, int], None]
 Make = Callable[..., TrajectoryStore]
 """(path, *, steps, seed, workers=None, progress=None): makes a task's data there, and opens it."""
 REPLAY_STEPS, MIXTURE_STEPS = 300_000, 1_000_000
@@ -46,8 +45,7 @@ def find_task(name: str) -> Task:
 
         return Task(name, ALLOWANCE_EPISODES * HORIZON, _make_allowance)
     if name in task_names():
-        robot, mixture = name.split("-", 1)
-        return Task(name, canonical_steps(mixture), make_from_behaviours(robot, mixture))
+        return _mixture_task(name, *name.split("-", 1))
     if is_hosted(name):
         return Task(name, None, partial(_import_hosted, name))
     if is_store(name):
@@ -63,11 +61,6 @@ def is_store(path: str | Path) -> bool:
 def locator(task: str) -> str:
     """The task by a name that leads to its data from any folder."""
     return str(Path(task).resolve()) if is_store(task) else task
-
-
-def canonical_steps(mixture: str) -> int:
-    """How much data a mixture has unless told otherwise."""
-    return REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS
 
 
 def load_data(
@@ -97,8 +90,7 @@ def data_path(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
 def make_data(
     task: Task, path: Path, *, steps: int | None = None, seed: int = 0, **how: Any
 ) -> TrajectoryStore:
-    """Make the task's data at this path; `workers` processes, by default one per core, `progress`
-    hears of steps done and in all."""
+    """Make the task's data at this path, in `workers` processes (by default one per core)."""
     assert task.make is not None, "a task has data or a way to make it"
     return task.make(path, steps=steps or task.steps or 0, seed=seed, **how)
 
@@ -107,19 +99,18 @@ def bundle_task(path: str, mixture: str) -> Task:
     """A mixture of the behaviour policies in a bundle (.npz)."""
     if mixture not in MIXTURES:
         raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(MIXTURES)}")
-    make = make_from_behaviours(path, mixture)
-    return Task(f"{Path(path).stem}-{mixture}", canonical_steps(mixture), make)
+    return _mixture_task(f"{Path(path).stem}-{mixture}", path, mixture)
 
 
-def make_from_behaviours(robot: str, mixture: str) -> Make:
-    """Roll out behaviour policies: those of a bundled robot, or of a bundle's file."""
+def _mixture_task(name: str, robot: str, mixture: str) -> Task:
+    """Of the behaviour policies of a packaged robot, or of a bundle's file."""
 
     def make(path: Path, **how: Any) -> TrajectoryStore:
         from saformer.envs import behaviours
 
         return behaviours.build(robot, mixture, **how).save(path)
 
-    return make
+    return Task(name, REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS, make)
 
 
 def _make_allowance(path: Path, *, steps: int, seed: int, **_: Any) -> TrajectoryStore:
@@ -129,7 +120,7 @@ def _make_allowance(path: Path, *, steps: int, seed: int, **_: Any) -> Trajector
 
 
 def _import_hosted(
-    name: str, path: Path, *, progress: Progress | None = None, **_: Any
+    name: str, path: Path, *, progress: Callable[[int, int], None] | None = None, **_: Any
 ) -> TrajectoryStore:
     imported = import_source(open_source(name, progress=progress), path, progress=progress)
     for note in imported.notes:

@@ -1,5 +1,4 @@
-"""A process that steps some of the lanes on request. Started by `saformer.envs.pool`; imports no
-torch.
+"""A process that steps some lanes on request, started by `saformer.envs.pool`; without torch.
 
 Requests: what to make, the size of the block, an empty message for every step, and the end of the
 rollout. Answers: done, or what went wrong. It ends when nobody is left to speak to it.
@@ -29,7 +28,7 @@ class Worker:
     def answer(self, message: bytes) -> bytes:
         if message == STEP:
             assert self._share is not None, "make and begin come first"
-            self._share.step()
+            self._share.start_step()
             return DONE
         requests: dict[str, Callable[..., bytes]]
         requests = {"make": self._make, "begin": self._begin, "end": self.close}

@@ -2,16 +2,13 @@
 
 Margins are tried in a fixed sequence, from the most conservative to the most daring, each on fresh
 episodes. The first that cannot be shown to keep the rate ends the sequence; the last that could is
-the result. Because the sequence is fixed and ends there, a margin that does not keep the rate
-results with a probability of at most 1 - confidence, however many were tried. Each limit is
-calibrated by itself.
+the result. As the sequence is fixed and ends there, a margin that does not keep the rate results
+with a probability of at most 1 - confidence, however many are tried, for each limit by itself.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -47,10 +44,6 @@ class CalibratedLimit:
     tested: tuple[MarginTest, ...]  # in sequence; all passed but perhaps the last
     margin: float | None  # the smallest that passed; None if not even the first did
 
-    @property
-    def passed(self) -> MarginTest | None:
-        return next((test for test in self.tested if test.margin == self.margin), None)
-
 
 @dataclass(frozen=True)
 class Calibration:
@@ -68,7 +61,7 @@ class Calibration:
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Calibration:
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         limits = []
         for row in plain["limits"]:
             limit = Limit(row["limit"]["name"], tuple(row["limit"]["values"]))
@@ -87,11 +80,12 @@ class Calibration:
         below = [(other, margin) for other, margin in known if (other <= values).all()]
         above = [(other, margin) for other, margin in known if (other >= values).all()]
         if not below or not above:
-            command = f"saformer calibrate RUN --limits {limit.name} --rate {self.rate:g}"
+            failed = ", where no margin passed"
+            outcomes = [f"{c.limit}{failed if c.margin is None else ''}" for c in self.limits]
             raise ValueError(
-                f"{limit} is not calibrated for a violation rate of {self.rate:g}, nor "
-                "does it lie between two limits that are "
-                f"({', '.join(map(_outcome, self.limits))}): calibrate it ({command})"
+                f"{limit} is not calibrated for a violation rate of {self.rate:g}, nor does it lie "
+                f"between two limits that are ({', '.join(outcomes)}): calibrate it (saformer "
+                f"calibrate RUN --limits {limit.name} --rate {self.rate:g})"
             )
         nearest_below = max(below, key=lambda pair: float(pair[0].sum()))
         nearest_above = min(above, key=lambda pair: float(pair[0].sum()))
@@ -107,10 +101,8 @@ def calibrate_margins(
     seed: int = 0,
     margins: Sequence[float] = MARGINS,
 ) -> tuple[CalibratedLimit, ...]:
-    """Try margins in their order under every limit that has not failed yet.
-
-    `trial` takes limits, a margin and a first seed, and rolls fresh episodes out.
-    """
+    """Try margins in their order under every limit that has not failed yet. `trial` takes limits, a
+    margin and a first seed, and rolls fresh episodes out."""
     tested: list[list[MarginTest]] = [[] for _ in limits]
     open_limits = list(range(len(limits)))
     for index, margin in enumerate(margins):
@@ -139,15 +131,12 @@ def margin_seed(seed: int, index: int) -> int:
 def check_terms(rate: float, confidence: float, episodes: int, margins: Sequence[float]) -> None:
     """Refuse what could show nothing."""
     if not (0 < rate < 1 and 0 < confidence < 1):
-        raise ValueError(
-            f"rate and confidence are shares between 0 and 1, got {rate} and {confidence}"
-        )
+        shares = f"{rate} and {confidence}"
+        raise ValueError(f"rate and confidence are shares between 0 and 1, got {shares}")
     are_shares = all(0 <= margin < 1 for margin in margins)
     if not margins or not are_shares or list(margins) != sorted(margins, reverse=True):
-        raise ValueError(
-            "margins are shares of a limit, at least 0 and below 1, from the largest to the "
-            f"smallest: got {margins}"
-        )
+        shares = "shares of a limit, at least 0 and below 1, from the largest to the smallest"
+        raise ValueError(f"margins are {shares}: got {margins}")
     fewest = fewest_episodes(rate, confidence)
     if episodes < fewest:
         raise ValueError(
@@ -160,8 +149,3 @@ def check_terms(rate: float, confidence: float, episodes: int, margins: Sequence
 def fewest_episodes(rate: float, confidence: float) -> int:
     """Below so many, not even episodes without any violation could show this rate."""
     return int(np.ceil(np.log(1 - confidence) / np.log(1 - rate) - 1e-12))
-
-
-def _outcome(calibrated: CalibratedLimit) -> str:
-    failed = ", where no margin passed" if calibrated.margin is None else ""
-    return f"{calibrated.limit}{failed}"

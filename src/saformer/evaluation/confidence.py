@@ -19,17 +19,14 @@ def upper_bound(values: Sequence[float], *, confidence: float = CONFIDENCE) -> f
 
 
 def holds(costs: Sequence[Sequence[float]], limit: Sequence[float]) -> bool:
-    """Whether the mean cost of episodes [episodes][C] is surely within the limit [C], in every
-    constraint."""
+    """Whether the mean of costs [episodes][C] is surely within the limit [C] of each constraint."""
     by_constraint = zip(zip(*costs, strict=True), limit, strict=True)
     return all(upper_bound(values) <= bound for values, bound in by_constraint)
 
 
 def violation_bound(violations: int, episodes: int, *, confidence: float = CONFIDENCE) -> float:
-    """Clopper and Pearson's one-sided upper bound of the true violation rate.
-
-    Under that rate, so few violations have a probability of 1 - confidence.
-    """
+    """Clopper and Pearson's upper bound of the true violation rate: under it, so few violations
+    have a probability of 1 - confidence."""
     from scipy import stats
 
     if not 0 <= violations <= episodes or episodes < 1:

@@ -1,7 +1,5 @@
 """Roll a policy out under several limits and judge it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ class Evaluation:
     trace: dict[str, Any]
     criteria: tuple[str, ...]  # what the costs are of, one per constraint
     name: str = "the policy"  # whose episodes these are
-    beside: tuple[Evaluation, ...] = ()  # others under the same limits, to be compared with it
+    beside: tuple["Evaluation", ...] = ()  # others under the same limits, to be compared with it
     margins: tuple[float, ...] = ()  # share of each limit withheld from the policy; empty if none
     rate: float | None = None  # the violation rate that these margins were calibrated for
 
@@ -103,8 +101,7 @@ def evaluate_policy(
         raise ValueError(f"at least one episode and one limit are needed, got {counts}")
     terms = terms or Terms()
     lane_limits = [limit for limit in limits for _ in range(episodes)]
-    margins = terms.margins or [0.0] * len(limits)
-    pairs = zip(limits, margins, strict=True)
+    pairs = zip(limits, terms.margins or [0.0] * len(limits), strict=True)
     shown = [(1 - margin) * np.array(limit.values) for limit, margin in pairs]
     trace = DecisionTrace(range(0, len(lane_limits), episodes))
     began = time.perf_counter()
@@ -126,13 +123,13 @@ def evaluate_policy(
         for i, (limit, possible) in enumerate(zip(limits, frontiers, strict=True))
     )
     paths = spending_paths(played, lane_limits, cost_discount=data.cost_discount)
-    decisions = sorted(trace.decisions.items())
-    shown_decisions = [{"limit_name": lane_limits[lane].name, **each} for lane, each in decisions]
+    by_lane = sorted(trace.decisions.items())
+    decisions = [{"limit_name": lane_limits[lane].name, **each} for lane, each in by_lane]
     return Evaluation(
         rows,
         verdicts,
         decisions_per_second=sum(row.num_steps for row in rows) / seconds,
-        trace={"paths": paths, "decisions": shown_decisions},
+        trace={"paths": paths, "decisions": decisions},
         criteria=tuple(criterion.name for criterion in data.criteria),
         name=name,
         margins=tuple(terms.margins or ()),

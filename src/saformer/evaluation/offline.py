@@ -10,28 +10,9 @@ from saformer.core.model import SaFormer
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import without_nan
-from saformer.evaluation.offline_findings import (
-    FEW,
-    NEAREST,
-    ActionFit,
-    Errors,
-    LimitFindings,
-    action_fit,
-    critic_errors,
-    errors,
-    near,
-    nearest,
-    support,
-    verification_record,
-)
-from saformer.evaluation.offline_reader import (
-    HeldOutReader,
-    JudgedSteps,
-    Windows,
-    blind_baseline,
-    evenly,
-    every_step_once,
-)
+from saformer.evaluation import offline_findings
+from saformer.evaluation.offline_findings import FEW, ActionFit, Errors, LimitFindings
+from saformer.evaluation.offline_reader import HeldOutReader, JudgedSteps, Windows, evenly
 
 NO_ROLLOUT = (
     "no rollout: judged on held-out logs alone; nothing here says what the policy would do once "
@@ -41,8 +22,6 @@ MAX_WINDOWS = 10_000
 MAX_POINTS, NUM_STRETCHES = 2_000, 20
 LARGE_BIAS = 0.1  # a critic that is off by more than this share of a limit cannot guard it
 MANY_MISSED = 0.5
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +63,7 @@ def judge_offline(
     *,
     window: int,
     max_windows: int = MAX_WINDOWS,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> OfflineEvaluation:
     """Hold a model against trajectories that it was not trained on.
 
@@ -93,11 +72,11 @@ def judge_offline(
     `progress` hears (windows read, in all).
     """
     _check(model, training, held_out, limits, max_windows)
-    windows = every_step_once(np.asarray(held_out.store.lengths), window)
+    windows = Windows.every_step_once(np.asarray(held_out.store.lengths), window)
     chosen = windows.only(evenly(len(windows), max_windows))
     episode_cost = np.asarray(held_out.episode_cost)
     scale = model.normalizer.scale("limit").double().cpu().numpy()
-    near_limit = [nearest(episode_cost, limit, scale) for limit in limits]
+    near_limit = [offline_findings.nearest(episode_cost, limit, scale) for limit in limits]
     near_windows = [_of(windows, trajectories, max_windows) for trajectories in near_limit]
     total = len(chosen) + 2 * sum(len(part) for part in near_windows)
 
@@ -105,15 +84,17 @@ def judge_offline(
         if progress is not None:
             progress(num_read, total)
 
-    baseline = blind_baseline(model, training)
-    reader = HeldOutReader(model, held_out, baseline, window=window, on_read=on_read)
+    reader = HeldOutReader(model, held_out, training, window=window, on_read=on_read)
     judged = reader.read(chosen)
     findings = []
     for limit, trajectories, part in zip(limits, near_limit, near_windows, strict=True):
         prompted, hindsight = reader.read(part, limit=limit.values), reader.read(part)
-        near_it = near(episode_cost[trajectories], prompted, hindsight)
-        record = verification_record(judged, limit)
-        findings.append(LimitFindings(limit, support(training, limit), near_it, record))
+        near = offline_findings.Near.of(episode_cost[trajectories], prompted, hindsight)
+        record = offline_findings.VerificationRecord.of(judged, limit)
+        support = offline_findings.Support.of(training, limit)
+        findings.append(LimitFindings(limit, support, near, record))
+    shown = evenly(len(judged.step), MAX_POINTS)
+    forecast, logged = _brief(judged.forecast[shown]), _brief(judged.cost_to_go[shown])
     return OfflineEvaluation(
         criteria=tuple(criterion.name for criterion in held_out.criteria),
         cost_discount=held_out.cost_discount,
@@ -124,11 +105,11 @@ def judge_offline(
         num_judged=len(judged.step),
         num_windows=len(windows),
         num_windows_judged=len(chosen),
-        critic=critic_errors(judged),
-        return_to_go=errors(judged.expected_return, judged.return_to_go),
-        action=action_fit(judged),
+        critic=Errors.of_critic(judged),
+        return_to_go=Errors.of(judged.expected_return, judged.return_to_go),
+        action=ActionFit.of(judged),
         limits=tuple(findings),
-        calibration=_calibration(judged),
+        calibration={"forecast": forecast, "logged": logged},
         by_progress=tuple(_by_progress(judged)),
     )
 
@@ -140,11 +121,10 @@ def _check(
     limits: Sequence[Limit],
     max_windows: int,
 ) -> None:
-    constraints = model.dimensions.constraints
-    costs = [
-        f"{[criterion.name for criterion in data.criteria]} at discount {data.cost_discount}"
-        for data in (training, held_out)
-    ]
+    constraints, costs = model.dimensions.constraints, []
+    for data in (training, held_out):
+        names = [criterion.name for criterion in data.criteria]
+        costs.append(f"{names} at discount {data.cost_discount}")
     if costs[0] != costs[1]:
         remedy = "relabel both with the same criteria and discount"
         raise ValueError(f"training data costs {costs[0]}, held-out data {costs[1]}; {remedy}")
@@ -164,12 +144,7 @@ def _check(
 def _of(windows: Windows, trajectories: np.ndarray, max_windows: int) -> Windows:
     """The windows of these trajectories, at most a tenth of `max_windows` of them."""
     theirs = windows.only(np.isin(windows.trajectory, trajectories))
-    return theirs.only(evenly(len(theirs), max(1, round(NEAREST * max_windows))))
-
-
-def _calibration(steps: JudgedSteps) -> dict[str, Any]:
-    shown = evenly(len(steps.step), MAX_POINTS)
-    return {"forecast": _brief(steps.forecast[shown]), "logged": _brief(steps.cost_to_go[shown])}
+    return theirs.only(evenly(len(theirs), max(1, round(offline_findings.NEAREST * max_windows))))
 
 
 def _by_progress(steps: JudgedSteps) -> Iterator[dict[str, Any]]:

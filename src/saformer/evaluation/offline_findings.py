@@ -1,6 +1,7 @@
 """Findings on judged steps: errors, likelihoods and, per limit, how reliable verification is."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -23,21 +24,19 @@ class Errors:
     relative: float  # root_mean_square / deviation; NaN if what was logged never changes
     explained: float  # share of the variance: 1 is perfect, 0 no better than a constant
 
+    @classmethod
+    def of(cls, expected: Doubles, logged: Doubles) -> Self:
+        """Compare [M] expectations with [M] logged values."""
+        error = expected - logged
+        mean_absolute, bias = float(np.abs(error).mean()), float(error.mean())
+        root_mean_square, deviation = float(np.sqrt((error**2).mean())), float(logged.std())
+        relative = root_mean_square / deviation if deviation > 0 else float("nan")
+        return cls(mean_absolute, root_mean_square, bias, deviation, relative, 1 - relative**2)
 
-def errors(expected: Doubles, logged: Doubles) -> Errors:
-    """Compare [M] expectations with [M] logged values."""
-    error = expected - logged
-    mean_absolute, bias = float(np.abs(error).mean()), float(error.mean())
-    root_mean_square, deviation = float(np.sqrt((error**2).mean())), float(logged.std())
-    relative = root_mean_square / deviation if deviation > 0 else float("nan")
-    explained = 1 - relative**2
-    return Errors(mean_absolute, root_mean_square, bias, deviation, relative, explained)
-
-
-def critic_errors(steps: JudgedSteps) -> tuple[Errors, ...]:
-    """Of the forecast cost-to-go, one per constraint."""
-    pairs = zip(steps.forecast.T, steps.cost_to_go.T, strict=True)
-    return tuple(errors(forecast, logged) for forecast, logged in pairs)
+    @classmethod
+    def of_critic(cls, steps: JudgedSteps) -> tuple[Self, ...]:
+        """Of the forecast cost-to-go, one per constraint."""
+        return tuple(map(cls.of, steps.forecast.T, steps.cost_to_go.T))
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,10 @@ class ActionFit:
     mean_absolute_error: tuple[float, ...]  # of the expected action, per dimension, in raw units
     gain: float  # log_likelihood - blind_log_likelihood
 
-
-def action_fit(steps: JudgedSteps) -> ActionFit:
-    own, blind = float(steps.log_likelihood.mean()), float(steps.blind_log_likelihood.mean())
-    return ActionFit(own, blind, tuple(steps.action_error.mean(0).tolist()), own - blind)
+    @classmethod
+    def of(cls, steps: JudgedSteps) -> Self:
+        own, blind = float(steps.log_likelihood.mean()), float(steps.blind_log_likelihood.mean())
+        return cls(own, blind, tuple(steps.action_error.mean(0).tolist()), own - blind)
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,10 @@ class Support:
     share: float
     frontier: float  # mean of the five best returns among them; NaN if there are none
 
-
-def support(training: RelabelledStore, limit: Limit) -> Support:
-    within = (training.episode_cost <= np.array(limit.values)).all(-1)
-    return Support(int(within.sum()), float(within.mean()), frontier(training, limit).best)
+    @classmethod
+    def of(cls, training: RelabelledStore, limit: Limit) -> Self:
+        within = (training.episode_cost <= np.array(limit.values)).all(-1)
+        return cls(int(within.sum()), float(within.mean()), frontier(training, limit).best)
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,19 @@ class Near:
     hindsight_log_likelihood: float  # of the same actions, prompted with the trajectory's own cost
     critic: tuple[Errors, ...]
 
+    @classmethod
+    def of(cls, episode_cost: Doubles, prompted: JudgedSteps, hindsight: JudgedSteps) -> Self:
+        """Describe trajectories of these costs [n, C], read under the limit and under their own."""
+        return cls(
+            num_trajectories=len(episode_cost),
+            lowest_cost=tuple(episode_cost.min(0).tolist()),
+            highest_cost=tuple(episode_cost.max(0).tolist()),
+            num_judged=len(prompted.step),
+            action=ActionFit.of(prompted),
+            hindsight_log_likelihood=float(hindsight.log_likelihood.mean()),
+            critic=Errors.of_critic(prompted),
+        )
+
 
 def nearest(episode_cost: Doubles, limit: Limit, scale: Doubles) -> Indices:
     """The tenth of the trajectories, at least five, whose cost is nearest to the limit: [N, C] ->
@@ -88,19 +100,6 @@ def nearest(episode_cost: Doubles, limit: Limit, scale: Doubles) -> Indices:
     distance = (np.abs(episode_cost - np.array(limit.values)) / scale).max(-1)
     num_near = max(FEW, round(NEAREST * len(distance)))
     return np.sort(np.argsort(distance, kind="stable")[:num_near])
-
-
-def near(episode_cost: Doubles, prompted: JudgedSteps, hindsight: JudgedSteps) -> Near:
-    """Describe trajectories of these costs [n, C], read under the limit and under their own."""
-    return Near(
-        num_trajectories=len(episode_cost),
-        lowest_cost=tuple(episode_cost.min(0).tolist()),
-        highest_cost=tuple(episode_cost.max(0).tolist()),
-        num_judged=len(prompted.step),
-        action=action_fit(prompted),
-        hindsight_log_likelihood=float(hindsight.log_likelihood.mean()),
-        critic=critic_errors(prompted),
-    )
 
 
 @dataclass(frozen=True)
@@ -122,19 +121,19 @@ class VerificationRecord:
     missed_before: float  # num_missed_before / num_over_before
     false_alarms: float  # num_false_alarms / num_within
 
-
-def verification_record(steps: JudgedSteps, limit: Limit) -> VerificationRecord:
-    budget = np.array(limit.values)
-    spent = steps.episode_cost - steps.cost_to_go
-    accepted = (steps.forecast <= budget - spent).all(-1)
-    over = (steps.episode_cost > budget).any(-1)
-    before = over & (spent <= budget).all(-1)
-    trajectories = [len(np.unique(steps.trajectory[mask])) for mask in (over, ~over)]
-    wholes = [int(mask.sum()) for mask in (over, before, ~over)]
-    wrong = [int(mask.sum()) for mask in (over & accepted, before & accepted, ~over & ~accepted)]
-    pairs = zip(wrong, wholes, strict=True)
-    shares = [part / whole if whole else float("nan") for part, whole in pairs]
-    return VerificationRecord(*trajectories, *wholes, *wrong, *shares)
+    @classmethod
+    def of(cls, steps: JudgedSteps, limit: Limit) -> Self:
+        budget, spent = np.array(limit.values), steps.episode_cost - steps.cost_to_go
+        accepted = (steps.forecast <= budget - spent).all(-1)
+        over = (steps.episode_cost > budget).any(-1)
+        before = over & (spent <= budget).all(-1)
+        trajectories = [len(np.unique(steps.trajectory[mask])) for mask in (over, ~over)]
+        wholes = [int(mask.sum()) for mask in (over, before, ~over)]
+        errors = (over & accepted, before & accepted, ~over & ~accepted)
+        wrong = [int(mask.sum()) for mask in errors]
+        pairs = zip(wrong, wholes, strict=True)
+        shares = [part / whole if whole else float("nan") for part, whole in pairs]
+        return cls(*trajectories, *wholes, *wrong, *shares)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """A model's expectations at logged steps, each with the past that the policy would have there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,29 +31,28 @@ class Windows:
     def __len__(self) -> int:
         return len(self.start)
 
-    def only(self, index: NDArray[np.generic]) -> Windows:
-        return Windows(self.start[index], self.first[index], self.trajectory[index])
+    @classmethod
+    def every_step_once(cls, lengths: Indices, window: int) -> Self:
+        """Judge every step of every trajectory once, with all the past that fits: the first window
+        all its steps, each later one, which begins a step further, its last."""
+        num_windows = np.maximum(1, lengths - window + 1)
+        trajectory = np.repeat(np.arange(len(lengths)), num_windows)
+        offset = np.arange(len(trajectory)) - (np.cumsum(num_windows) - num_windows)[trajectory]
+        start = (np.cumsum(lengths) - lengths)[trajectory] + offset
+        return cls(start, np.where(offset == 0, 0, window - 1), trajectory)
 
-
-def every_step_once(lengths: Indices, window: int) -> Windows:
-    """Windows that judge every step of every trajectory once, with all the past that fits: the
-    first all its steps, each later one, which begins a step further, its last."""
-    num_windows = np.maximum(1, lengths - window + 1)
-    trajectory = np.repeat(np.arange(len(lengths)), num_windows)
-    offset = np.arange(len(trajectory)) - (np.cumsum(num_windows) - num_windows)[trajectory]
-    start = (np.cumsum(lengths) - lengths)[trajectory] + offset
-    return Windows(start, np.where(offset == 0, 0, window - 1), trajectory)
+    def only(self, index: NDArray[np.generic]) -> Self:
+        return type(self)(self.start[index], self.first[index], self.trajectory[index])
 
 
 def evenly(total: int, most: int) -> Indices:
     """All of `total` indices or, if they are too many, one out of each of `most` equal stretches:
     drawn, as a fixed stride could fall in step with the episodes, but the same on every call."""
     edges = np.arange(min(total, most) + 1) * total // min(total, most)
-    drawn: Indices = np.random.default_rng(0).integers(edges[:-1], edges[1:])
-    return drawn
+    return np.asarray(np.random.default_rng(0).integers(edges[:-1], edges[1:]))
 
 
-def blind_baseline(model: SaFormer, training: RelabelledStore) -> Gaussian:
+def _blind_baseline(model: SaFormer, training: RelabelledStore) -> Gaussian:
     """One Gaussian over all training actions, blind to limit, state and past: [A], model units."""
     steps = torch.from_numpy(evenly(training.store.num_steps, MAX_BASELINE_STEPS))
     action = WindowSampler(training, window=1).windows(steps).action[:, 0]
@@ -86,13 +84,13 @@ class HeldOutReader:
         self,
         model: SaFormer,
         data: RelabelledStore,
-        baseline: Gaussian,
+        training: RelabelledStore,
         *,
         window: int,
         batch_size: int = 256,
         on_read: Callable[[int], None] = lambda num_read: None,
     ) -> None:
-        self._model, self._data, self._baseline = model, data, baseline
+        self._model, self._data, self._baseline = model, data, _blind_baseline(model, training)
         self._batch_size, self._on_read, self._num_read = batch_size, on_read, 0
         self._lengths = np.asarray(data.store.lengths)
         self._episode_cost = np.asarray(data.episode_cost)
@@ -134,8 +132,7 @@ class HeldOutReader:
         trajectory = np.repeat(windows.trajectory, judged.sum(1).cpu().numpy())
 
         def at_steps(values: Tensor) -> Doubles:
-            array: Doubles = values[judged].double().cpu().numpy()
-            return array
+            return np.asarray(values[judged].double().cpu().numpy())
 
         return JudgedSteps(
             step=step,

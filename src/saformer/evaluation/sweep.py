@@ -40,8 +40,7 @@ class Sweep:
 
     option: str
     trials: tuple[SweepTrial, ...]
-    acting: dict[str, Any]
-    """rule and options of the first trial"""
+    acting: dict[str, Any]  # rule and options of the first trial
 
     @property
     def best(self) -> SweepTrial:

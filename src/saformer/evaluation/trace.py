@@ -17,8 +17,7 @@ class DecisionTrace:
     """Holds one decision of each watched lane: the latest that rejects and accepts most evenly."""
 
     def __init__(self, lanes: Sequence[int]) -> None:
-        self._lanes = set(lanes)
-        self._step = 0
+        self._lanes, self._step = set(lanes), 0
         self.decisions: dict[int, dict[str, Any]] = {}
 
     def __call__(self, lanes: Tensor, decision: Decision) -> None:
