@@ -9,10 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from saformer.core.proposals import num_narrow
-from saformer.reserve import EMPHASIS
 
 from saformer.report.figure import ACCEPTED, POINTS, REJECTED, STYLE, svg
+from saformer.rules.reserve import EMPHASIS, num_narrow
 from scripts.figures.method_episodes import (
     NARROW,
     PAPER,
