@@ -32,10 +32,10 @@ from saformer.core.policy import Decision
 from saformer.core.rules import PaperOptions, PaperRule
 from saformer.criteria import torque
 from saformer.data.store import EnvironmentSpec
-from saformer.envs.lanes import Maker
+from saformer.envs.lanes import Maker, Share
 from saformer.envs.pool import Pool, close_idle
 from saformer.envs.rollout import rollout
-from saformer.envs.stepping import Here, Workers, pick_workers
+from saformer.envs.stepping import Workers, pick_workers
 from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
 
@@ -182,7 +182,7 @@ def _waiting() -> Iterator[list[float]]:
 
     with (
         patch.object(Pool, "finish_step", timed(Pool.finish_step)),
-        patch.object(Here, "start_step", timed(Here.start_step)),
+        patch.object(Share, "start_step", timed(Share.start_step)),
     ):
         yield waited
 

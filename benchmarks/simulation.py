@@ -16,9 +16,9 @@ from mujoco.rollout import Rollout
 from numpy.typing import NDArray
 
 from benchmarks.evaluation import ROBOTS, maker_of
-from saformer.envs.lanes import Maker, Share
+from saformer.envs.lanes import Maker, Share, lane_dtype
 from saformer.envs.pool import borrowed, close_idle
-from saformer.envs.stepping import Here, Stepper
+from saformer.envs.stepping import Stepper
 
 Actions = NDArray[np.float32]
 
@@ -28,28 +28,35 @@ class Threads:
     not."""
 
     def __init__(self, maker: Maker, lanes: int, threads: int) -> None:
-        self.columns = Here([maker() for _ in range(lanes)], range(lanes)).columns
+        self.lanes = in_this_process(maker, lanes).lanes
         places = [range(first, lanes, threads) for first in range(min(threads, lanes))]
         self._shares = [Share([maker() for _ in mine], mine, mine) for mine in places]
         self._threads = ThreadPoolExecutor(threads)
         for share in self._shares:
-            share.begin(self.columns)
+            share.begin(self.lanes)
 
     def start_step(self) -> None:
-        self._at_work = [self._threads.submit(share.step) for share in self._shares]
+        self._at_work = [self._threads.submit(share.start_step) for share in self._shares]
 
     def finish_step(self) -> None:
         for share in self._at_work:
             share.result()
 
 
+def in_this_process(maker: Maker, lanes: int) -> Share:
+    """All lanes, begun."""
+    share = Share([maker() for _ in range(lanes)], range(lanes), range(lanes))
+    share.begin(np.zeros(lanes, lane_dtype(*share.widths)))
+    return share
+
+
 def stepped(stepper: Stepper, actions: Actions) -> float:
     """Milliseconds for a step of all lanes."""
-    stepper.columns.active[:] = True
+    stepper.lanes["active"][:] = True
     taken = []
     for action in actions:
         began = time.perf_counter()
-        stepper.columns.action[:] = action
+        stepper.lanes["action"][:] = action
         stepper.start_step()
         stepper.finish_step()
         taken.append(time.perf_counter() - began)
@@ -105,10 +112,10 @@ def main() -> None:
     for name, (dimensions, _) in ROBOTS.items():
         maker, rng = maker_of(name), np.random.default_rng(0)
         actions = rng.uniform(-1, 1, (options.steps, lanes, dimensions.action)).astype(np.float32)
-        here = stepped(Here([maker() for _ in range(lanes)], range(lanes)), actions)
+        here = stepped(in_this_process(maker, lanes), actions)
         threads = stepped(Threads(maker, lanes, workers), actions)
         with borrowed(workers) as pool:
-            pool.begin(pool.make(maker.text(), range(lanes)))
+            pool.begin(maker.text(), range(lanes))
             processes = stepped(pool, actions)
         physics, rest = rolled_out(maker, actions, workers)
         print(
