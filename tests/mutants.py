@@ -198,8 +198,8 @@ MUTANTS = (
     Mutant(
         "costs summed over constraints",
         "envs/costed.py",
-        "np.array([criterion(step) for criterion in self._criteria], dtype=np.float64)",
-        "np.full(len(self._criteria), sum(float(c(step)) for c in self._criteria))",
+        "np.array([criterion(step) for criterion in self.criteria], dtype=np.float64)",
+        "np.full(len(self.criteria), sum(float(c(step)) for c in self.criteria))",
         "tests/contracts/test_constraints.py::test_two_constraints_go_the_whole_way",
     ),
     Mutant(
