@@ -44,13 +44,12 @@ RULES = {
 }
 
 
-def measure() -> dict[str, Any]:
+def measure(*parts: str) -> dict[str, Any]:
     """By agent: weights at first and after 200 updates, and decisions; packs of two, too."""
     data = relabel(allowance.dataset(episodes=200), allowance.criteria())
+    measures = {"agents": _agent, "packs": _pack}
     return {
-        "machine": machine(),
-        "agents": {name: _agent(name, data) for name in CASES},
-        "packs": {name: _pack(name, data) for name in CASES},
+        part: {name: measures[part](name, data) for name in CASES} for part in parts or measures
     }
 
 
@@ -126,7 +125,8 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
     """Where digests of the old are not among the new's; what is new alone is nobody's loss."""
     if isinstance(old, dict):
         for name in old:
-            yield from differences(old[name], new[name], f"{path}/{name}")
+            if name in new:
+                yield from differences(old[name], new[name], f"{path}/{name}")
     elif isinstance(old, list) and old and isinstance(old[0], list):
         for number, (one, other) in enumerate(zip(old, new, strict=True)):
             yield from differences(one, other, f"{path}/{number}")

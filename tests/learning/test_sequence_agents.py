@@ -54,7 +54,7 @@ def of_one_sign(data: RelabelledStore) -> RelabelledStore:
     return relabel(TrajectoryStore.of(parts, data.store.environment), data.criteria)
 
 
-@pytest.mark.parametrize("action", ["point", "gaussian"])
+@pytest.mark.parametrize("action", [pytest.param("point", marks=pytest.mark.long), "gaussian"])
 def test_dt_earns_what_it_is_asked_for(data, limits, action):
     """Asked for the optimum's return, at least 0.9 of it, at whatever cost. Measured: 0.97 and
     more.

@@ -270,7 +270,7 @@ def test_a_row_without_its_trajectory_is_forgotten(source, tmp_path):
     assert len(store_of(tuned)) == 100 + 7
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.5])
+@pytest.mark.parametrize("moment", [0.5, pytest.param(0.0, marks=pytest.mark.long)])
 def test_a_killed_run_keeps_every_episode_and_goes_on(source, tmp_path, moment):
     """SIGKILL, whenever it strikes."""
     settings = "--limit 0.001 --episodes 16 --lanes 2 --updates 5 --evaluation-episodes 2 --device cpu --workers 0"

@@ -131,7 +131,9 @@ def command(path: Path, *more: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.37, 0.9])
+@pytest.mark.parametrize(
+    "moment", [0.37, *(pytest.param(moment, marks=pytest.mark.long) for moment in (0.0, 0.9))]
+)
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path, tmp_path_factory, moment):
     """SIGKILL, whenever it strikes. Seen to fail when windows are drawn anew after a resume."""
     undisturbed = tmp_path_factory.getbasetemp() / "undisturbed"
