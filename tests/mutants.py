@@ -521,7 +521,7 @@ MUTANTS = (
         "off still rejects",
         "core/rules.py",
         "return decision_of(candidates, candidates.return_to_go.argmax(1))",
-        "return decision_of(candidates, candidates.return_to_go.clamp(max=4.0).argmax(1))",
+        "return decision_of(candidates, candidates.return_to_go.argmin(1))",
         "tests/paper/test_algorithm_1.py::test_without_verification_the_highest_return_is_taken",
     ),
     Mutant(
