@@ -1,6 +1,7 @@
 """Commands: frozen dataclasses whose fields are flags. Each command line is parsed once."""
 
 import json
+from abc import ABC, abstractmethod
 from argparse import ArgumentParser
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -16,7 +17,7 @@ SomeCommand = TypeVar("SomeCommand", bound="Command")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class Command(ABC):
     """A verb of the command line."""
 
     @classmethod
@@ -24,9 +25,9 @@ class Command:
         """Defaults of all flags, where some flags decide those of others."""
         return None
 
+    @abstractmethod
     def run(self, console: Console) -> int:
         """Do it; returns the exit status. Progress goes to the console, results to stdout."""
-        raise NotImplementedError
 
 
 def parse_command(cls: type[SomeCommand], arguments: Sequence[str], prog: str) -> SomeCommand:

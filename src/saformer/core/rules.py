@@ -1,5 +1,6 @@
 """Rules: what is proposed and which candidate is taken. The paper's, and one without a critic."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -69,9 +70,9 @@ class Rule(Protocol):
         action_noise[:, 0].zero_()
         return return_noise, action_noise
 
+    @abstractmethod
     def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
         """One of the candidates for each lane."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
