@@ -51,9 +51,9 @@ def build(
 ) -> TrajectoryStore:
     """Roll out the snapshots of a mixture, in whole episodes, until there are `steps` steps.
 
-    The robot is hopper, walker2d, halfcheetah or the path of a bundle (.npz; see
-    `saformer.envs.bundle`). medium: the medium snapshot. medium-replay: equal steps of every replay
-    snapshot. medium-expert: equal steps of the medium and the expert snapshot.
+    The robot is hopper, walker2d, halfcheetah, one of these with -effort, or the path of a bundle
+    (.npz; see `saformer.envs.bundle`). medium: the medium snapshot. medium-replay: equal steps of
+    every replay snapshot. medium-expert: equal steps of the medium and the expert snapshot.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")

@@ -7,7 +7,7 @@ A bundle holds S snapshots of one soft actor-critic run, in float16 to be small:
     steps [S]                          environment steps at which each snapshot was taken
     replay                             indices of the snapshots that make up "medium-replay"
     medium, expert                     index of the "medium" and of the "expert" snapshot
-    environment                        Gymnasium id; the packaged bundles do without
+    environment                        Gymnasium id; a packaged bundle may do without
     action_low, action_high [act]      the environment's bounds; -1 and 1 where absent
 
     action = tanh(mean + exp(clip(log_deviation, -10, 2)) * normal), scaled to the bounds
@@ -31,6 +31,8 @@ from numpy.typing import NDArray
 from saformer.files import check_is_new, replacing
 
 ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
+ENVIRONMENTS |= {f"{robot}-effort": identifier for robot, identifier in ENVIRONMENTS.items()}
+"""Of the packaged bundles. Effort snapshots differ in target speed and in the price of torque."""
 LOG_DEVIATION_RANGE = (-10.0, 2.0)
 LAYERS = 3
 SUFFIX = ".npz"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step
 from saformer.data.store import EnvironmentSpec
-from saformer.envs import allowance  # noqa: F401 (registers it, whoever opens a store of its data)
+from saformer.envs import allowance, plants  # noqa: F401 (registers them for all who open stores)
 
 
 class Costed(gymnasium.Wrapper):

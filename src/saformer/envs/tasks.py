@@ -4,7 +4,7 @@ import difflib
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,13 @@ from saformer.data.store import TrajectoryStore
 
 Make = Callable[..., TrajectoryStore]
 """(path, *, steps, seed, workers=None, progress=None): makes a task's data there, and opens it."""
-REPLAY_STEPS, MIXTURE_STEPS = 300_000, 1_000_000
-ALLOWANCE_EPISODES = 2000
+REPLAY_STEPS, EFFORT_STEPS, MIXTURE_STEPS = 300_000, 400_000, 1_000_000
+ALLOWANCE_EPISODES, PLANT_EPISODES = 2000, 600
 ROBOTS = ("hopper", "walker2d", "halfcheetah")
 MIXTURES = ("medium", "medium-replay", "medium-expert")
+MIXTURE_TASKS = tuple(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURES)
+EFFORT_TASKS = tuple(f"{robot}-effort" for robot in ROBOTS)
+PLANT_TASKS = ("plant-room", "plant-battery", "plant-tank")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Task:
 
 def task_names() -> list[str]:
     """Every task that can be built on this machine without a download."""
-    return ["allowance", *(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURES)]
+    return ["allowance", *MIXTURE_TASKS, *EFFORT_TASKS, *PLANT_TASKS]
 
 
 def find_task(name: str) -> Task:
@@ -44,7 +47,13 @@ def find_task(name: str) -> Task:
         from saformer.envs.allowance import HORIZON
 
         return Task(name, ALLOWANCE_EPISODES * HORIZON, _make_allowance)
-    if name in task_names():
+    if name in PLANT_TASKS:
+        from saformer.envs.plants import PLANTS
+
+        return Task(name, PLANT_EPISODES * PLANTS[name].horizon, partial(_make_plant, name))
+    if name in EFFORT_TASKS:
+        return replace(_mixture_task(name, name, "medium-replay"), steps=EFFORT_STEPS)
+    if name in MIXTURE_TASKS:
         return _mixture_task(name, *name.split("-", 1))
     if is_hosted(name):
         return Task(name, None, partial(_import_hosted, name))
@@ -117,6 +126,13 @@ def _make_allowance(path: Path, *, steps: int, seed: int, **_: Any) -> Trajector
     from saformer.envs import allowance
 
     return allowance.dataset(episodes=max(1, steps // allowance.HORIZON), seed=seed).save(path)
+
+
+def _make_plant(name: str, path: Path, *, steps: int, seed: int, **_: Any) -> TrajectoryStore:
+    from saformer.envs.plants import PLANTS
+
+    plant = PLANTS[name]
+    return plant.logs(episodes=max(1, steps // plant.horizon), seed=seed).save(path)
 
 
 def _import_hosted(
