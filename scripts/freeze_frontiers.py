@@ -10,15 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from saformer.criteria import torque
 from saformer.data.canonical import ASSET, CanonicalBuild, parse_builds
-from saformer.data.relabel import relabel
-from saformer.envs.tasks import MIXTURES, ROBOTS, find_task, load_data
+from saformer.data.relabel import relabelled
+from saformer.envs.tasks import EFFORT_TASKS, MIXTURE_TASKS, PLANT_TASKS, find_task, load_data
 
-TASKS = tuple(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURES)
+TASKS = (*MIXTURE_TASKS, *EFFORT_TASKS, *PLANT_TASKS)
 FROZEN = Path(__file__).parents[1].joinpath("src", "saformer", *ASSET)
 
 
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.tasks:
         print(f"{name} ...", file=sys.stderr)
         store = load_data(find_task(name), steps=options.steps, seed=0)
-        build, before = CanonicalBuild.of(relabel(store, [torque])), frozen.get(name)
+        build, before = CanonicalBuild.of(relabelled(store, (), 1.0)), frozen.get(name)
         if before is None or before.plain() == build.plain() or options.overwrite:
             frozen[name] = build
         else:
@@ -55,11 +54,14 @@ def table(builds: dict[str, CanonicalBuild]) -> str:
 
 
 def _row(name: str, build: CanonicalBuild) -> str:
-    returns = " / ".join(
-        f"{value:.0f}" for value in (build.return_min, build.return_mean, build.return_max)
-    )
-    costs = " / ".join(f"{value:.0f}" for value in build.thresholds.values())
+    returns = _numbers([build.return_min, build.return_mean, build.return_max])
+    costs = _numbers(build.thresholds.values())
     return f"| {name} | {build.num_trajectories} | {returns} | {costs} | {build.correlation:.2f} |"
+
+
+def _numbers(values: Iterable[float]) -> str:
+    """In whole units, or to three digits where there are fewer."""
+    return " / ".join(f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}" for value in values)
 
 
 def _json(builds: dict[str, CanonicalBuild]) -> str:
@@ -76,7 +78,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--tasks", nargs="+", default=TASKS, help="which tasks; by default the nine of the paper"
+        "--tasks",
+        nargs="+",
+        default=TASKS,
+        help="which tasks; by default the paper's nine, effort and plants",
     )
     parser.add_argument("--steps", type=int, help="build fewer steps, to try it out; needs --out")
     parser.add_argument(

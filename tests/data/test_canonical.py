@@ -9,7 +9,8 @@ import pytest
 from saformer.criteria import criterion, torque
 from saformer.data.canonical import CanonicalBuild, canonical, frontier_of, parse_builds
 from saformer.data.limits import Limit, frontier
-from saformer.data.relabel import relabel
+from saformer.data.relabel import relabel, relabelled
+from saformer.envs.plants import ROOM
 from saformer.envs.tasks import find_task, load_data, task_names
 from tests.data.made import made
 
@@ -55,11 +56,23 @@ def test_an_unknown_correlation_is_kept_as_unknown():
     assert np.isnan(CanonicalBuild.from_plain(found.plain()).correlation)
 
 
-def test_only_undiscounted_torque_is_frozen(data, two_cost_data):
-    """Seen to fail when a discount goes unnoticed."""
-    for bad in (relabel(data.store, [torque], cost_discount=0.9), two_cost_data):
-        with pytest.raises(ValueError, match="torque, undiscounted"):
+def test_only_the_store_s_own_cost_is_frozen_undiscounted(data, two_cost_data):
+    """Seen to fail when a discount or another criterion goes unnoticed."""
+    discounted = relabel(data.store, [torque], cost_discount=0.9)
+    for bad in (discounted, two_cost_data, relabel(data.store, [criterion("energy")])):
+        with pytest.raises(ValueError, match="store's own criterion"):
             CanonicalBuild.of(bad)
+
+
+def test_a_plant_is_frozen_under_its_own_cost():
+    """Seen to fail when frontiers are those of torque, whatever the store names."""
+    data = relabelled(ROOM.logs(episodes=30), (), 1.0)
+    assert CanonicalBuild.of(data).criterion == ROOM.criterion
+    limit = Limit("p50", (canonical(ROOM.name).thresholds["p50"],))
+    frozen = frontier_of(ROOM.name, data, limit)
+    assert frozen == canonical(ROOM.name).frontier.at(limit.values[0]) != frontier(data, limit)
+    by_torque, limit = relabel(data.store, [torque]), Limit("60", (60.0,))
+    assert frontier_of(ROOM.name, by_torque, limit) == frontier(by_torque, limit)
 
 
 def test_what_the_package_has_frozen():
@@ -70,16 +83,18 @@ def test_what_the_package_has_frozen():
         assert build is None or build.num_steps >= find_task(name).steps
 
 
-NINE = [name for name in task_names() if name != "allowance"]
+FROZEN = [name for name in task_names() if name != "allowance"]
 
 
-def test_the_nine_are_frozen():
-    for name in NINE:
+def test_every_task_but_the_toy_is_frozen():
+    """Seen to fail when effort tasks are forgotten."""
+    assert len(FROZEN) == 15
+    for name in FROZEN:
         build = canonical(name)
         assert build is not None
         values = list(build.thresholds.values())
         assert values == sorted(values)
-        assert build.num_steps >= (300_000 if name.endswith("replay") else 1_000_000)
+        assert build.num_steps >= find_task(name).steps
         assert build.frontier.worst == build.return_min
         assert build.frontier.at(build.thresholds["max"]).best <= build.return_max
         assert np.isnan(build.frontier.at(build.thresholds["min"] - 1).best)
@@ -97,11 +112,11 @@ def test_policies_of_the_nine_are_held_against_the_canonical_build(data):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NINE)
+@pytest.mark.parametrize("name", FROZEN)
 def test_canonical_builds_can_be_made_again(name):
     """Where the simulator is the one they were made with."""
     frozen = canonical(name)
     store = load_data(find_task(name))
     if store.provenance["versions"] != frozen.versions:
         pytest.skip(f"frozen with {frozen.versions}")
-    assert CanonicalBuild.of(relabel(store, [torque])) == frozen
+    assert CanonicalBuild.of(relabelled(store, (), 1.0)) == frozen

@@ -12,6 +12,7 @@ import pytest
 
 from saformer.envs import allowance, behaviours
 from saformer.envs.bundle import ENVIRONMENTS, Behaviour, bundle_of, open_bundle, save_bundle
+from saformer.envs.tasks import find_task, make_data
 
 
 def pendulum_arrays(**changes):
@@ -84,6 +85,29 @@ AS_FIRST_BUILT = {
         [-0.463592, -0.836025, -0.886276, -0.202568, 0.400416, 0.194978],
     ),
 }
+
+
+EFFORT = {"hopper-effort": 16, "walker2d-effort": 18, "halfcheetah-effort": 18}
+"""Snapshots."""
+
+
+@pytest.mark.parametrize("robot", EFFORT)
+def test_effort_tasks_mix_every_snapshot(robot):
+    """One episode of each. Seen to fail when the task takes the medium snapshot."""
+    bundle = open_bundle(robot)
+    assert bundle.snapshots("medium-replay") == list(range(EFFORT[robot]))
+    assert bundle.environment == ENVIRONMENTS[robot.removesuffix("-effort")]
+    assert find_task(robot).steps == 400_000
+    first = [bundle.behaviour(k).gaussian(np.zeros(bundle.weights[0].shape[1]))[0] for k in (0, -1)]
+    assert not np.allclose(*first, atol=0.1)
+
+
+def test_an_effort_task_is_built_from_its_own_bundle(tmp_path):
+    """Seen to fail when it takes the robot's torque bundle."""
+    store = make_data(find_task("hopper-effort"), tmp_path / "store", steps=16, workers=1)
+    assert len(store) == 16
+    assert store.provenance["bundle"] == open_bundle("hopper-effort").fingerprint
+    assert store.criteria == ("torque",)
 
 
 @pytest.mark.parametrize("robot", AS_FIRST_BUILT)

@@ -69,7 +69,9 @@ def test_unknown_tasks_name_the_nearest():
         find_task("hoper-medium")
     with pytest.raises(ValueError, match="trajectory store works too"):
         find_task("zzz")
-    assert len(task_names()) == 10
+    with pytest.raises(ValueError, match="did you mean plant-battery"):
+        find_task("plant-batery")
+    assert len(task_names()) == 16
 
 
 def test_data_is_built_once(monkeypatch):

@@ -48,6 +48,6 @@ def test_reduced_builds_stay_out_of_the_package(script):
         script.main(SMALL)
 
 
-def test_the_nine_tasks_of_the_paper(script):
-    assert len(script.TASKS) == 9
-    assert "hopper-medium-replay" in script.TASKS
+def test_the_paper_s_nine_three_of_effort_and_three_plants(script):
+    assert len(script.TASKS) == 15
+    assert {"hopper-medium-replay", "hopper-effort", "plant-tank"} < set(script.TASKS)

@@ -27,14 +27,15 @@ from saformer.report.table import Cell, terminal_table
 class BuildCommand(Command):
     """Roll out behaviour policies until there is enough data; a seed always makes the same bytes.
 
-    TASK is one of allowance, {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert}, or
-    a bundle of behaviours (.npz) that scripts/train_behaviours.py made.
+    TASK is one of {hopper,walker2d,halfcheetah}-{effort,medium,medium-replay,medium-expert},
+    plant-{room,battery,tank}, allowance, or a bundle of behaviours (.npz) that
+    scripts/train_behaviours.py made.
     """
 
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """What to build."""
     steps: int | None = None
-    """Environment steps, in whole episodes; by default 300,000 of medium-replay, else 1,000,000."""
+    """Environment steps, in whole episodes; by default the size that the task is judged with."""
     seed: int = 0
     """Decides every episode."""
     mixture: Literal["medium", "medium-replay", "medium-expert"] = "medium"

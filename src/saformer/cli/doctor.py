@@ -16,7 +16,7 @@ from saformer.runs.pretrained import PREFIX, pretrained_names
 
 CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
 EXTRAS = {
-    "mujoco": (("gymnasium", "mujoco", "imageio"), "the nine tasks, rollouts, the demo"),
+    "mujoco": (("gymnasium", "mujoco", "imageio"), "robots and plants, rollouts, the demo"),
     "hdf5": (("h5py",), "D4RL and DSRL files"),
     "minari": (("minari",), "Minari datasets"),
     "logs": (("pyarrow",), "CSV and Parquet logs"),

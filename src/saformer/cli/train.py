@@ -35,8 +35,8 @@ class TrainCommand(Command):
     """
 
     tasks: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar=TASKS)]]
-    """One or more of: {hopper,walker2d,halfcheetah}-{medium,medium-replay,medium-expert},
-    allowance, a trajectory store's path, d4rl:NAME or minari:NAME."""
+    """One or more of: {hopper,walker2d,halfcheetah}-{effort,medium,medium-replay,medium-expert},
+    plant-{room,battery,tank}, allowance, a trajectory store's path, d4rl:NAME or minari:NAME."""
     config: Any = None
     """What is learnt."""
     agent: str = "saformer"

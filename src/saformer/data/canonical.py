@@ -18,7 +18,7 @@ ASSET = ("assets", "frontiers.json")
 
 @dataclass(frozen=True)
 class CanonicalBuild:
-    """Facts of one canonical build, under the paper's cost: torque, undiscounted."""
+    """Facts of one canonical build, under the cost that it is judged by, undiscounted."""
 
     fingerprint: str
     versions: dict[str, str]  # of the simulator that made it: another one makes other trajectories
@@ -31,15 +31,17 @@ class CanonicalBuild:
     return_max: float
     correlation: float  # of return and cost; NaN if one never changes
     frontier: FrontierCurve
+    criterion: str = "torque"
 
     @classmethod
     def of(cls, data: RelabelledStore) -> CanonicalBuild:
         """Gather the facts."""
-        names = [criterion.name for criterion in data.criteria]
-        if names != ["torque"] or data.cost_discount != 1:
+        names = tuple(criterion.name for criterion in data.criteria)
+        if names != data.store.criteria or len(names) > 1 or data.cost_discount != 1:
             raise ValueError(
-                f"frontiers are frozen for torque, undiscounted, got {names} discounted by "
-                f"{data.cost_discount}; relabel the store with [torque] alone"
+                f"frontiers are frozen for the store's own criterion, {data.store.criteria}, "
+                f"undiscounted, got {names} discounted by {data.cost_discount}; relabel the store "
+                "with its own criterion alone"
             )
         costs, returns = data.episode_cost[:, 0], data.episode_return
         return cls(
@@ -54,6 +56,7 @@ class CanonicalBuild:
             return_max=float(returns.max()),
             correlation=correlation(returns, costs),
             frontier=FrontierCurve.of(data),
+            criterion=names[0],
         )
 
     def plain(self) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def canonical(task_name: str) -> CanonicalBuild | None:
 def frontier_of(task_name: str, data: Totals, limit: Limit) -> Frontier:
     """The frontier of the canonical build, where there is one; else of this data."""
     build, criteria = canonical(task_name), [criterion.name for criterion in data.criteria]
-    if build is None or criteria != ["torque"] or data.cost_discount != 1:
+    if build is None or criteria != [build.criterion] or data.cost_discount != 1:
         return frontier(data, limit)
     return build.frontier.at(limit.values[0])
 

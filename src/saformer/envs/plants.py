@@ -60,8 +60,7 @@ class Plant:
     def controllers(self, count: int, rng: np.random.Generator) -> Array:
         """[K, count] random settings. The logs of a seed have those of `default_rng(seed)`."""
         low, high = np.array(list(self.settings.values())).T[..., None]
-        drawn: Array = rng.uniform(low, high, (len(low), count))
-        return drawn
+        return rng.uniform(low, high, (len(low), count))
 
     def logs(self, *, episodes: int, seed: int = 0) -> TrajectoryStore:
         """Days that controllers have run, one each."""
@@ -89,8 +88,7 @@ class Plant:
     def replay(self, settings: Array, days: Sequence[Day], *, seed: int = 0) -> tuple[Array, Array]:
         """Returns and costs [N, D] of N controllers [K, N], each on all of D days."""
         steps = self._run(settings[..., None], days, np.random.default_rng(seed))
-        totals = sum(np.stack([reward, cost]) for _, _, reward, cost, _ in steps)
-        returns, costs = np.asarray(totals)
+        returns, costs = np.sum([(reward, cost) for _, _, reward, cost, _ in steps], axis=0)
         return returns, costs
 
     def _run(
@@ -189,8 +187,7 @@ def _slow_noise(rng: np.random.Generator, horizon: int, *, memory: float) -> Arr
 
 
 def _peak(hours: Array, at: float, width: float) -> Array:
-    bell: Array = np.exp(-0.5 * ((hours - at) / width) ** 2)
-    return bell
+    return np.exp(-0.5 * ((hours - at) / width) ** 2)
 
 
 # A room: 96 quarters of an hour, level in degrees Celsius. A heater of 3 kW warms it by 2.8 K an
@@ -228,13 +225,8 @@ ROOM = Plant(
     ),
     cost=lambda level, inputs, action: 0.75 * inputs[1] * action,
     criterion="0.75 * state[2] * action[0]",
-    settings={
-        "setpoint": (15, 23),
-        "setback": (0, 10),
-        "thrift": (0, 16),
-        "gain": (0.2, 1.0),
-        "strongest": (0.3, 1.0),
-    },
+    settings={"setpoint": (15, 23), "setback": (0, 10), "thrift": (0, 16), "gain": (0.2, 1.0)}
+    | {"strongest": (0.3, 1.0)},
     control=_room_control,
     noise=0.1,
 )

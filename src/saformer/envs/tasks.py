@@ -48,9 +48,7 @@ def find_task(name: str) -> Task:
 
         return Task(name, ALLOWANCE_EPISODES * HORIZON, _make_allowance)
     if name in PLANT_TASKS:
-        from saformer.envs.plants import PLANTS
-
-        return Task(name, PLANT_EPISODES * PLANTS[name].horizon, partial(_make_plant, name))
+        return _plant_task(name)
     if name in EFFORT_TASKS:
         return replace(_mixture_task(name, name, "medium-replay"), steps=EFFORT_STEPS)
     if name in MIXTURE_TASKS:
@@ -128,11 +126,14 @@ def _make_allowance(path: Path, *, steps: int, seed: int, **_: Any) -> Trajector
     return allowance.dataset(episodes=max(1, steps // allowance.HORIZON), seed=seed).save(path)
 
 
-def _make_plant(name: str, path: Path, *, steps: int, seed: int, **_: Any) -> TrajectoryStore:
+def _plant_task(name: str) -> Task:
     from saformer.envs.plants import PLANTS
 
+    def make(path: Path, *, steps: int, seed: int, **_: Any) -> TrajectoryStore:
+        return plant.logs(episodes=max(1, steps // plant.horizon), seed=seed).save(path)
+
     plant = PLANTS[name]
-    return plant.logs(episodes=max(1, steps // plant.horizon), seed=seed).save(path)
+    return Task(name, PLANT_EPISODES * plant.horizon, make)
 
 
 def _import_hosted(
