@@ -126,7 +126,7 @@ class PlantEnv(gymnasium.Env):
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         power: Any = np.clip(action, 0, 1, dtype=float)[0]
         step: Any = np.float64(self._level), self._inputs[self._time], power
-        reward, self._level = float(self._plant.reward(*step)), self._plant.advance(*step)
+        reward, self._level = float(self._plant.reward(*step)), float(self._plant.advance(*step))
         self._time += 1
         state = self._plant.observe(self._level, self._inputs[self._time], self._time)
         return state, reward, False, self._time == self._plant.horizon, {}
