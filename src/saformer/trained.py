@@ -91,14 +91,17 @@ class Trained(Loaded):
 
         A margin is the share of a limit that the policy never hears of. By keyword, as in
         `CalibrateSettings`: `margins` to try in their order, each on `episodes` (200) fresh
-        episodes, until one fails; `confidence` (0.95), `rule`, `options`, `seed`. Writes
-        calibration.json, for `evaluate(rate=rate)`; calibrations of other rates stay there.
+        episodes, until one passes; `confidence` (0.95), `rule`, `options`, `seed`. Writes
+        calibration.json, for `evaluate(rate=rate)`; calibrations of other rates stay there. It is
+        written after each margin: stopped, the same call goes on from there.
         """
         wanted = calibrate.CalibrateSettings(rate=rate, limits=limits or (), **settings)
-        calibration = calibrate.calibrate_policy(self, wanted)
         known = calibrate.read_calibrations(self.findings)
         others = [each for each in known if each.rate != rate]
-        self._write("calibration", calibrate.file_content([*others, calibration]))
+        for calibration in calibrate.calibrate_policy(self, wanted):
+            reached = [one for one in calibration.limits if one.margin is not None]
+            what = f"{len(reached)} of {len(calibration.limits)} limits reached, calibration"
+            self._write(what, calibrate.file_content([*others, calibration]))
         if all(criterion.reads_action_alone for criterion in self.totals.criteria):
             advice = "with --shield no episode passes a limit, and no margin is needed"
             self.listener.say(f"costs are of the action alone: {advice}")
