@@ -217,9 +217,10 @@ def train(
 
     `agent`: one of those that `saformer agents` lists, by default saformer or what the preset is
     for. `limit`: for those that are trained for one limit: a cost, or a percentile of the training
-    data's costs ("p20"). `preset`: "small" (minutes on two cores), "paper" (wants a GPU), or a
-    `Preset` of one's own. `seed` decides initial weights, windows and dropout. `resume` continues
-    an interrupted run exactly where its last checkpoint left it. By keyword, as in `DataSettings`:
+    data's costs ("p20"). `preset`: "small" (minutes on two cores), "full" (the paper's size; wants
+    a GPU), "paper" (exactly as published) or a `Preset` of one's own. `seed` decides initial
+    weights, windows and dropout. `resume` continues an interrupted run exactly where its last
+    checkpoint left it. By keyword, as in `DataSettings`:
     `criteria`, what a step costs, one for each constraint; `held_out`, the share of trajectories
     for an offline evaluation; `data_steps` and `data_seed` of a task that is made on this machine.
 
