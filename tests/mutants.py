@@ -221,7 +221,14 @@ MUTANTS = (
         "core/execution.py",
         "rejected = decision.fell_back.cpu().nonzero()[:, 0]",
         "rejected = torch.arange(len(decision.fell_back))",
-        "tests/paper/test_algorithm_1.py::test_another_round_replaces_the_rejected_lanes_only",
+        "tests/paper/test_algorithm_1.py::test_another_round_is_for_rejected_lanes_only",
+    ),
+    Mutant(
+        "another round replaces the one before",
+        "core/execution.py",
+        "~again.fell_back | (again.score < decision.score[lanes])",
+        "torch.ones_like(again.fell_back)",
+        "tests/paper/test_algorithm_1.py::test_no_round_more_makes_a_fallback_dearer",
     ),
     Mutant(
         "temperature for returns alone",
@@ -429,7 +436,7 @@ MUTANTS = (
     Mutant(
         "fallback ignored",
         "core/rules.py",
-        "torch.where(fell_back, _fallback(candidates, verification, fallback), best)",
+        "torch.where(fell_back, cheapest, best)",
         "best",
         "tests/paper/test_algorithm_1.py::test_falls_back_when_nothing_is_safe",
     ),

@@ -91,14 +91,17 @@ class Trained(Loaded):
 
         A margin is the share of a limit that the policy never hears of. By keyword, as in
         `CalibrateSettings`: `margins` to try in their order, each on `episodes` (200) fresh
-        episodes, until one fails; `confidence` (0.95), `rule`, `options`, `seed`. Writes
-        calibration.json, for `evaluate(rate=rate)`; calibrations of other rates stay there.
+        episodes, until one passes; `confidence` (0.95), `rule`, `options`, `seed`. Writes
+        calibration.json, for `evaluate(rate=rate)`; calibrations of other rates stay there. It is
+        written after each margin: stopped, the same call goes on from there.
         """
         wanted = calibrate.CalibrateSettings(rate=rate, limits=limits or (), **settings)
-        calibration = calibrate.calibrate_policy(self, wanted)
         known = calibrate.read_calibrations(self.findings)
         others = [each for each in known if each.rate != rate]
-        self._write("calibration", calibrate.file_content([*others, calibration]))
+        for calibration in calibrate.calibrate_policy(self, wanted):
+            reached = [one for one in calibration.limits if one.margin is not None]
+            what = f"{len(reached)} of {len(calibration.limits)} limits reached, calibration"
+            self._write(what, calibrate.file_content([*others, calibration]))
         if all(criterion.reads_action_alone for criterion in self.totals.criteria):
             advice = "with --shield no episode passes a limit, and no margin is needed"
             self.listener.say(f"costs are of the action alone: {advice}")
@@ -214,9 +217,10 @@ def train(
 
     `agent`: one of those that `saformer agents` lists, by default saformer or what the preset is
     for. `limit`: for those that are trained for one limit: a cost, or a percentile of the training
-    data's costs ("p20"). `preset`: "small" (minutes on two cores), "paper" (wants a GPU), or a
-    `Preset` of one's own. `seed` decides initial weights, windows and dropout. `resume` continues
-    an interrupted run exactly where its last checkpoint left it. By keyword, as in `DataSettings`:
+    data's costs ("p20"). `preset`: "small" (minutes on two cores), "full" (the paper's size; wants
+    a GPU), "paper" (exactly as published) or a `Preset` of one's own. `seed` decides initial
+    weights, windows and dropout. `resume` continues an interrupted run exactly where its last
+    checkpoint left it. By keyword, as in `DataSettings`:
     `criteria`, what a step costs, one for each constraint; `held_out`, the share of trajectories
     for an offline evaluation; `data_steps` and `data_seed` of a task that is made on this machine.
 

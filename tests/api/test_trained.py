@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import saformer
 from saformer.agents.registry import KINDS
+from saformer.cli.main import command_of
 from saformer.core.rules import NoCriticRule, PaperRule
 from saformer.rules.reserve import ReserveRule
 from saformer.runs.run import Run
@@ -91,6 +93,25 @@ def test_a_rule_and_its_options_are_named_once(run):
         trained.policy("paper", holdback=0.1)
     with pytest.raises(ValueError, match="unknown rule 'told'; known are reserve, paper, none"):
         trained.policy("told")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_of_the_papers_preset_acts_by_its_rule(tmp_path):
+    """Loaded or exported, and its flags are the rule's. Seen to fail when the config's rule is
+    passed over, and when a warning says that training did not end."""
+    assert tiny_run(tmp_path / "run", "--preset", "paper") == 0
+    saformer.export(tmp_path / "run", tmp_path / "export", dtype="float32")
+    for path in (tmp_path / "run", tmp_path / "export"):
+        trained = saformer.load(path, device="cpu")
+        assert isinstance(trained.policy().rule, PaperRule)
+        assert trained.options() == trained.options("paper")
+        assert (trained.options().fallback, trained.options(shielded=True).rounds) == (
+            "least_cost",
+            4,
+        )
+        assert isinstance(trained.policy("reserve").rule, ReserveRule)
+        acting = command_of(["evaluate", str(path), "--rounds", "2"]).acting
+        assert acting == replace(trained.options(), rounds=2)
 
 
 def test_training_gives_what_loading_gives(tmp_path):

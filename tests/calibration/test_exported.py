@@ -16,7 +16,7 @@ from saformer.runs.run import Run
 from tests.cli.test_cli import tiny_run
 
 ROLLING = {"limits": ["30"], "device": "cpu", "workers": 0}
-CALIBRATING = {"rate": 0.1, "episodes": 30, "margins": (0.2, 0.1), **ROLLING}
+CALIBRATING = {"rate": 0.1, "episodes": 40, "margins": (0.2, 0.1), **ROLLING}
 ASKED = ["--rate", "0.1", "--limits", "30", "--episodes", "2", "--workers", "0", "--device", "cpu"]
 pytestmark = pytest.mark.filterwarnings("ignore:limit 30 lies outside the data")
 

@@ -12,6 +12,7 @@ from saformer.agents.registry import KINDS
 from saformer.cli.main import COMMANDS, command_of, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
+from saformer.training.loop.presets import PUBLISHED
 
 
 def tiny_run(path, *more: str) -> int:
@@ -38,7 +39,7 @@ def test_flags_are_frozen(capsys):
     }
     of_transformers = {"--dropout", "--heads", "--layers", "--width", "--window"}
     of_agents = {
-        "saformer": {"--action-noise", "--candidates", "--past-return", "--penalty", "--temperature"},
+        "saformer": {"--action-noise", "--candidates", "--past-return", "--penalty", "--rule", "--temperature"},
         "dt": {"--action"},
         "cdt": {"--augmentation", "--cost-weight", "--initial-temperature", "--target-entropy", "--temperature-rate"},
         "bc_safe": {"--best"},
@@ -97,6 +98,13 @@ def test_presets_fill_in_what_is_not_said():
     paper = command_of(["train", "allowance", "--preset", "paper"])
     assert (small.config.window, small.config.trunk.width, small.fit.updates) == (5, 64, 6000)
     assert (paper.config.window, paper.config.trunk.width, paper.fit.updates) == (20, 128, 100_000)
+    full = command_of(["train", "allowance", "--preset", "full"])
+    assert replace(full.config, **PUBLISHED["saformer"]) == paper.config
+    assert (small.config.rule, full.config.rule, paper.config.rule) == (
+        "reserve",
+        "reserve",
+        "paper",
+    )
     changed = command_of(["train", "allowance", "--preset=paper", "--width", "32"])
     assert (changed.config.trunk.width, changed.config.window) == (32, 20)
 

@@ -234,6 +234,7 @@ def test_scaling_rewards_costs_and_limits_changes_no_decision():
     for _ in range(5):
         small, big = (policy.act([0.5, 1.2]) for policy in policies)
         assert torch.allclose(small.action, big.action, atol=1e-4)
+        assert torch.allclose(small.candidates.action, big.candidates.action, atol=1e-4)
         assert torch.equal(small.chosen, big.chosen)
         policies[0].observe(0.0, 0.7)
         policies[1].observe(0.0, 0.7 * factor)

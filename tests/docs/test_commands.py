@@ -18,7 +18,7 @@ BRIEF = {
     "train": "--updates 4 --data-steps 4000 --width 16 --layers 1 --report-every 2",
     "evaluate": "--episodes 2",
     "sweep": "--episodes 1",
-    "calibrate": "--episodes 60",
+    "calibrate": "--episodes 94",
     "finetune": "--episodes 2 --lanes 2 --updates 2 --evaluation-episodes 2",
 }
 """In place of what the page says."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from saformer import Listener
+from saformer.agents.saformer import SaFormerConfig
 from saformer.data.relabel import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.engine.engine import LocalEngine
@@ -58,10 +59,25 @@ def test_experiments_share_their_runs():
         for t in whole.trainings
         if t.agent == "saformer" and t.cost_discount == 1 and not t.criteria
     ]
-    assert models == [Training(dataset) for dataset in DATASETS]
-    # SaFormer, DT, discounted SaFormer, BCQ-L, CPQ, CDT, SaFormer on speed
-    assert len(whole.trainings) == 9 + 9 + 3 + 6 + 6 + 9 + 3
+    ours = [Training(dataset, published=False) for dataset in DATASETS]
+    assert models == [Training(dataset) for dataset in DATASETS] + ours
+    # SaFormer as published and ours, DT, discounted SaFormer, BCQ-L, CPQ, CDT, SaFormer on speed
+    assert len(whole.trainings) == 9 + 9 + 9 + 3 + 6 + 6 + 9 + 3
     assert len(whole.trainings) < sum(len(one.trainings) for one in needs)
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_what_stands_for_the_paper_is_as_published(scale):
+    """Seen to fail when experiments of the paper train our method."""
+    published, ours = (scale.preset("saformer", published=each).agent for each in (True, False))
+    assert (published.rule, ours) == ("paper", replace(published, rule=SaFormerConfig().rule))
+    for experiment_ in EXPERIMENTS.values():
+        own = {t.published for t in experiment_.needs(SETTING).trainings if t.agent == "saformer"}
+        beyond = {"safety": {True, False}, "speed": {False}}
+        assert own <= beyond.get(experiment_.name, {True})
+    one, other = Training(DATASET), Training(DATASET, published=False)
+    assert one.pack != other.pack
+    assert one.name != other.name
 
 
 def test_the_nine_models_are_one_job_where_they_are_packed():

@@ -108,8 +108,10 @@ class Agent(ABC):
 
     @classmethod
     def options_of(cls, config: Any, rule: str | None = None) -> Any:
-        """The options of a rule, by default the first, as the config would have them."""
-        rule, values = rule or next(iter(cls.rules)), vars(config)
+        """The options of a rule as the config would have them, by default of its own rule or else
+        of the first."""
+        values = vars(config)
+        rule = rule or values.get("rule", next(iter(cls.rules)))
         if rule not in cls.rules:
             raise ValueError(f"unknown rule {rule!r}; known are {', '.join(cls.rules)}")
         names = {each.name: each.name for each in fields(cls.rules[rule])} | dict(cls.renamed)

@@ -1,7 +1,7 @@
 """SaFormer: a budget-conditioned actor and a critic that forecasts cost, trained side by side."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -44,6 +44,8 @@ class SaFormerConfig(SequenceConfig):
     """normal: actions are sampled as in the paper. two_point: a deviation off the mean."""
     past_return: PastReturn = "selected"
     """Which proposed return-to-go enters the past: the selected, the expected or the highest."""
+    rule: Literal["reserve", "paper", "none"] = "reserve"
+    """By which the policy acts, unless it is asked for another."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,11 +99,13 @@ class SaFormerAgent(SequenceAgent):
         return self.model._modules.get("reserve")  # type: ignore[return-value]
 
     def options(self, *, shielded: bool = False) -> ProposalOptions:
-        """By reserve once it is fitted, else by the paper's rule. Within a shield, which
+        """By its config's rule; until a reserve is fitted, by the paper's. Within a shield, which
         keeps the limit, the reserve only says which limit earns most."""
-        options = self.options_of(self.config, "paper" if self.reserve is None else "reserve")
+        options = self.options_of(self.config)
         if not isinstance(options, ReserveOptions):
             return options
+        if self.reserve is None:
+            return self.options_of(self.config, "paper")
         return replace(options, candidates=1, enforce=False) if shielded else options
 
     def mean_options(self, options: ProposalOptions | None = None) -> NoCriticOptions:

@@ -1,6 +1,6 @@
 """How much of each limit to withhold for a violation rate, shown anew or read from disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,14 +29,15 @@ class CalibrateSettings(JudgeSettings):
     confidence: float = 0.95
     """That the rate is kept, for each limit by itself."""
     margins: Sequence[float] = MARGINS
-    """Shares of the limit to withhold, tried from the largest to the smallest."""
+    """Shares of the limit to withhold, tried from the smallest until one passes."""
 
     def __post_init__(self) -> None:
         check_terms(self.rate, self.confidence, self.episodes, self.margins)
 
 
-def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Calibration:
-    """The margin of each limit, and the policy that they are of."""
+def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Iterator[Calibration]:
+    """The margin of each limit, and the policy that they are of, as far as it is known after each
+    margin. One that was stopped with the same settings goes on."""
     from saformer.evaluation.evaluate import Terms, evaluate_policy
 
     run, agent, kind = loaded.run, loaded.agent, loaded.kind
@@ -47,8 +48,11 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Calibration
         )
     totals, limits = loaded.totals, loaded.parse_limits(settings.limits)
     options = loaded.options(settings.rule, settings.options)
+    margins = tuple(sorted(settings.margins))
 
     def trial(tried: Sequence[Limit], margin: float, first_seed: int) -> Sequence[Verdict]:
+        number = f"{margins.index(margin) + 1} of {len(margins)}"
+        loaded.listener.say(f"margin {margin:.1%} ({number}): {', '.join(map(str, tried))}")
         frontiers = [frontier_of(run.spec.task, totals, limit) for limit in tried]
         return evaluate_policy(
             agent.policy(replace(options, seed=first_seed)),
@@ -61,13 +65,18 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Calibration
         ).verdicts
 
     shown = {name: getattr(settings, name) for name in ("rate", "confidence", "seed")}
-    return Calibration(
+    blank = Calibration(
         **shown,
         episodes=settings.episodes,
         run=policy_identity(run, agent.model.state_dict()),
         options=_identifying(loaded.described(options)),
-        limits=calibrate_margins(trial, limits, margins=settings.margins, **shown),
+        margins=margins,
     )
+    stopped = [each for each in read_calibrations(loaded.findings) if not each.is_whole]
+    same = (each.limits for each in stopped if replace(each, limits=()) == blank)
+    begun = next((found for found in same if [one.limit for one in found] == limits), ())
+    for found in calibrate_margins(trial, limits, margins=margins, begun=begun, **shown):
+        yield replace(blank, limits=found)
 
 
 def find_calibration(loaded: Loaded, rate: float) -> Calibration:

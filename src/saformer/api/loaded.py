@@ -70,7 +70,7 @@ class Loaded:
                 f"{', as it was made by an older one' if is_old else ''}: train again ({error})"
             ) from None
         rule = self.kind.rule_of(agent.options())
-        if rule != next(iter(self.kind.rules)):
+        if rule != self.kind.rule_of(self.kind.options_of(agent.config)):
             made = "was made by an older version" if is_old else "has not been trained to its end"
             warnings.warn(f"{self.path} {made}: it acts by the rule {rule!r}", stacklevel=2)
         agent.model.to(self.device)

@@ -30,7 +30,7 @@ from saformer.training.packs.grouping import grouped
 WATCHED_LIMITS = ("p10", "p50", "p90")
 WATCHED_EPISODES = 3
 HELD_OUT_WITHOUT_SIMULATOR = 0.1
-PresetName = Literal["small", "paper"]
+PresetName = Literal["small", "full", "paper"]
 SomeLimit = str | float
 Failures = dict[Path, Exception]
 

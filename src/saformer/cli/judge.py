@@ -24,6 +24,7 @@ from saformer.runs.pretrained import folder_of
 from saformer.runs.run import Run, latest_run
 from saformer.trained import Trained, load
 from saformer.training.finetune.config import FinetuneConfig
+from saformer.training.loop.fit import InterruptedTrainingError
 
 ROLLOUTS_ALONE = ("rate", "shield", "both", "reference")
 
@@ -126,9 +127,10 @@ class CalibrateCommand(RunCommand):
     """Find the smallest margin of each limit that keeps a stated violation rate.
 
     A margin is the share of a limit that the policy never hears of. Margins are tried from the
-    largest to the smallest, each on fresh episodes, until one cannot be shown to keep the rate.
-    Writes calibration.json to the run's folder or to --out, for `saformer evaluate RUN --rate
-    RATE`. Needs the run's environment.
+    smallest to the largest, each on fresh episodes, until one is shown to keep the rate. Writes
+    calibration.json to the run's folder or to --out, for `saformer evaluate RUN --rate RATE`, after
+    each margin: Ctrl-C keeps what was found, and the same command goes on. Needs the run's
+    environment.
     """
 
     settings: CalibrateSettings = field(default_factory=CalibrateSettings)
@@ -139,7 +141,10 @@ class CalibrateCommand(RunCommand):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             settings = {**vars(self.settings), "options": self.changes}
-            calibration = self.load(listener).calibrate(**settings)
+            try:
+                calibration = self.load(listener).calibrate(**settings)
+            except KeyboardInterrupt:
+                raise InterruptedTrainingError("stopped; margins tried so far are kept") from None
         show(calibration.plain(), calibration_table, as_json=self.json)
         return 0 if all(each.margin is not None for each in calibration.limits) else 1
 

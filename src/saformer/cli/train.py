@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from saformer.agents.registry import KINDS
-from saformer.api.train import DataSettings, train_together
+from saformer.api.train import DataSettings, PresetName, train_together
 from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
@@ -44,8 +44,9 @@ class TrainCommand(Command):
     limit: str | None = None
     """Of an agent that is trained for one limit (see `saformer agents`): a percentile of the data's
     episode costs (p20) or a cost (4300); commas separate constraints."""
-    preset: Literal["small", "paper"] = "small"
-    """Defaults of the flags below. small: minutes on two CPU cores. paper: Table 6, wants a GPU."""
+    preset: PresetName = "small"
+    """Defaults of the flags below. small: minutes on two CPU cores. full: the paper's size (Table
+    6), wants a GPU. paper: SaFormer exactly as published, its losses and its rule too."""
     seed: tuple[int, ...] = (0,)
     """Decides initial weights, windows and dropout; several give several runs."""
     data: DataSettings = field(default_factory=DataSettings)

@@ -129,8 +129,13 @@ def _past_return(decision: Any, which: PastReturn) -> Any:
     return proposed.amax(1, keepdim=True) if which == "highest" else proposed[:, :1]
 
 
-def _with_another_round(decision: Any, again: Decision, lanes: Tensor) -> Any:
-    """The decision, in place, after another round of proposals for these lanes."""
+def _with_another_round(decision: Any, again: Any, lanes: Tensor) -> Any:
+    """The decision after another round of proposals for these lanes, which had fallen back: the new
+    one where it did not, or where it scores lower."""
+    is_better = ~again.fell_back | (again.score < decision.score[lanes])
+    row = torch.arange(len(decision.action) + len(lanes), device=lanes.device)
+    old, new = row.split([len(decision.action), len(lanes)])
+    rows = old.index_copy(0, lanes, torch.where(is_better, new, lanes))
     num_rounds = decision.num_rounds.index_add(0, lanes, torch.ones_like(lanes))
-    merged = over_tensors(lambda old, new: old.index_copy_(0, lanes, new), decision, again)
+    merged = over_tensors(lambda *both: torch.cat(both)[rows], decision, again)
     return replace(merged, num_rounds=num_rounds)

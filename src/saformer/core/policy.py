@@ -42,11 +42,12 @@ class Decision:
     action: Tensor  # [L, A] what to execute
     return_to_go: Tensor | None = None  # [L] the return that was asked for with it
     chosen: Tensor | None = None  # [L] its index among the candidates
-    num_safe: Tensor | None = None  # [L] candidates of the last round forecast to keep the budget
+    num_safe: Tensor | None = None  # [L] candidates of its round forecast to keep the budget
     num_rounds: Tensor | None = None  # [L] more than 1 if whole rounds of proposals were rejected
     fell_back: Tensor | None = None  # [L] bool: no usual choice; in the paper, no safe candidate
-    candidates: Candidates | None = None  # of the last round
+    candidates: Candidates | None = None  # of the round that decided
     verification: Verification | None = None  # what the critic made of them
+    score: Tensor | None = None  # [L] of a fallback: the round of the lowest decides
     shielded: Tensor | None = None  # [L] bool: a shield made the action cheaper
 
 

@@ -14,7 +14,7 @@ from saformer.core.policy import Candidates, Decision, Verification
 ActionNoise = Literal["normal", "two_point"]
 PastReturn = Literal["selected", "expected", "highest"]
 Fallback = Literal["mean", "least_cost", "likely"]
-LIKELY_SHARE = 0.25  # of the candidates, the most probable: `likely` takes the cheapest of them
+LIKELY_SHARE = 0.25  # of each round's candidates, the most probable: `likely` takes the cheapest
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Rule(Protocol):
     paper does. It computes with tensors alone and never waits for a GPU, so it can be recorded."""
 
     options: ProposalOptions
-    rounds: int = 1  # of proposals, for lanes whose decision fell back
+    rounds: int = 1  # of proposals: the first decision that did not fall back, else by its score
 
     def __init__(self, options: ProposalOptions) -> None:
         self.options = options
@@ -81,9 +81,9 @@ class PaperOptions(ProposalOptions):
 
     rounds: int = 4
     """Rounds of proposals before the fallback decides; the paper re-samples without end."""
-    fallback: Fallback = "mean"
-    """When no round is safe. mean: both heads' means; least_cost: the smallest forecast overrun;
-    likely: the same among the quarter of the candidates that the actor finds most probable."""
+    fallback: Fallback = "least_cost"
+    """When no round is safe. mean: both heads' means; least_cost: the smallest forecast overrun of
+    all rounds; likely: the same among the quarter of each that the actor finds most probable."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,8 +138,9 @@ def select(candidates: Candidates, verification: Verification, fallback: Fallbac
     """The safe candidate of the highest return (line 12); where none is safe, the fallback's."""
     fell_back = ~verification.safe.any(1)
     best = candidates.return_to_go.masked_fill(~verification.safe, -torch.inf).argmax(1)
-    chosen = torch.where(fell_back, _fallback(candidates, verification, fallback), best)
-    return decision_of(candidates, chosen, verification, fell_back)
+    score, cheapest = _scores(candidates, verification.overrun, fallback).min(1)
+    chosen = torch.where(fell_back, cheapest, best)
+    return decision_of(candidates, chosen, verification, fell_back, score)
 
 
 def decision_of(
@@ -147,8 +148,10 @@ def decision_of(
     chosen: Tensor,
     verification: Verification | None = None,
     fell_back: Tensor | None = None,
+    score: Tensor | None = None,
 ) -> Decision:
-    """The chosen candidate [L] of each lane; without a verification, all of them count as safe."""
+    """The chosen candidate [L] of each lane; without a verification, all of them count as safe;
+    without a score, the first round's fallback stands."""
     lanes, proposed = torch.arange(len(chosen), device=chosen.device), candidates.return_to_go
     count = proposed.shape[1]
     num_safe = torch.full_like(chosen, count) if verification is None else verification.safe.sum(1)
@@ -161,16 +164,17 @@ def decision_of(
         fell_back=torch.zeros_like(chosen, dtype=torch.bool) if fell_back is None else fell_back,
         candidates=candidates,
         verification=verification,
+        score=torch.zeros_like(proposed[:, 0]) if score is None else score,
     )
 
 
-def _fallback(candidates: Candidates, verification: Verification, fallback: Fallback) -> Tensor:
-    """Which candidate to take on each lane when none is safe: [L]."""
-    overrun = verification.overrun
+def _scores(candidates: Candidates, overrun: Tensor, fallback: Fallback) -> Tensor:
+    """What the fallback takes the lowest of, in any round: [L, N]. A quarter of every round is a
+    quarter of them all, and no round more can raise what is taken."""
     if fallback == "mean":
-        return torch.zeros(len(overrun), dtype=torch.int64, device=overrun.device)
+        return torch.zeros_like(overrun)  # the first of equals
     if fallback == "likely":
         num_likely = max(1, round(LIKELY_SHARE * overrun.shape[1]))
         threshold = candidates.log_density.topk(num_likely, dim=1).values[:, -1:]
-        overrun = overrun.masked_fill(candidates.log_density < threshold, torch.inf)
-    return overrun.argmin(1)
+        return overrun.masked_fill(candidates.log_density < threshold, torch.inf)
+    return overrun

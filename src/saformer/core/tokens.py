@@ -15,9 +15,6 @@ class Layout:
 
     kinds: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        assert len(set(self.kinds)) == len(self.kinds), f"a kind stands twice in {self.kinds}"
-
     def __len__(self) -> int:
         return len(self.kinds)
 

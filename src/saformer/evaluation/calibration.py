@@ -1,12 +1,12 @@
 """Learn, then test: which margin of a limit keeps the share of episodes that pass it below a rate.
 
-Margins are tried in a fixed sequence, from the most conservative to the most daring, each on fresh
-episodes. The first that cannot be shown to keep the rate ends the sequence; the last that could is
-the result. As the sequence is fixed and ends there, a margin that does not keep the rate results
-with a probability of at most 1 - confidence, however many are tried, for each limit by itself.
+Margins are tried from the smallest to the largest, each on fresh episodes, until one is shown to
+keep the rate. A larger margin need not be safer: each is tested by itself, at an equal part of 1 -
+confidence (Bonferroni). So a margin that does not keep the rate results with a probability of at
+most 1 - confidence, whichever keep it, for each limit by itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from saformer.data.limits import Limit
 from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.verdict import Verdict
 
-MARGINS = (0.3, 0.2, 0.15, 0.12, 0.1, 0.08, 0.06, 0.04, 0.02, 0.01, 0.0)
+MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
 FIRST_SEED = 1_500_000_000  # calibration starts from seeds that neither data nor evaluation uses
 SEEDS_OF_A_MARGIN, SEEDS_OF_A_SEQUENCE = 1_000_000, 100_000_000
 FIGURES = ("num_episodes", "num_violations", "mean_return", "frontier_share", "mean_cost")
@@ -30,7 +30,7 @@ class MarginTest:
     first_seed: int
     num_episodes: int
     num_violations: int
-    bound: float  # upper bound of the violation rate, with the calibration's confidence
+    bound: float  # upper bound of the violation rate, at this margin's part of 1 - confidence
     mean_return: float
     frontier_share: float
     mean_cost: tuple[float, ...]
@@ -41,8 +41,8 @@ class CalibratedLimit:
     """A limit, the tests under it, and the margin that results."""
 
     limit: Limit
-    tested: tuple[MarginTest, ...]  # in sequence; all passed but perhaps the last
-    margin: float | None  # the smallest that passed; None if not even the first did
+    tested: tuple[MarginTest, ...]  # in sequence; all failed but perhaps the last
+    margin: float | None  # the smallest that passed; None if none did
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,14 @@ class Calibration:
     seed: int
     run: str  # digest of the run that was calibrated, and of what it had learnt by then
     options: Mapping[str, Any]  # how it acted; its proposals' seeds are those of the episodes
-    limits: tuple[CalibratedLimit, ...]
+    limits: tuple[CalibratedLimit, ...] = ()
+    margins: tuple[float, ...] = ()  # to try, in their order
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every limit has its margin, or none of them passed."""
+        done = (c.margin is not None or len(c.tested) == len(self.margins) for c in self.limits)
+        return all(done)
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,7 +75,8 @@ class Calibration:
             tests = [{**test, "mean_cost": tuple(test["mean_cost"])} for test in row["tested"]]
             tested = tuple(MarginTest(**test) for test in tests)
             limits.append(CalibratedLimit(limit, tested, row["margin"]))
-        return cls(**{**plain, "limits": tuple(limits)})
+        margins = tuple(plain.get("margins", ()))
+        return cls(**{**plain, "limits": tuple(limits), "margins": margins})
 
     def margin_for(self, limit: Limit) -> float:
         """This limit's own margin, or the larger of its two neighbours'; beyond them, an error."""
@@ -98,29 +106,33 @@ def calibrate_margins(
     *,
     rate: float,
     confidence: float,
-    seed: int = 0,
     margins: Sequence[float] = MARGINS,
-) -> tuple[CalibratedLimit, ...]:
-    """Try margins in their order under every limit that has not failed yet. `trial` takes limits, a
-    margin and a first seed, and rolls fresh episodes out."""
-    tested: list[list[MarginTest]] = [[] for _ in limits]
-    open_limits = list(range(len(limits)))
-    for index, margin in enumerate(margins):
-        if not open_limits:
+    seed: int = 0,
+    begun: Sequence[CalibratedLimit] = (),
+) -> Iterator[tuple[CalibratedLimit, ...]]:
+    """What is known after each margin under every limit that none has passed yet; what was `begun`
+    with the same margins goes on. `trial` takes limits, a margin and a first seed, and rolls fresh
+    episodes out."""
+    found = list(begun or (CalibratedLimit(limit, (), None) for limit in limits))
+    each = confidence_of_each(confidence, margins)
+    for index in range(max(len(one.tested) for one in found), len(margins)):
+        positions = [i for i, one in enumerate(found) if one.margin is None]
+        if not positions:
             break
-        first = margin_seed(seed, index)
-        verdicts = trial([limits[i] for i in open_limits], margin, first)
-        for i, verdict in zip(open_limits, verdicts, strict=True):
+        margin, first = margins[index], margin_seed(seed, index)
+        verdicts = trial([limits[i] for i in positions], margin, first)
+        for i, verdict in zip(positions, verdicts, strict=True):
             figures = {name: getattr(verdict, name) for name in FIGURES}
             counts = verdict.num_violations, verdict.num_episodes
-            bound = violation_bound(*counts, confidence=confidence)
-            tested[i].append(MarginTest(margin, first, bound=bound, **figures))
-        open_limits = [i for i in open_limits if tested[i][-1].bound <= rate]
-    results = []
-    for limit, tests in zip(limits, tested, strict=True):
-        passed = [test.margin for test in tests if test.bound <= rate]
-        results.append(CalibratedLimit(limit, tuple(tests), passed[-1] if passed else None))
-    return tuple(results)
+            bound = violation_bound(*counts, confidence=each)
+            tested = (*found[i].tested, MarginTest(margin, first, bound=bound, **figures))
+            found[i] = CalibratedLimit(limits[i], tested, margin if bound <= rate else None)
+        yield tuple(found)
+
+
+def confidence_of_each(confidence: float, margins: Sequence[float]) -> float:
+    """Of each test, so that all of them together have this confidence."""
+    return 1 - (1 - confidence) / len(margins)
 
 
 def margin_seed(seed: int, index: int) -> int:
@@ -134,15 +146,15 @@ def check_terms(rate: float, confidence: float, episodes: int, margins: Sequence
         shares = f"{rate} and {confidence}"
         raise ValueError(f"rate and confidence are shares between 0 and 1, got {shares}")
     are_shares = all(0 <= margin < 1 for margin in margins)
-    if not margins or not are_shares or list(margins) != sorted(margins, reverse=True):
-        shares = "shares of a limit, at least 0 and below 1, from the largest to the smallest"
+    if not margins or not are_shares or len(set(margins)) < len(margins):
+        shares = "shares of a limit, at least 0 and below 1, each once"
         raise ValueError(f"margins are {shares}: got {margins}")
-    fewest = fewest_episodes(rate, confidence)
+    fewest = fewest_episodes(rate, confidence_of_each(confidence, margins))
     if episodes < fewest:
         raise ValueError(
             f"{episodes} episodes cannot show a violation rate of {rate:g} with confidence "
-            f"{confidence:g}, even if none passes its limit: give at least {fewest} (--episodes), "
-            f"better {5 * fewest}"
+            f"{confidence:g} for any of {len(margins)} margins, even if none passes its limit: "
+            f"give at least {fewest} (--episodes), better {2 * fewest}, or fewer --margins"
         )
 
 

@@ -30,7 +30,7 @@ def train_runs(job: RunJob, listener: Listener) -> Iterator[tuple[Training, Run]
     datasets = list(dict.fromkeys(training.dataset for training in job.trainings))
     seeds = list(dict.fromkeys(training.seed for training in job.trainings))
     tasks = {dataset: setting.task(dataset) for dataset in datasets}
-    preset = setting.scale.preset(first.agent)
+    preset = setting.scale.preset(first.agent, published=first.published)
     agent = replace(preset.agent, cost_discount=first.cost_discount)
     fit = replace(preset.fit, updates=first.updates or preset.fit.updates)
     limits = {tasks[each.dataset]: each.limit for each in job.trainings if each.limit}
@@ -76,8 +76,8 @@ def judge_run(
     quiet, shield = replace(listener, say=lambda message: None), judging.shield
     where: Any = {"device": job.device, "workers": job.workers, "listener": quiet}
     options = dict(judging.options)
-    rule = options.pop("rule", "paper" if judging.training.agent == "saformer" else None)
-    how: Any = {"rule": rule, "options": options, "shield": shield, "reference": shield}
+    how: Any = {"rule": options.pop("rule", None), "options": options}
+    how |= {"shield": shield, "reference": shield}
     with warnings.catch_warnings():
         if judging.training.dataset.endswith(WITHOUT_CHEAPEST):  # on purpose
             warnings.filterwarnings("ignore", message="limit .* lies outside the data")

@@ -12,7 +12,7 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.home import data_home
 from saformer.envs.tasks import MIXTURES
 from saformer.experiments.ways import REFERENCE, Options
-from saformer.training.loop.presets import PRESETS, Preset
+from saformer.training.loop.presets import PRESETS, Preset, as_published
 
 Row = dict[str, Any]
 KEY = ("dataset", "agent", "cost_discount", "seed", "criteria", "variant")
@@ -44,10 +44,13 @@ class Scale:
     horizon: int | None = None
     """steps of an episode, if less than the environment's: data is cut to pieces this long"""
 
-    def preset(self, agent: str) -> Preset:
+    def preset(self, agent: str, *, published: bool = True) -> Preset:
+        """An agent of this size: with the paper's method, or with ours."""
+        preset = PRESETS["full" if self.name == "paper" else "small"](agent)
+        if published:
+            preset = as_published(preset)
         if self.name == "smoke":
-            return _tiny(agent)
-        preset = PRESETS[self.name](agent)
+            return _tiny(preset)
         every, saved = 1000, preset.fit.checkpoint_every
         if self.name == "paper":  # rollouts take long, and so does saving nine models
             every, saved = 20_000, 10_000  # four of the paper's epochs, two
@@ -60,8 +63,7 @@ SCALES = {"smoke": _SMOKE, "small": Scale("small"), "paper": Scale("paper")}
 """smoke: tiny models on scraps of data. small: preset small. paper: Table 6, 100,000 updates."""
 
 
-def _tiny(agent: str) -> Preset:
-    preset = PRESETS["small"](agent)
+def _tiny(preset: Preset) -> Preset:
     sizes: dict[str, Any] = {"window": 3, "hidden": (16, 16), "candidates": 4}
     sizes["trunk"] = TrunkConfig(layers=1, width=16, dropout=0.0)
     own = {name: size for name, size in sizes.items() if hasattr(preset.agent, name)}
@@ -81,18 +83,21 @@ class Training:
     seed: int = 0
     criteria: tuple[str, ...] = ()  # of a step's cost, by default the data's own
     updates: int | None = None  # by default the scale's
+    published: bool = True  # SaFormer with the paper's method, or with ours
 
     @property
     def pack(self) -> tuple[Any, ...]:
         """Equal for runs that can be trained in one call."""
-        return self.agent, self.limit is None, self.cost_discount, bool(self.criteria), self.updates
+        own = (self.limit is None, bool(self.criteria), self.published)
+        return self.agent, *own, self.cost_discount, self.updates
 
     @property
     def name(self) -> str:
         limit = f" for {self.limit}" if self.limit else ""
         cost = f"{' and '.join(self.criteria)}, " if self.criteria else ""
         discount = f"cost discount {self.cost_discount:g}"
-        return f"{self.agent}{limit} on {self.dataset}, {cost}{discount}, seed {self.seed}"
+        method = "" if self.published else " (our method)"
+        return f"{self.agent}{method}{limit} on {self.dataset}, {cost}{discount}, seed {self.seed}"
 
 
 @dataclass(frozen=True)

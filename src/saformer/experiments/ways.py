@@ -8,19 +8,19 @@ Options = tuple[tuple[str, Any], ...]
 """Names and values; by a digest of them an evaluation is found again."""
 WITHOUT_CRITIC: Options = (("rule", "none"),)
 PROPOSED: dict[str, Options] = {
-    "paper's rule": (),
+    "ours": (),
+    "the paper's rule": (("rule", "paper"),),
     "no critic": WITHOUT_CRITIC,
-    "by reserve": (("rule", "reserve"),),
 }
-"""Whatever is executed is a proposal, unmodified."""
+"""Of one model: whatever is executed is a proposal, unmodified."""
 ABLATED: dict[str, Options] = {
     "critic": (),
     "no critic": WITHOUT_CRITIC,
     "means alone": (*WITHOUT_CRITIC, ("candidates", 1)),
 }
 """The first of the candidates is the mean of both heads."""
-CDT, SHIELDED = "CDT", "told what earns most + shield"
+PUBLISHED_ROW, CDT, SHIELDED = "as published", "CDT", "told what earns most + shield"
 IN_SHIELD: Options = (("rule", "reserve"), ("enforce", False), ("candidates", 1))
 """As policies act in a shield by default."""
-COMPARED = (*PROPOSED, CDT, SHIELDED, REFERENCE)
+COMPARED = (*PROPOSED, PUBLISHED_ROW, CDT, SHIELDED, REFERENCE)
 """With and without a shield."""

@@ -1,6 +1,7 @@
 """Tables for the terminal or for a page, and the verdicts as one."""
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Literal
 
 from rich.markup import escape
@@ -122,12 +123,11 @@ def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
 
 
 def calibration_table(calibration: dict[str, Any]) -> Table:
-    """Of each limit the margin that passed, or how near the most conservative margin came."""
+    """Of each limit the margin that passed, or how near the best of them came."""
     rows: list[list[Cell]] = []
     for calibrated in calibration["limits"]:
         limit, tested = calibrated["limit"], calibrated["tested"]
-        passed = [test for test in tested if test["margin"] == calibrated["margin"]]
-        shown = (passed or tested)[-1]
+        passed, shown = calibrated["margin"] is not None, min(tested, key=itemgetter("bound"))
         cells = (
             f"{limit['name']} = {numbers(limit['values'])}",
             f"{100 * shown['margin']:.3g}%",
@@ -136,7 +136,7 @@ def calibration_table(calibration: dict[str, Any]) -> Table:
             numbers(shown["mean_cost"]),
             numbers([shown["mean_return"]]),
             f"{shown['frontier_share']:.2f}",
-            "" if passed else "not reached by the largest margin",
+            "" if passed else "not reached by any margin",
         )
         rows.append([*cells])
     caption = (

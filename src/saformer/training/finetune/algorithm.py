@@ -109,7 +109,7 @@ class _Loop:
         # policies for judging and exploring: each is recorded for its own number of lanes
         self.judging = self.agent.policy(options)
         explored = exploration_options(options)
-        kinds: tuple[Fallback, ...] = (explored.fallback, config.exploration_fallback)
+        kinds: tuple[Fallback, ...] = (config.exploration_fallback, explored.fallback)
         rounds = min(config.exploration_rounds, explored.rounds)
         has_critic = not isinstance(options, NoCriticOptions)
         choices = {kind: replace(explored, fallback=kind, rounds=rounds) for kind in kinds}

@@ -20,7 +20,7 @@ class FinetuneConfig:
     """Episodes of a round: explored at once, then learnt from."""
     attenuation: float = 0.95
     """alpha: the prompt of an exploration is its limit times alpha, once more at every visit."""
-    exploration_fallback: Fallback = "least_cost"
+    exploration_fallback: Fallback = "mean"
     """What to try where no proposal is safe, beside the policy's own; rounds use the cheaper."""
     exploration_rounds: int = 1
     """Rounds of proposals while exploring at most: below the data, more are mostly in vain."""

@@ -1,4 +1,4 @@
-"""Sizes that are known to work."""
+"""Sizes that are known to work, and the paper's own method."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,6 +20,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "coptidice": {"hidden": (128, 128), "dropout": 0.0},
 }
 """What preset `small` changes of each agent's config."""
+PUBLISHED: dict[str, dict[str, Any]] = {"saformer": {"rule": "paper"}}
+"""What makes the method the paper's own: of ours, what is changed back."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,20 @@ class Preset:
     fit: FitConfig = field(default_factory=FitConfig)
 
 
-def paper(agent: str = "saformer") -> Preset:
-    """The paper's sizes (Table 6), 100,000 updates. Wants a GPU."""
+def full(agent: str = "saformer") -> Preset:
+    """Our method at the paper's sizes (Table 6), 100,000 updates. Wants a GPU."""
     return Preset(find_kind(agent).config_type())
+
+
+def as_published(preset: Preset) -> Preset:
+    """The preset with the paper's method: Eq. 5 to 7 and Algorithm 1 as they are written."""
+    own = PUBLISHED.get(name_of(preset.agent), {})
+    return replace(preset, agent=replace(preset.agent, **own))
+
+
+def paper(agent: str = "saformer") -> Preset:
+    """SaFormer exactly as published: the paper's sizes and method. Wants a GPU."""
+    return as_published(full(agent))
 
 
 def small(agent: str = "saformer") -> Preset:
@@ -43,7 +56,7 @@ def small(agent: str = "saformer") -> Preset:
     return Preset(replace(config, **SMALL[agent]), fit)
 
 
-PRESETS: dict[str, Callable[..., Preset]] = {"paper": paper, "small": small}
+PRESETS: dict[str, Callable[..., Preset]] = {"small": small, "full": full, "paper": paper}
 
 
 def find_preset(preset: str | Preset, agent: str | None) -> Preset:
