@@ -144,7 +144,8 @@ def test_tasks_declare_it_whenever_their_data_was_made(tmp_path, monkeypatch):
     nine = [name for name in task_names() if name.split("-", 1)[-1].startswith("medium")]
     assert len(nine) == 9
     assert all(find_task(name).may_end for name in [*nine, "allowance"])
-    assert not find_task("d4rl:hopper-medium-v2").may_end
+    others = [*(set(task_names()) - {*nine, "allowance"}), "d4rl:hopper-medium-v2"]
+    assert not any(find_task(name).may_end for name in others)
     task = replace(find_task("hopper-medium"), make=None)
     ending.store(may_end=False).save(data_path(task, steps=8))
     assert load_data(task, steps=8).environment.may_end

@@ -82,8 +82,9 @@ def canonical(task_name: str) -> CanonicalBuild | None:
 def frontier_of(task_name: str, data: Totals, limit: Limit) -> Frontier:
     """That of the canonical build, where one has this cost and setting; else of this data."""
     build, criteria = canonical(task_name), [criterion.name for criterion in data.criteria]
-    setting = (criteria, data.environment.may_end, data.cost_discount)
-    if build is None or setting != ([build.criterion], build.may_end, 1):
+    if build is None or criteria != [build.criterion] or data.cost_discount != 1:
+        return frontier(data, limit)
+    if build.may_end != data.environment.may_end:
         return frontier(data, limit)
     return build.frontier.at(limit.values[0])
 
