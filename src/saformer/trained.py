@@ -62,8 +62,8 @@ class Trained(Loaded):
         `rule` and `options`, how it acts (rule="paper", options={"candidates": 64} for saformer,
         options={"target_return": 3600} for dt); `rate`, a violation rate that `calibrate` showed;
         `shield`, for costs of the action alone; `both`, with and without it; `reference`, the
-        agent's mean action, blind to the limit; `seed`. Those to compare with are in `beside` of
-        what is returned.
+        agent's mean action, blind to the limit; `may_end`, whether episodes may end early; `seed`.
+        Those to compare with are in `beside` of what is returned, doing nothing in `nothing`.
         """
         from saformer.evaluation.trace import shown_trajectories
 
@@ -91,8 +91,8 @@ class Trained(Loaded):
 
         A margin is the share of a limit that the policy never hears of. By keyword, as in
         `CalibrateSettings`: `margins` to try in their order, each on `episodes` (200) fresh
-        episodes, until one passes; `confidence` (0.95), `rule`, `options`, `seed`. Writes
-        calibration.json, for `evaluate(rate=rate)`; calibrations of other rates stay there. It is
+        episodes, until one passes; `confidence` (0.95), `rule`, `options`, `may_end`, `seed`. It
+        writes calibration.json, for `evaluate(rate=rate)`; those of other rates stay there. It is
         written after each margin: stopped, the same call goes on from there.
         """
         wanted = calibrate.CalibrateSettings(rate=rate, limits=limits or (), **settings)
@@ -111,8 +111,8 @@ class Trained(Loaded):
         """Roll the policy out with one option at each of these values; writes sweep.json.
 
         By keyword, as in `SweepSettings`: `option` ("target_return"), `limits`, `episodes`,
-        `rule`, `options`, `seed`. For target returns the values are by default five from within
-        and beyond the data, and the usual one (the paper's, for its robots).
+        `rule`, `options`, `may_end`, `seed`. For target returns the values are by default five from
+        within and beyond the data, and the usual one (the paper's, for its robots).
         """
         wanted = judge.SweepSettings(values=values, **settings)
         swept = judge.sweep_option(self, wanted)
@@ -151,6 +151,7 @@ class Trained(Loaded):
         config: FinetuneConfig | None = None,
         rule: str | None = None,
         options: Mapping[str, Any] | None = None,
+        may_end: bool | None = None,
         out: str | Path | None = None,
         seed: int = 0,
         resume: bool = False,
@@ -162,17 +163,18 @@ class Trained(Loaded):
         `limits` are costs or percentiles of the run's data, and may lie below all of it. `ceiling`:
         the cost at which an episode is ended. `changes` are fields of `FinetuneConfig` (`episodes`,
         the allowance; `attenuation`), in place of what `config` says. It explores by the paper's
-        rule, and is judged by it unless another `rule` is named. The original run is not touched;
-        the new one has a store of its own: the original data and every episode since. The same
-        call with `resume=True` continues an interrupted one.
+        rule, and is judged by it unless another `rule` is named. `may_end`: whether episodes may
+        end early to keep a limit; the new run's data says so from then on. The original run is not
+        touched; the new one has a store of its own: the original data and every episode since. The
+        same call with `resume=True` continues an interrupted one.
         """
         if not self.kind.verifies:
             agent = self.run.spec.agent
             raise ValueError(f"only saformer can be fine-tuned to a limit; {self.path} is {agent}")
         named = {name: value for name, value in changes.items() if value is not None}
         settings = replace(config or FinetuneConfig(), **named)
-        acting = self.options(rule or "paper", options)
-        finetuning = Finetuning(self, limits, settings, acting, seed)
+        acting = self.options(rule or "paper", options, may_end=may_end)
+        finetuning = Finetuning(self, limits, settings, acting, seed, may_end)
         if ceiling is not None:
             bound = finetuning.parse_limit(ceiling).values
             finetuning = replace(finetuning, config=replace(settings, ceiling=bound))

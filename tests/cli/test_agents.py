@@ -193,7 +193,7 @@ def test_a_sweep_is_stepped_by_as_many_workers_as_asked(tmp_path, monkeypatch):
     ]
     assert main([*command, "--workers", "0"]) == 0
     assert main(command) == 0
-    assert asked == [0, "auto"]
+    assert asked == [0, 0, "auto", "auto"], "nothing is done once beside each"
 
 
 def test_a_sweep_finds_the_return_that_earns_most(tmp_path, capsys):

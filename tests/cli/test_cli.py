@@ -66,8 +66,8 @@ def test_flags_are_frozen(capsys):
         assert flags(capsys, "train", "--agent", agent) == of_training | own
     assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     of_acting = {
-        "--action-noise", "--candidates", "--data", "--device", "--out", "--past-return", "--rule", "--seed",
-        "--temperature", "--workers",
+        "--action-noise", "--candidates", "--data", "--device", "--may-end", "--out", "--past-return", "--rule",
+        "--seed", "--temperature", "--workers",
     }
     of_reserve, of_the_paper = {"--holdback", "--no-enforce", "--spread"}, {"--fallback", "--rounds"}
     assert flags(capsys, "evaluate") == {

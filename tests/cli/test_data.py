@@ -54,7 +54,7 @@ def test_flags_are_frozen(capsys):
         "--mapping", "--next-state", "--out", "--reward", "--state", "--terminated", "--time", "--truncated",
     }
     assert flags("inspect", capsys) == {
-        "--cost-discount", "--criteria", "--json", "--limits", "--mapping", "--report", "--seed", "--steps",
+        "--cost-discount", "--criteria", "--json", "--limits", "--mapping", "--may-end", "--report", "--seed", "--steps",
     }
     # fmt: on
     assert flags("export", capsys) == set()

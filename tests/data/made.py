@@ -37,5 +37,5 @@ def _episode(cost: np.ndarray, earned: float, length: int, *, finished: bool = T
     action, reward = np.zeros((length, len(cost))), np.zeros(length)
     action[0], reward[0] = cost, earned
     return Trajectory.of(
-        np.zeros((length, 1)), action, reward, [0.0], terminated=finished, truncated=False
+        np.zeros((length, 1)), action, reward, [0.0], terminated=False, truncated=finished
     )

@@ -1,10 +1,13 @@
 """Costs in hindsight, limits and frontiers, by hand."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from saformer.criteria import CostCriterion, Step, criterion, joint_torque, torque
-from saformer.data.limits import Frontier, Limit, frontier, parse_limit
+from saformer.data.limits import Frontier, FrontierCurve, Limit, frontier, parse_limit
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
@@ -118,7 +121,8 @@ def many() -> TrajectoryStore:
     """Eleven episodes of costs 0.0, 0.1, ..., 1.0 and returns of ten times that; the dearest one
     earns least."""
     parts = [episode([[k / 10, 0.0]], [float(k)]) for k in range(10)]
-    return TrajectoryStore.of([*parts, episode([[1.0, 0.0]], [-5.0])], BOX)
+    store = TrajectoryStore.of([*parts, episode([[1.0, 0.0]], [-5.0])], BOX)
+    return store.with_may_end(True)
 
 
 def test_limits_by_percentile_and_by_value(many):
@@ -159,8 +163,9 @@ def test_limits_per_constraint(many):
 def test_frontier_is_the_mean_of_the_five_best_within_the_limit(many):
     """Seen to fail when trajectories beyond the limit count."""
     data = relabel(many, [torque])
-    assert frontier(data, Limit("d", (0.7001,))) == Frontier(best=5.0, worst=-5.0)  # 3, 4, 5, 6, 7
-    assert frontier(data, Limit("d", (0.1001,))) == Frontier(best=0.5, worst=-5.0)  # 0, 1
+    best = Frontier(best=5.0, worst=-5.0, spread=float(np.ptp(data.episode_return)))
+    assert frontier(data, Limit("d", (0.7001,))) == best  # 3, 4, 5, 6, 7
+    assert frontier(data, Limit("d", (0.1001,))) == replace(best, best=0.5)  # 0, 1
     assert np.isnan(
         frontier(
             relabel(many, [CostCriterion("one", lambda s: np.ones(11))]), Limit("d", (0.5,))
@@ -174,3 +179,52 @@ def test_frontier_share_is_capped():
     assert reference.share(0.0) == 0.5
     assert reference.share(100.0) == 1.25
     assert reference.share(-10.0) == -0.5
+    assert reference.share(100.0, cap=np.inf) == 10.5
+
+
+def test_a_limit_that_leaves_nothing_to_earn_has_no_share():
+    """Below 5% of the range of returns. Seen to fail when any span above 0 counts."""
+    assert Frontier(best=5.0, worst=0.0, spread=100.0).share(5.0) == 1.0
+    assert np.isnan(Frontier(best=4.9, worst=0.0, spread=100.0).share(4.9))
+
+
+@pytest.fixture
+def falling() -> TrajectoryStore:
+    """Two episodes of the horizon, of costs 3 and 4, and a cheap one that terminates before."""
+    whole = [episode([[cost / 5, 0.0]] * 5, [cost] * 5) for cost in (3.0, 4.0)]
+    ends = {"terminated": False, "truncated": True}
+    return TrajectoryStore.of(
+        [*(replace(each, **ends) for each in whole), episode([[0.5, 0.0]], [7.0])], BOX
+    )
+
+
+def test_where_none_may_end_early_those_that_did_show_nothing(falling):
+    """Seen to fail when they are on the frontier, and when they are off it whatever is declared."""
+    cheap, loose = Limit("d", (1.0,)), Limit("d", (4.5,))
+    data = relabel(falling, [torque])
+    assert data.ended_early.tolist() == [False, False, True]
+    assert np.isnan(frontier(data, cheap).best)
+    assert frontier(data, loose) == Frontier(best=17.5, worst=7.0, spread=13.0)
+    assert FrontierCurve.of(data).at(4.5) == frontier(data, loose)
+    may = data.with_may_end(True)
+    assert frontier(may, cheap).best == 7.0
+    assert FrontierCurve.of(may).at(1.0) == frontier(may, cheap)
+    assert not data.environment.may_end, "the original stays as it was"
+
+
+def test_an_episode_that_terminates_at_the_horizon_did_not_end_early(falling):
+    """Seen to fail when every terminated episode counts."""
+    store = TrajectoryStore.of([episode([[1.0, 0.0]] * 5, [1.0] * 5)], BOX)
+    assert store[0].terminated
+    assert not store.ended_early.any()
+
+
+def test_whether_episodes_may_end_travels_with_the_store(falling, tmp_path):
+    """Stores that do not say are of episodes that may not. Seen to fail when it is not saved."""
+    falling.with_may_end(True).save(tmp_path / "new")
+    assert TrajectoryStore.open(tmp_path / "new").environment.may_end
+    manifest = tmp_path / "new" / "manifest.json"
+    plain = json.loads(manifest.read_text())
+    del plain["environment"]["may_end"]
+    manifest.write_text(json.dumps(plain))
+    assert not TrajectoryStore.open(tmp_path / "new").environment.may_end

@@ -40,8 +40,8 @@ def logs(*trajectories, cost_discount=1.0) -> RelabelledStore:
             rows,
             np.ones(len(rows)),
             [1.0],
-            terminated=True,
-            truncated=False,
+            terminated=False,
+            truncated=True,
         )
         for rows in actions
     ]

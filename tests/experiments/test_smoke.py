@@ -15,7 +15,7 @@ from saformer.cli.main import main
 from saformer.experiments.catalogue import EXPERIMENTS, render
 from saformer.experiments.plan import DATASETS, LIMITS
 from saformer.experiments.ways import SHIELDED
-from saformer.report.table import numbers
+from saformer.report.table import mark_of, numbers, rounded
 
 PARTS = {
     "thresholds": ["Table 5"],
@@ -109,10 +109,12 @@ def test_numbers_on_a_page_are_those_of_its_rows(smoke):
         assert np.mean(row["costs"]) == pytest.approx(row["mean_cost"])
         assert line[1] == f"{name} = {numbers([row['limit']])}"
         assert line[2].startswith(f"{numbers([np.mean(row['costs'])])} [")
-        assert line[2][-1] == ("✓" if row["met"] else "✗")
+        mark = mark_of(row["met"], row["within"])
+        assert line[2][-1] == {"safe": "✓", "met": "~", "missed": "✗"}[mark]
         assert line[3].startswith(f"{row['within']:.0%} [")
-        assert line[4].startswith(f"{numbers([np.mean(row['returns'])])} [")
-        assert line[5] == f"{row['frontier_share']:.2f}"
+        assert line[4] == f"{np.mean(row['ended_early']):.0%} ({row['data_ended_early']:.0%})"
+        assert line[5].startswith(f"{numbers([np.mean(row['returns'])])} [")
+        assert line[6] == rounded(row["frontier_share"])
 
 
 def test_experiments_that_share_runs_show_the_same_numbers(smoke):

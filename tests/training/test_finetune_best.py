@@ -6,11 +6,16 @@ import pytest
 import torch
 
 import saformer
+from saformer.criteria import torque
+from saformer.data.limits import Limit
+from saformer.data.relabel import relabel
 from saformer.envs import allowance
+from saformer.evaluation.nothing import DoingNothing
 from saformer.runs.run import Run
 from saformer.training.finetune import algorithm
-from saformer.training.finetune.events import best_of, merit
+from saformer.training.finetune.events import best_of, judge_weights, merit
 from saformer.training.loop.fit import InterruptedTrainingError
+from tests.envs import ending
 from tests.training.test_finetune import original, stopping_at, tune
 
 COSTS = (0.5, 0.2, 0.4, 0.3)
@@ -137,3 +142,12 @@ def test_a_run_killed_just_before_it_was_done_ends_the_same(source, judged, tmp_
     for group in ("model", "temperature"):
         assert_same(after[group], before[group])
     assert again.outcome.kept_after == 3
+
+
+@pytest.mark.parametrize("may_end", [True, False])
+def test_a_limit_that_is_kept_by_ending_early_holds_only_where_that_may_be(may_end):
+    """Seen to fail when costs alone decide what holds."""
+    data = relabel(ending.store(may_end=may_end), [torque])
+    how = {"seed": 0, "episodes": 2, "workers": 0}
+    verdict = judge_weights(DoingNothing(data), data, [Limit("d", (1.0,))], **how)
+    assert (verdict["d"]["met"], verdict["d"]["holds"]) == (may_end, may_end)

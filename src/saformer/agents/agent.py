@@ -134,6 +134,11 @@ class Agent(ABC):
         checked = {name: _of_kind(name, value, hints[name]) for name, value in changes.items()}
         return replace(options, **checked)
 
+    @staticmethod
+    def with_may_end(options: Any, may_end: bool) -> Any:
+        """The options, and whether episodes may end early where their rule reads that."""
+        return replace(options, may_end=may_end) if hasattr(options, "may_end") else options
+
     def mean_options(self, options: Any = None) -> Any:
         """The same options (the usual ones) changed so that it acts by its mean."""
         return replace(options or self.options(), **self.mean_settings)

@@ -46,8 +46,8 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Iterator[Ca
             f"{run.path} is {agent.name}, which hears of no limit when it acts: to withhold a part "
             "of it changes nothing. saformer and cdt can be calibrated"
         )
-    totals, limits = loaded.totals, loaded.parse_limits(settings.limits)
-    options = loaded.options(settings.rule, settings.options)
+    totals, limits = loaded.totals_for(settings.may_end), loaded.parse_limits(settings.limits)
+    options = loaded.options(settings.rule, settings.options, may_end=settings.may_end)
     margins = tuple(sorted(settings.margins))
 
     def trial(tried: Sequence[Limit], margin: float, first_seed: int) -> Sequence[Verdict]:
@@ -71,6 +71,7 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Iterator[Ca
         run=policy_identity(run, agent.model.state_dict()),
         options=_identifying(loaded.described(options)),
         margins=margins,
+        may_end=totals.environment.may_end,
     )
     stopped = [each for each in read_calibrations(loaded.findings) if not each.is_whole]
     same = (each.limits for each in stopped if replace(each, limits=()) == blank)
@@ -112,14 +113,18 @@ def as_calibrated(
             f"again (saformer calibrate {run.path} --rate {calibration.rate:g})"
         )
     named = _identifying({"rule": settings.rule or known["rule"], **settings.options})
-    pairs = [(name, value, known.get(name)) for name, value in named.items()]
+    if settings.may_end is not None:
+        named["may_end"] = settings.may_end
+    judged = {**known, "may_end": calibration.may_end}
+    pairs = [(name, value, judged.get(name)) for name, value in named.items()]
     others = [f"{name} {value} for {own}" for name, value, own in pairs if value != own]
     if others:
         raise ValueError(
             f"the calibration is of a policy that acts otherwise ({', '.join(others)}): leave "
             "these options out, or calibrate again with them"
         )
-    return replace(settings, rule=known.pop("rule"), options={**known, **settings.options})
+    how: Any = {"rule": known.pop("rule"), "may_end": calibration.may_end}
+    return replace(settings, options={**known, **settings.options}, **how)
 
 
 def read_calibrations(folder: Run) -> list[Calibration]:

@@ -93,11 +93,14 @@ def inspect_data(
     steps: int | None = None,
     seed: int = 0,
     mapping: LogMapping | None = None,
+    may_end: bool | None = None,
     listener: Listener | None = None,
 ) -> Inspection:
-    """Which limits can this data support? `source` is a task, a store, a hosted name or a file."""
+    """Which limits can this data support? `source` is a task, a store, a hosted name or a file;
+    `may_end` says whether its episodes may end early, by default as the task or store does."""
     with open_data(source, steps=steps, seed=seed, mapping=mapping, listener=listener) as store:
         data = relabelled(store, criteria, cost_discount)
+        data = data if may_end is None else data.with_may_end(may_end)
         return inspect(data, [parse_limit(limit, data) for limit in limits] or None)
 
 

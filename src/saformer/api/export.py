@@ -34,7 +34,7 @@ def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Pa
     carried = [each for each in known if each.run == of_export]
     left = [each for each in known if each.run == of_run != of_export]
     outdated = [each for each in known if each.run not in {of_run, of_export}]
-    names = ("episode_cost", "episode_return")
+    names = ("episode_cost", "episode_return", "ended_early")
     totals = {name: torch.from_numpy(getattr(data, name)) for name in names}
     facts = {"dtype": dtype, **_facts(run, data, command)}
     facts[LEFT_BEHIND] = [each.rate for each in left]

@@ -44,6 +44,7 @@ class Finetuning:
     config: FinetuneConfig
     options: Any  # how it is judged
     seed: int
+    may_end: bool | None = None  # by default as the run's data says
 
     def __post_init__(self) -> None:
         from saformer.envs.stepping import pick_workers
@@ -57,7 +58,8 @@ class Finetuning:
     @cached_property
     def store(self) -> TrajectoryStore:
         loaded = self.loaded
-        return store_of(loaded.run, loaded.listener, loaded.context.data, exact=True)
+        store = store_of(loaded.run, loaded.listener, loaded.context.data, exact=True)
+        return store if self.may_end is None else store.with_may_end(self.may_end)
 
     @cached_property
     def original(self) -> RelabelledStore:
@@ -109,6 +111,8 @@ class Finetuning:
             **asdict(self.config),
             "execution": self.loaded.described(self.options),
         }
+        if self.may_end not in {None, self.loaded.may_end}:
+            finetuning["may_end"] = self.may_end
         fit, seed = asdict(self.fit_config), self.seed
         new = replace(source.spec, fit_config=fit, finetuning=finetuning, seed=seed)
         return replace(new, task=str(store), data_steps=None)

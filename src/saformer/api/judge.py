@@ -37,6 +37,9 @@ class JudgeSettings:
     """Changes of the agent's or the rule's options, by their names."""
     seed: int = 0
     """Decides initial states and proposals."""
+    may_end: bool | None = None
+    """Whether ending an episode early is a legitimate way to keep a limit (a machine that may be
+    switched off), or a failure (a robot that falls); by default as the task or data says."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
@@ -79,34 +82,44 @@ def judge_rollouts(
     settings: EvaluateSettings,
     limits: Sequence[Limit],
     calibration: Calibration | None = None,
+    nothing: "Evaluation | None" = None,
 ) -> tuple["Evaluation", dict[str, Any]]:
-    """Roll out under each limit, all in one batch; also returns how the policy acted."""
-    from saformer.evaluation.evaluate import Terms, evaluate_policy
+    """Roll out under each limit, all in one batch, and do nothing beside it, unless that was judged
+    before; also returns how the policy acted."""
+    from saformer.evaluation.evaluate import Terms, evaluate_nothing, evaluate_policy
 
-    totals, task = loaded.totals, loaded.run.spec.task
+    totals, task = loaded.totals_for(settings.may_end), loaded.run.spec.task
     margins = [calibration.margin_for(limit) for limit in limits] if calibration else None
     terms = Terms([frontier_of(task, totals, limit) for limit in limits], margins)
     how: dict[str, Any] = {"episodes": settings.episodes, "seed": settings.seed, "terms": terms}
-    how |= {"progress": loaded.listener.evaluating, "workers": loaded.context.workers}
+    how |= {"workers": loaded.context.workers}
+    nothing = nothing or evaluate_nothing(totals, limits, **how)
+    how |= {"progress": loaded.listener.evaluating}
     evaluation, *others = [
         evaluate_policy(policy, totals, limits, name=name, **how)
         for name, policy in _policies(loaded, settings).items()
     ]
     rate = calibration.rate if calibration else None
     is_shielded = settings.shield or settings.both
-    options = loaded.options(settings.rule, settings.options, shielded=is_shielded)
-    return replace(evaluation, beside=tuple(others), rate=rate), loaded.described(options)
+    options = _options(loaded, settings, shielded=is_shielded)
+    judged = replace(evaluation, beside=tuple(others), rate=rate, nothing=nothing)
+    return judged, loaded.described(options)
+
+
+def _options(loaded: Loaded, settings: JudgeSettings, *, shielded: bool = False) -> Any:
+    acting = (settings.rule, settings.options)
+    return loaded.options(*acting, shielded=shielded, may_end=settings.may_end)
 
 
 def _policies(loaded: Loaded, settings: EvaluateSettings) -> dict[str, Policy]:
     """By name: first the policy in question, then those to compare it with."""
-    agent, data, acting = loaded.agent, loaded.totals, (settings.rule, settings.options)
+    agent, data = loaded.agent, loaded.totals
     policies: dict[str, Policy] = {}
     if settings.shield or settings.both:
-        within = agent.policy(loaded.options(*acting, shielded=True))
+        within = agent.policy(_options(loaded, settings, shielded=True))
         policies[SHIELDED] = shielded(within, data)
     if settings.both or not settings.shield:
-        policies[PLAIN] = agent.policy(loaded.options(*acting))
+        policies[PLAIN] = agent.policy(_options(loaded, settings))
     if settings.reference:
         mean = agent.policy(agent.mean_options())
         blind = LimitBlind(mean, data.episode_cost.max(0).tolist())
@@ -160,7 +173,10 @@ def sweep_option(loaded: Loaded, settings: SweepSettings) -> "Sweep":
     shared = {each.name: getattr(settings, each.name) for each in fields(JudgeSettings)}
     changes = [{**settings.options, option: value} for value in values]
     # refuses a wrong value before anything is rolled out
-    acting = [loaded.described(loaded.options(settings.rule, each)) for each in changes]
     trials = [EvaluateSettings(**{**shared, "options": each}) for each in changes]
-    evaluations = [judge_rollouts(loaded, trial, limits)[0] for trial in trials]
+    acting = [loaded.described(_options(loaded, each)) for each in trials]
+    evaluations: list[Evaluation] = []
+    for trial in trials:
+        nothing = evaluations[0].nothing if evaluations else None
+        evaluations.append(judge_rollouts(loaded, trial, limits, nothing=nothing)[0])
     return Sweep(option, tuple(map(SweepTrial, values, evaluations)), acting[0])

@@ -12,7 +12,7 @@ import torch
 from saformer.agents.agent import Agent
 from saformer.agents.registry import find_kind, restore_agent
 from saformer.api.listener import Listener
-from saformer.api.run_data import limits_of, totals_of
+from saformer.api.run_data import limits_of, may_end_of, totals_of
 from saformer.data.limits import Limit, Totals
 from saformer.data.store import EnvironmentSpec
 from saformer.engine.device import pick_device
@@ -87,6 +87,15 @@ class Loaded:
             )
         return totals_of(self.run, self.listener, self.context.data, other)
 
+    @cached_property
+    def may_end(self) -> bool:
+        """Whether episodes may end early, as the run's task or data says."""
+        return may_end_of(self.run, self.context.data)
+
+    def totals_for(self, may_end: bool | None) -> Totals:
+        """The totals, by which episodes may end early, or may not; None: as they say."""
+        return self.totals if may_end is None else self.totals.with_may_end(may_end)
+
     def check_environment(self, environment: EnvironmentSpec) -> None:
         if environment.identifier is None:
             raise ValueError(
@@ -120,12 +129,18 @@ class Loaded:
         return folder
 
     def options(
-        self, rule: str | None = None, changes: Changes = None, *, shielded: bool = False
+        self,
+        rule: str | None = None,
+        changes: Changes = None,
+        *,
+        shielded: bool = False,
+        may_end: bool | None = None,
     ) -> Any:
         """How the policy acts: by its usual rule or this one, with these changes."""
         usual = self.agent.options(shielded=shielded)
         options = usual if rule is None else self.kind.options_of(self.agent.config, rule)
-        return self.kind.changed(options, changes or {})
+        declared = self.kind.with_may_end(options, self.may_end if may_end is None else may_end)
+        return self.kind.changed(declared, changes or {})
 
     def described(self, options: Any) -> dict[str, Any]:
         """Rule and options, as files hold them."""

@@ -8,7 +8,7 @@ from saformer.criteria import criterion
 from saformer.data.limits import Limit, Totals, TotalsAlone, parse_limit
 from saformer.data.relabel import RelabelledStore, relabelled
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
-from saformer.envs.tasks import find_task, load_data
+from saformer.envs.tasks import find_task, load_data, task_names
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
@@ -45,6 +45,7 @@ def totals_of(
         cost_discount=own_discount,
         episode_cost=totals["episode_cost"].numpy(),
         episode_return=totals["episode_return"].numpy(),
+        ended_early=totals["ended_early"].numpy() if "ended_early" in totals else None,
     )
 
 
@@ -135,9 +136,22 @@ def has_environment(run: Run, data: str | None = None) -> bool:
     return store is None or store.environment.identifier is not None
 
 
+def may_end_of(run: Run, data: str | None = None) -> bool:
+    """Whether its episodes may end early, as its task or store says; no where neither is there."""
+    if run.is_export and data is None:
+        return _environment_of_export(run).may_end
+    try:
+        return find_task(data or run.spec.task).may_end
+    except ValueError:
+        return False
+
+
 def _environment_of_export(run: Run) -> EnvironmentSpec:
     try:
-        return EnvironmentSpec.from_plain(read_facts(run)["environment"])
+        plain, task = read_facts(run)["environment"], run.spec.task
+        if "may_end" not in plain and task in task_names():  # exported by an older version
+            plain["may_end"] = find_task(task).may_end
+        return EnvironmentSpec.from_plain(plain)
     except (KeyError, TypeError) as error:
         path = run.export_path
         raise ValueError(f"{path} is damaged ({error!r}); copy the export again") from None

@@ -227,7 +227,8 @@ class RunTrainer:
             from saformer.evaluation.evaluate import evaluate_policy
 
             watched = limits_of(run.spec, data, usual=limits)
-            seen = evaluate_policy(agent.policy(), data, watched, episodes=WATCHED_EPISODES)
+            options = agent.with_may_end(agent.options(), data.environment.may_end)
+            seen = evaluate_policy(agent.policy(options), data, watched, episodes=WATCHED_EPISODES)
             pairs = [(verdict, verdict.limit) for verdict in seen.verdicts]
             return {
                 limit.name: {"return": v.mean_return, "cost": v.mean_cost, "limit": limit.values}

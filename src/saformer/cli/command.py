@@ -11,7 +11,13 @@ from typing import Annotated, Any, Self, TypeVar
 import tyro
 from rich.console import Console
 from rich.text import Text
-from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructTypeInfo,
+)
 
 SomeCommand = TypeVar("SomeCommand", bound="Command")
 
@@ -41,11 +47,26 @@ def parse_command(cls: type[SomeCommand], arguments: Sequence[str], prog: str) -
         specs[type(settings)] = _without(settings, set(named))
         named |= {each.name for each in fields(settings)}
     registry = ConstructorRegistry()
+    registry.primitive_rule(_yes_or_no)
     registry.struct_rule(lambda info: specs.get(info.type))
     flags = Annotated[cls, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]  # type: ignore[valid-type]
     how: dict[str, Any] = {"default": default} if default else {}
     command: SomeCommand = tyro.cli(flags, args=arguments, prog=prog, registry=registry, **how)
     return command
+
+
+def _yes_or_no(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[bool | None] | None:
+    """How flags of `bool | None` are read: yes, no, or left out."""
+    if info.type != bool | None:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="{yes,no}",
+        instance_from_str=lambda words: words[0] == "yes",
+        is_instance=lambda value: value is None or isinstance(value, bool),
+        str_from_instance=lambda value: ["None" if value is None else "yes" if value else "no"],
+        choices=("yes", "no"),
+    )
 
 
 def _without(settings: Any, names: Collection[str]) -> StructConstructorSpec:

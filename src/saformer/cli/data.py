@@ -129,13 +129,16 @@ class InspectCommand(Command):
     """Seed of a task's data."""
     mapping: Path | None = None
     """TOML file that says which columns of a log are what."""
+    may_end: bool | None = None
+    """Whether ending an episode early is a legitimate way to keep a limit, or a failure; by default
+    as the task or store says."""
     json: bool = False
     """Print JSON instead of tables."""
     report: Path | None = None
     """Write a page with figures here."""
 
     def run(self, console: Console) -> int:
-        names = ("criteria", "cost_discount", "limits", "steps", "seed")
+        names = ("criteria", "cost_discount", "limits", "steps", "seed", "may_end")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         settings["mapping"] = LogMapping.from_toml(self.mapping) if self.mapping else None
         with listening(console) as listener:

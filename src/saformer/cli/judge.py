@@ -185,6 +185,8 @@ class FinetuneCommand(RunCommand):
     """Limits to keep: costs (3700) or the data's percentiles (p10); commas separate constraints."""
     rule: str | None = "paper"
     """How the policy is judged: paper (Algorithm 1), or reserve as `saformer evaluate` judges."""
+    may_end: bool | None = None
+    """Whether episodes may end early to keep a limit; by default as the run's data says."""
     ceiling: str | None = None
     """Ends an episode of exploration: a cost, or a percentile of the data's; by default none."""
     out: Path | None = None
@@ -200,6 +202,7 @@ class FinetuneCommand(RunCommand):
 
     def run(self, console: Console) -> int:
         acting: dict[str, Any] = {"rule": self.rule, "options": self.changes, "seed": self.seed}
+        acting["may_end"] = self.may_end
         how = {name: getattr(self, name) for name in ("ceiling", "config", "out", "resume")}
         with listening(console, tensorboard=self.tensorboard) as listener:
             tuned = self.load(listener).finetune(self.limit, **how, **acting)

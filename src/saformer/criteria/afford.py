@@ -15,6 +15,14 @@ SHARES = np.linspace(0.0, 1.0, NUM_POINTS)
 CLOSE = 2.0**-20  # A stretch so short, as a share of its upper end, is in question no more
 
 
+def least_cost_action(
+    criteria: Sequence[CostCriterion], low: Sequence[float], high: Sequence[float]
+) -> Floats:
+    """[A] within bounds: of least cost by the criteria of the action alone, else nearest to 0."""
+    of_action = [criterion for criterion in criteria if criterion.reads_action_alone]
+    return Affordable(of_action, low, high).cheapest
+
+
 class Affordable:
     """Brings actions within what they may cost, by moving them towards the cheapest action.
 
@@ -42,7 +50,8 @@ class Affordable:
     def cost(self, action: Floats) -> Doubles:
         """[..., A] -> [..., C]."""
         step = Step(action=action, origin="an action alone")
-        return np.stack([criterion(step) for criterion in self.criteria], axis=-1)
+        costs = [criterion(step) for criterion in self.criteria]
+        return np.stack(costs, axis=-1) if costs else np.zeros((*action.shape[:-1], 0))
 
     def project(self, action: Array, allowed: Doubles) -> tuple[Floats, Doubles, NDArray[np.bool_]]:
         """Actions [L, A] that cost at most `allowed` [L, C], what they cost [L, C], and which were

@@ -32,6 +32,7 @@ class CanonicalBuild:
     correlation: float  # of return and cost; NaN if one never changes
     frontier: FrontierCurve
     criterion: str = "torque"
+    may_end: bool = True  # else trajectories that ended early are not on the frontier
 
     @classmethod
     def of(cls, data: RelabelledStore) -> CanonicalBuild:
@@ -57,6 +58,7 @@ class CanonicalBuild:
             correlation=correlation(returns, costs),
             frontier=FrontierCurve.of(data),
             criterion=names[0],
+            may_end=data.environment.may_end,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -67,7 +69,8 @@ class CanonicalBuild:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> CanonicalBuild:
         known = float("nan") if plain["correlation"] is None else plain["correlation"]
-        frontier = FrontierCurve.from_plain(plain["frontier"])
+        spread = plain["return_max"] - plain["return_min"]
+        frontier = FrontierCurve.from_plain({"spread": spread, **plain["frontier"]})
         return cls(**{**plain, "correlation": known, "frontier": frontier})
 
 
@@ -77,9 +80,11 @@ def canonical(task_name: str) -> CanonicalBuild | None:
 
 
 def frontier_of(task_name: str, data: Totals, limit: Limit) -> Frontier:
-    """The frontier of the canonical build, where there is one; else of this data."""
+    """That of the canonical build, where one has this cost and setting; else of this data."""
     build, criteria = canonical(task_name), [criterion.name for criterion in data.criteria]
     if build is None or criteria != [build.criterion] or data.cost_discount != 1:
+        return frontier(data, limit)
+    if build.may_end != data.environment.may_end:
         return frontier(data, limit)
     return build.frontier.at(limit.values[0])
 

@@ -14,11 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data import statistics
-from saformer.data.limits import FrontierCurve, Limit, frontier, parse_limit, thresholds
+from saformer.data.limits import (
+    FrontierCurve,
+    Limit,
+    frontier,
+    parse_limit,
+    stored_within,
+    thresholds,
+)
 from saformer.data.relabel import Doubles, RelabelledStore
-from saformer.data.statistics import correlation, is_constant, percentiles, without_nan
+from saformer.data.statistics import correlation, is_constant, mean_known, percentiles, without_nan
 
 DEFAULT_LIMITS = ("p5", "p10", "p20", "p30", "p50", "p70", "p90")
+TIGHT_LIMITS = ("p10", "p20", "p30", "p40", "p50")
 MIN_BINS, MAX_BINS = 10, 40
 MAX_SAMPLE = 1500
 WEAK_CORRELATION = 0.3
@@ -81,7 +89,8 @@ class ConstraintSupport:
 
 @dataclass(frozen=True)
 class LimitSupport:
-    """What the data shows within one limit, all constraints together; NaN if nothing is within."""
+    """What the data shows within one limit, all constraints together; NaN if nothing is within.
+    Where no episode may end early, those that did are not within."""
 
     name: str
     values: tuple[float, ...]
@@ -89,6 +98,22 @@ class LimitSupport:
     share_within: float
     frontier: float  # mean of the five best returns within the limit
     median_return: float  # of the trajectories within the limit
+
+
+@dataclass(frozen=True)
+class EndingGroup:
+    """The trajectories that ended early, or all others; NaN if there are none."""
+
+    number: int
+    share: float
+    mean_return: float
+    mean_cost: tuple[float, ...]
+
+    @classmethod
+    def of(cls, data: RelabelledStore, chosen: NDArray[np.bool_]) -> EndingGroup:
+        earned = mean_known(data.episode_return[chosen].tolist())
+        costs = tuple(mean_known(costs.tolist()) for costs in data.episode_cost[chosen].T)
+        return cls(int(chosen.sum()), float(chosen.mean()), earned, costs)
 
 
 @dataclass(frozen=True)
@@ -104,6 +129,9 @@ class Inspection:
     episode_return: Distribution
     constraints: tuple[ConstraintSupport, ...]
     limits: tuple[LimitSupport, ...]
+    may_end: bool  # whether ending early is a legitimate way to keep a limit
+    ended_early: EndingGroup
+    whole: EndingGroup
     warnings: tuple[DataWarning, ...]
     sample: dict[str, list[Any]]
     """episode_return and episode_cost (a list each) of some trajectories, evenly chosen"""
@@ -133,6 +161,9 @@ def inspect(data: RelabelledStore, limits: Sequence[Limit] | None = None) -> Ins
         episode_return=Distribution.of(data.episode_return),
         constraints=constraints,
         limits=supports,
+        may_end=data.environment.may_end,
+        ended_early=EndingGroup.of(data, data.ended_early),
+        whole=EndingGroup.of(data, ~data.ended_early),
         warnings=tuple(_warnings(data, constraints, supports)),
         sample=_sample(data),
     )
@@ -162,7 +193,7 @@ def _constraint(data: RelabelledStore, index: int) -> ConstraintSupport:
 
 
 def _support(data: RelabelledStore, limit: Limit) -> LimitSupport:
-    returns = data.episode_return[np.all(data.episode_cost <= np.array(limit.values), axis=-1)]
+    returns = data.episode_return[stored_within(data, limit)]
     share, best = len(returns) / len(data.episode_return), frontier(data, limit).best
     median = float(np.median(returns)) if len(returns) else float("nan")
     return LimitSupport(limit.name, limit.values, len(returns), share, best, median)
@@ -172,6 +203,7 @@ def _warnings(
     data: RelabelledStore, constraints: Sequence[ConstraintSupport], limits: Sequence[LimitSupport]
 ) -> Iterator[DataWarning]:
     yield from _warnings_of_episodes(data)
+    yield from _warnings_of_endings(data)
     for index, constraint in enumerate(constraints):
         own_limits = [(limit.name, limit.values[index]) for limit in limits]
         yield from _warnings_of_cost(constraint, own_limits, data.store.lengths)
@@ -185,6 +217,19 @@ def _warnings(
             "few_within",
             f"Fewer than {FEW_WITHIN} trajectories lie within {_listed(few)}: frontier and policy "
             "rest on hardly any examples. Ask for looser limits, or record more cheap episodes.",
+        )
+
+
+def _warnings_of_endings(data: RelabelledStore) -> Iterator[DataWarning]:
+    """Where no episode may end early: limits that only trajectories keep which did."""
+    tight = [parse_limit(name, data) for name in TIGHT_LIMITS]
+    empty = [str(limit) for limit in tight if not stored_within(data, limit).any()]
+    if empty:
+        yield DataWarning(
+            "kept_by_ending_alone",
+            f"No recorded episode keeps {_listed(empty)} without ending early, which none may: no "
+            "recorded behaviour can keep these limits. Ask for looser ones, record cheaper whole "
+            "episodes, or say that episodes may end (--may-end yes) if that is no failure.",
         )
 
 

@@ -17,6 +17,8 @@ from saformer.data.relabel import Doubles, RelabelledStore
 from saformer.data.store import EnvironmentSpec
 
 FRONTIER_SIZE = 5
+LEAST_SPAN = 0.05
+"""Share of the range of stored returns below which a limit leaves nothing to earn."""
 THRESHOLDS = {"min": 0, "p10": 10, "p20": 20, "p30": 30, "p50": 50, "max": 100}
 """The columns of the paper's threshold table, as percentiles."""
 
@@ -30,12 +32,17 @@ class TotalsAlone:
     cost_discount: float  # step t counts cost_discount**t times its cost
     episode_cost: Doubles  # [N, C]
     episode_return: Doubles  # [N] undiscounted
+    ended_early: NDArray[np.bool_] | None = None  # [N]; None in exports of older versions
 
     def __post_init__(self) -> None:
         num_returns, num_criteria = len(self.episode_return), len(self.criteria)
         if self.episode_cost.shape != (num_returns, num_criteria) or not num_returns:
             counts = f"{num_returns} returns and {num_criteria} criteria"
             raise ValueError(f"costs of shape {self.episode_cost.shape} do not fit {counts}")
+
+    def with_may_end(self, may_end: bool) -> TotalsAlone:
+        """The same totals, of episodes that may end early, or may not."""
+        return replace(self, environment=replace(self.environment, may_end=may_end))
 
 
 Totals = RelabelledStore | TotalsAlone
@@ -101,19 +108,33 @@ class Frontier:
 
     best: float  # mean of the five best stored returns within the limit; NaN if there is none
     worst: float  # the lowest stored return
+    spread: float = 0.0  # from the lowest to the highest stored return
 
     def share(self, earned: float, *, cap: float = 1.25) -> float:
-        """How far from worst to best a return lies, capped above."""
+        """How far from worst to best a return lies, capped above; NaN with nothing to earn."""
         span = self.best - self.worst
-        return min((earned - self.worst) / span, cap) if span > 0 else float("nan")
+        has_share = span > 0 and span >= LEAST_SPAN * self.spread
+        return min((earned - self.worst) / span, cap) if has_share else float("nan")
+
+
+def exemplary(data: Totals) -> NDArray[np.bool_]:
+    """[N] trajectories that show what is possible: all, or where none may end early, whole ones."""
+    if data.environment.may_end or data.ended_early is None:
+        return np.ones(len(data.episode_return), dtype=bool)
+    return ~data.ended_early
+
+
+def stored_within(data: Totals, limit: Limit) -> NDArray[np.bool_]:
+    """[N] exemplary trajectories that keep the limit of every constraint."""
+    cheap: NDArray[np.bool_] = np.all(data.episode_cost <= np.array(limit.values), axis=-1)
+    return cheap & exemplary(data)
 
 
 def frontier(data: Totals, limit: Limit) -> Frontier:
     """The frontier at one limit, all constraints together."""
-    within = (data.episode_cost <= np.array(limit.values)).all(-1)
-    best = np.sort(data.episode_return[within])[-FRONTIER_SIZE:]
+    best = np.sort(data.episode_return[stored_within(data, limit)])[-FRONTIER_SIZE:]
     mean = float(best.mean()) if len(best) else float("nan")
-    return Frontier(mean, float(data.episode_return.min()))
+    return Frontier(mean, float(data.episode_return.min()), float(np.ptp(data.episode_return)))
 
 
 @dataclass(frozen=True)
@@ -123,9 +144,10 @@ class FrontierCurve:
     cost: tuple[float, ...]  # rising
     best: tuple[float, ...]  # the frontier from the limit at the same index on, up to the next
     worst: float  # the lowest stored return
+    spread: float = 0.0  # from the lowest to the highest stored return
 
     def __post_init__(self) -> None:
-        if len(self.cost) != len(self.best) or not self.cost:
+        if len(self.cost) != len(self.best):
             counts = f"{len(self.best)} and {len(self.cost)}"
             raise ValueError(f"a frontier needs one value per cost, got {counts}")
         if (np.diff(self.cost) <= 0).any():
@@ -134,7 +156,8 @@ class FrontierCurve:
     @classmethod
     def of(cls, data: Totals, *, constraint: int = 0) -> FrontierCurve:
         """Of one constraint alone; where there are others, they are left free."""
-        costs, returns = data.episode_cost[:, constraint], data.episode_return
+        shown = exemplary(data)
+        costs, returns = data.episode_cost[shown, constraint], data.episode_return[shown]
         order = np.argsort(costs, kind="stable")
         best: list[float] = []
         means: dict[float, float] = {}  # of trajectories that cost the same, the last one counts
@@ -145,17 +168,19 @@ class FrontierCurve:
                 means[cost] = float(np.mean(best))
         before = [None, *means.values()]
         changes = [(c, m) for (c, m), old in zip(means.items(), before, strict=False) if m != old]
-        rising, bests = zip(*changes, strict=True)
-        return cls(rising, bests, float(returns.min()))
+        rising, bests = tuple(cost for cost, _ in changes), tuple(mean for _, mean in changes)
+        every = data.episode_return
+        return cls(rising, bests, float(every.min()), float(np.ptp(every)))
 
     def at(self, limit: float) -> Frontier:
         """The same as `frontier` of the data at this limit."""
         index = bisect_right(self.cost, limit) - 1
-        return Frontier(self.best[index] if index >= 0 else float("nan"), self.worst)
+        best = self.best[index] if index >= 0 else float("nan")
+        return Frontier(best, self.worst, self.spread)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FrontierCurve:
-        return cls(tuple(plain["cost"]), tuple(plain["best"]), plain["worst"])
+        return cls(**{**plain, "cost": tuple(plain["cost"]), "best": tuple(plain["best"])})
 
 
 def pareto_front(data: RelabelledStore) -> NDArray[np.int64]:

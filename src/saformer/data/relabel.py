@@ -43,6 +43,15 @@ class RelabelledStore:
     def environment(self) -> EnvironmentSpec:
         return self.store.environment
 
+    @property
+    def ended_early(self) -> NDArray[np.bool_]:
+        """[N] whether the trajectory terminated before the horizon."""
+        return self.store.ended_early
+
+    def with_may_end(self, may_end: bool) -> RelabelledStore:
+        """The same data, whose episodes may end early, or may not."""
+        return replace(self, store=self.store.with_may_end(may_end))
+
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> RelabelledStore:
         """The trajectories where `keep` [N] is True, or at these indices, which may repeat."""
         store, indices = self.store.filter(keep), np.arange(len(self.store))[keep]

@@ -34,6 +34,12 @@ def is_constant(values: ArrayLike) -> bool:
     return bool(np.ptp(array) <= ROUNDING * np.abs(array).max())
 
 
+def mean_known(values: Sequence[float]) -> float:
+    """The mean of those that are not NaN; NaN if all are."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
+
+
 def percentiles(values: ArrayLike, percents: Sequence[int] = PERCENTILES) -> dict[str, float]:
     """{"p5": ..., "p10": ..., ..., "p95": ...} of a value per trajectory."""
     results = np.percentile(np.asarray(values), percents).tolist()

@@ -27,6 +27,8 @@ class EnvironmentSpec:
     identifier: str | None = None  # Gymnasium id, as in "Hopper-v5"
     arguments: dict[str, Any] = field(default_factory=dict)
     """what `gymnasium.make` is given beside the id"""
+    may_end: bool = False
+    """whether ending an episode early is a legitimate way to keep a limit, not a failure"""
 
     def __post_init__(self) -> None:
         low, high = self.action_low, self.action_high
@@ -144,6 +146,10 @@ class TrajectoryStore:
         episodes = {name: np.concatenate([old, new[name]]) for name, old in self.episodes.items()}
         return replace(self, steps=steps, episodes=episodes)
 
+    def with_may_end(self, may_end: bool) -> TrajectoryStore:
+        """A view whose episodes may end early, or may not."""
+        return replace(self, environment=replace(self.environment, may_end=may_end))
+
     def __len__(self) -> int:
         return len(self.episodes["length"])
 
@@ -182,6 +188,12 @@ class TrajectoryStore:
         """[N] whether the episode was recorded to its end."""
         finished: NDArray[np.bool_] = self.episodes["terminated"] | self.episodes["truncated"]
         return finished
+
+    @property
+    def ended_early(self) -> NDArray[np.bool_]:
+        """[N] whether the episode terminated before the horizon."""
+        early: NDArray[np.bool_] = self.lengths < self.environment.horizon
+        return self.episodes["terminated"] & early
 
     @property
     def fingerprint(self) -> str:

@@ -55,7 +55,8 @@ def dataset(*, episodes: int = 2000, dimensions: int = 1, seed: int = 0) -> Traj
     rng = np.random.default_rng(seed)
     trajectories = [_episode(rng, dimensions) for _ in range(episodes)]
     low, high = (-1.0,) * dimensions, (1.0,) * dimensions
-    environment = EnvironmentSpec(low, high, HORIZON, IDENTIFIER, {"dimensions": dimensions})
+    about: Any = {"arguments": {"dimensions": dimensions}, "may_end": True}
+    environment = EnvironmentSpec(low, high, HORIZON, IDENTIFIER, **about)
     return TrajectoryStore.of(trajectories, environment, {"source": "allowance", "seed": seed})
 
 

@@ -34,6 +34,7 @@ class Task:
     steps: int | None = None  # canonical size of the dataset; None if it has the size it has
     make: Make | None = None
     store: TrajectoryStore | None = None
+    may_end: bool = False  # whether ending an episode early is a legitimate way to keep a limit
 
 
 def task_names() -> list[str]:
@@ -46,17 +47,18 @@ def find_task(name: str) -> Task:
     if name == "allowance":
         from saformer.envs.allowance import HORIZON
 
-        return Task(name, ALLOWANCE_EPISODES * HORIZON, _make_allowance)
+        return Task(name, ALLOWANCE_EPISODES * HORIZON, _make_allowance, may_end=True)
     if name in PLANT_TASKS:
         return _plant_task(name)
     if name in EFFORT_TASKS:
         return replace(_mixture_task(name, name, "medium-replay"), steps=EFFORT_STEPS)
-    if name in MIXTURE_TASKS:
-        return _mixture_task(name, *name.split("-", 1))
+    if name in MIXTURE_TASKS:  # as in the paper's Eq. 1
+        return _mixture_task(name, *name.split("-", 1), may_end=True)
     if is_hosted(name):
         return Task(name, None, partial(_import_hosted, name))
     if is_store(name):
-        return Task(name, store=TrajectoryStore.open(name))
+        store = TrajectoryStore.open(name)
+        return Task(name, store=store, may_end=store.environment.may_end)
     raise ValueError(_unknown(name))
 
 
@@ -84,7 +86,7 @@ def load_data(
         with one_maker(path):
             if not path.exists():
                 return make_data(task, path, steps=steps, seed=seed, **how)
-    return TrajectoryStore.open(path)
+    return TrajectoryStore.open(path).with_may_end(task.may_end)
 
 
 def data_path(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
@@ -109,15 +111,16 @@ def bundle_task(path: str, mixture: str) -> Task:
     return _mixture_task(f"{Path(path).stem}-{mixture}", path, mixture)
 
 
-def _mixture_task(name: str, robot: str, mixture: str) -> Task:
+def _mixture_task(name: str, robot: str, mixture: str, *, may_end: bool = False) -> Task:
     """Of the behaviour policies of a packaged robot, or of a bundle's file."""
 
     def make(path: Path, **how: Any) -> TrajectoryStore:
         from saformer.envs import behaviours
 
-        return behaviours.build(robot, mixture, **how).save(path)
+        return behaviours.build(robot, mixture, **how).with_may_end(may_end).save(path)
 
-    return Task(name, REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS, make)
+    steps = REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS
+    return Task(name, steps, make, may_end=may_end)
 
 
 def _make_allowance(path: Path, *, steps: int, seed: int, **_: Any) -> TrajectoryStore:

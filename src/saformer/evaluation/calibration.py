@@ -13,13 +13,15 @@ from typing import Any, Self
 import numpy as np
 
 from saformer.data.limits import Limit
+from saformer.data.statistics import without_nan
 from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.verdict import Verdict
 
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
 FIRST_SEED = 1_500_000_000  # calibration starts from seeds that neither data nor evaluation uses
 SEEDS_OF_A_MARGIN, SEEDS_OF_A_SEQUENCE = 1_000_000, 100_000_000
-FIGURES = ("num_episodes", "num_violations", "mean_return", "frontier_share", "mean_cost")
+FIGURES: tuple[str, ...] = ("num_episodes", "num_violations", "mean_return", "frontier_share")
+FIGURES += ("mean_cost", "ended_early")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class MarginTest:
     mean_return: float
     frontier_share: float
     mean_cost: tuple[float, ...]
+    ended_early: float = 0.0  # share of episodes
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Calibration:
     options: Mapping[str, Any]  # how it acted; its proposals' seeds are those of the episodes
     limits: tuple[CalibratedLimit, ...] = ()
     margins: tuple[float, ...] = ()  # to try, in their order
+    may_end: bool = True  # else episodes that ended early count as violations
 
     @property
     def is_whole(self) -> bool:
@@ -65,7 +69,7 @@ class Calibration:
         return all(done)
 
     def plain(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(without_nan(asdict(self)))
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:

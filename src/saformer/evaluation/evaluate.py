@@ -2,19 +2,21 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from saformer.core.policy import Policy
 from saformer.data.limits import Frontier, Limit, Totals, frontier
-from saformer.data.statistics import rank_correlation, without_nan
+from saformer.data.statistics import mean_known, rank_correlation, without_nan
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.envs.stepping import Workers
+from saformer.evaluation.nothing import NOTHING, DoingNothing
 from saformer.evaluation.trace import DecisionTrace, spending_paths
-from saformer.evaluation.verdict import TOLERANCE, EpisodeRow, Verdict, judge_limit
+from saformer.evaluation.verdict import TOLERANCE, Endings, EpisodeRow, Verdict, judge_limit
 
 FIRST_SEED = 1_000_000  # evaluation episodes start from seeds that no dataset uses
 
@@ -32,6 +34,7 @@ class Evaluation:
     beside: tuple["Evaluation", ...] = ()  # others under the same limits, to be compared with it
     margins: tuple[float, ...] = ()  # share of each limit withheld from the policy; empty if none
     rate: float | None = None  # the violation rate that these margins were calibrated for
+    nothing: "Evaluation | None" = None  # doing nothing from the same initial states
 
     @property
     def limits_met(self) -> int:
@@ -46,8 +49,20 @@ class Evaluation:
 
     @property
     def frontier_share(self) -> float:
-        """Mean over the limits."""
-        return float(np.mean([verdict.frontier_share for verdict in self.verdicts]))
+        """Mean over the limits that leave anything to earn."""
+        return mean_known([verdict.frontier_share for verdict in self.verdicts])
+
+    @property
+    def ended_early(self) -> float:
+        """Share of all episodes that terminated before the horizon."""
+        return float(np.mean([row.ended_early for row in self.rows]))
+
+    @property
+    def idle_limits(self) -> tuple[str, ...]:
+        """Limits that doing nothing keeps, and under which it earns as much."""
+        pairs = zip(self.verdicts, self.nothing.verdicts if self.nothing else (), strict=False)
+        idle = [own for own, other in pairs if other.met and own.mean_return <= other.mean_return]
+        return tuple(verdict.limit.name for verdict in idle)
 
     def plain(self) -> dict[str, Any]:
         """For JSON: what is not known is None."""
@@ -58,7 +73,11 @@ class Evaluation:
             "rank_correlations": self.rank_correlations,
             "criteria": self.criteria,
             "frontier_share": self.frontier_share,
-            "safe_share": float(np.mean([verdict.safe_share for verdict in self.verdicts])),
+            "uncapped_share": mean_known([each.uncapped_share for each in self.verdicts]),
+            "safe_share": mean_known([verdict.safe_share for verdict in self.verdicts]),
+            "may_end": self.verdicts[0].endings.may_end,
+            "ended_early": self.ended_early,
+            "data_ended_early": self.verdicts[0].endings.data_share,
             "tolerance": TOLERANCE,
             "decisions_per_second": self.decisions_per_second,
             "episodes": [row.plain() for row in self.rows],
@@ -66,6 +85,8 @@ class Evaluation:
             "beside": [other.plain() for other in self.beside],
             "margins": self.margins,
             "rate": self.rate,
+            "nothing": self.nothing.plain() if self.nothing else None,
+            "idle_limits": self.idle_limits,
         }
         return dict(without_nan(plain))
 
@@ -100,10 +121,9 @@ def evaluate_policy(
         counts = f"{episodes} and {len(limits)}"
         raise ValueError(f"at least one episode and one limit are needed, got {counts}")
     terms = terms or Terms()
-    lane_limits = [limit for limit in limits for _ in range(episodes)]
     pairs = zip(limits, terms.margins or [0.0] * len(limits), strict=True)
     shown = [(1 - margin) * np.array(limit.values) for limit, margin in pairs]
-    trace = DecisionTrace(range(0, len(lane_limits), episodes))
+    trace = DecisionTrace(range(0, len(limits) * episodes, episodes))
     began = time.perf_counter()
     played = rollout(
         policy,
@@ -115,19 +135,14 @@ def evaluate_policy(
         workers=workers,
     )
     seconds = time.perf_counter() - began
-    lanes = zip(played, lane_limits, strict=True)
-    rows = tuple(_row(episode, limit, data.cost_discount) for episode, limit in lanes)
-    frontiers = terms.frontiers or [frontier(data, limit) for limit in limits]
-    verdicts = tuple(
-        judge_limit(rows[i * episodes : (i + 1) * episodes], limit, possible)
-        for i, (limit, possible) in enumerate(zip(limits, frontiers, strict=True))
-    )
-    paths = spending_paths(played, lane_limits, cost_discount=data.cost_discount)
+    lanes = zip(played, (limit for limit in limits for _ in range(episodes)), strict=True)
+    rows = tuple(_row(episode, limit, data) for episode, limit in lanes)
+    paths = spending_paths(played, rows, cost_discount=data.cost_discount)
     by_lane = sorted(trace.decisions.items())
-    decisions = [{"limit_name": lane_limits[lane].name, **each} for lane, each in by_lane]
+    decisions = [{"limit_name": rows[lane].limit_name, **each} for lane, each in by_lane]
     return Evaluation(
         rows,
-        verdicts,
+        _verdicts(rows, data, limits, terms),
         decisions_per_second=sum(row.num_steps for row in rows) / seconds,
         trace={"paths": paths, "decisions": decisions},
         criteria=tuple(criterion.name for criterion in data.criteria),
@@ -136,17 +151,44 @@ def evaluate_policy(
     )
 
 
-def _row(episode: Episode, limit: Limit, cost_discount: float) -> EpisodeRow:
+def evaluate_nothing(
+    data: Totals, limits: Sequence[Limit], *, terms: Terms | None = None, **how: Any
+) -> Evaluation:
+    """Do nothing, as `evaluate_policy` would judge it: one rollout, held against every limit."""
+    terms = terms or Terms()
+    once, start = (data, limits[:1]), Terms(first_seed=terms.first_seed)
+    played = evaluate_policy(DoingNothing(data), *once, name=NOTHING, terms=start, **how)
+    pairs = product(limits, played.rows)
+    rows = tuple(replace(row, limit_name=own.name, limit=own.values) for own, row in pairs)
+    return replace(played, rows=rows, verdicts=_verdicts(rows, data, limits, terms))
+
+
+def _verdicts(
+    rows: Sequence[EpisodeRow], data: Totals, limits: Sequence[Limit], terms: Terms
+) -> tuple[Verdict, ...]:
+    """Of as many rows under each limit, one limit after the other."""
+    count, endings = len(rows) // len(limits), Endings.of(data)
+    frontiers = terms.frontiers or [frontier(data, limit) for limit in limits]
+    return tuple(
+        judge_limit(rows[i * count : (i + 1) * count], limit, possible, endings)
+        for i, (limit, possible) in enumerate(zip(limits, frontiers, strict=True))
+    )
+
+
+def _row(episode: Episode, limit: Limit, data: Totals) -> EpisodeRow:
+    terminated, num_steps = episode.trajectory.terminated, len(episode.trajectory)
     return EpisodeRow(
         limit_name=limit.name,
         limit=limit.values,
         seed=episode.seed,
         episode_return=float(episode.trajectory.reward.sum(dtype=np.float64)),
-        cost=tuple(episode.discounted_cost(cost_discount).sum(0).tolist()),
-        num_steps=len(episode.trajectory),
-        terminated=episode.trajectory.terminated,
+        cost=tuple(episode.discounted_cost(data.cost_discount).sum(0).tolist()),
+        num_steps=num_steps,
+        terminated=terminated,
         truncated=episode.trajectory.truncated,
         resampled=float((episode.num_rounds > 1).mean()),
         fell_back=float(episode.fell_back.mean()),
         shielded=float(episode.shielded.mean()),
+        ended_early=terminated and num_steps < data.environment.horizon,
+        may_end=data.environment.may_end,
     )

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from saformer.data.limits import Limit, frontier
+from saformer.data.limits import Limit, frontier, stored_within
 from saformer.data.relabel import RelabelledStore
 from saformer.evaluation.offline_reader import Doubles, Indices, JudgedSteps
 
@@ -64,7 +64,7 @@ class Support:
 
     @classmethod
     def of(cls, training: RelabelledStore, limit: Limit) -> Self:
-        within = (training.episode_cost <= np.array(limit.values)).all(-1)
+        within = stored_within(training, limit)
         return cls(int(within.sum()), float(within.mean()), frontier(training, limit).best)
 
 

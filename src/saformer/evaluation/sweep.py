@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from saformer.data.statistics import without_nan
 from saformer.evaluation.evaluate import Evaluation
 
 
@@ -30,6 +31,7 @@ class SweepTrial:
             "mean_return": self.mean_return,
             "mean_cost": self.mean_cost,
             "limits_met": self.evaluation.limits_met,
+            "ended_early": self.evaluation.ended_early,
             "verdicts": [verdict.plain() for verdict in self.evaluation.verdicts],
         }
 
@@ -49,4 +51,9 @@ class Sweep:
 
     def plain(self) -> dict[str, Any]:
         trials = [trial.plain() for trial in self.trials]
-        return {"option": self.option, "best": self.best.value, "trials": trials}
+        evaluation = self.trials[0].evaluation
+        endings, nothing = evaluation.verdicts[0].endings, evaluation.nothing
+        plain: dict[str, Any] = {"option": self.option, "best": self.best.value, "trials": trials}
+        plain |= {"may_end": endings.may_end, "data_ended_early": endings.data_share}
+        plain["nothing"] = SweepTrial(float("nan"), nothing).plain() if nothing else None
+        return dict(without_nan(plain))

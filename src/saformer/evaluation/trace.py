@@ -7,8 +7,9 @@ import numpy as np
 from torch import Tensor
 
 from saformer.core.policy import Decision
-from saformer.data.limits import Limit, Totals
+from saformer.data.limits import Totals
 from saformer.envs.rollout import Episode
+from saformer.evaluation.verdict import EpisodeRow
 
 MAX_POINTS, PATHS_PER_LIMIT, MAX_TRAJECTORIES = 200, 5, 500
 
@@ -53,17 +54,18 @@ def _describe(decision: Decision, row: int, step: int) -> dict[str, Any]:
 
 
 def spending_paths(
-    episodes: Sequence[Episode], limits: Sequence[Limit], *, cost_discount: float
+    episodes: Sequence[Episode], rows: Sequence[EpisodeRow], *, cost_discount: float
 ) -> list[dict[str, Any]]:
-    """Cumulated cost of a few episodes under each limit; `limits` has the limit of each episode."""
+    """Cumulated cost of a few episodes under each limit; `rows` are the same episodes, judged."""
     paths: list[dict[str, Any]] = []
-    for episode, limit in zip(episodes, limits, strict=True):
-        if sum(path["limit_name"] == limit.name for path in paths) < PATHS_PER_LIMIT:
+    for episode, row in zip(episodes, rows, strict=True):
+        if sum(path["limit_name"] == row.limit_name for path in paths) < PATHS_PER_LIMIT:
             spent = np.cumsum(episode.discounted_cost(cost_discount), axis=0)
             num_points = min(MAX_POINTS, len(spent))
             shown = np.unique(np.linspace(0, len(spent) - 1, num_points).astype(int))
             path = {"step": (shown + 1).tolist(), "spent": spent[shown].round(3).tolist()}
-            paths.append({"limit_name": limit.name, "limit": list(limit.values), **path})
+            names = ("limit_name", "limit", "ended_early", "may_end")
+            paths.append({**{name: getattr(row, name) for name in names}, **path})
     return paths
 
 

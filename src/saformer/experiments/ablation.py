@@ -43,6 +43,8 @@ def _present_ablation(results: Results) -> list[Part]:
             own = [key for key in part if key[2] == way]
             papers = [printed[key] for key in own if part is not keys]
             summary.append(pooling.tally(f"{name}, {way}", [cells[key] for key in own], papers))
+    limits = [{"dataset": dataset, "limit_name": name} for dataset in DATASETS for name in LIMITS]
+    summary += pooling.nothing_tally(results.rows["verdicts"], limits)
     title, headings = "With and without the critic (Tables 4 and 8)", ("dataset", "variant")
     return [
         Sheet("In all", pooling.TALLY, summary),

@@ -54,6 +54,11 @@ def _present(results: Results) -> list[Part]:
             own = [key for key in keys if key[1] == agent]
             name, papers = f"{AGENTS[agent]}, cost discount {discount:g}", [printed[k] for k in own]
             summary.append(pooling.tally(name, [cells[key] for key in own], papers))
+        verdicts = pooling.rows_with(results.rows["verdicts"], cost_discount=discount)
+        limits = [table_1_limit(results.made["data"], dataset, discount) for dataset in CHEETAHS]
+        pairs = zip(CHEETAHS, limits, strict=True)
+        idle = [{"dataset": dataset, "limit_name": name} for dataset, name in pairs]
+        summary += pooling.nothing_tally(verdicts, idle, f", cost discount {discount:g}")
     return [Sheet("In all", pooling.TALLY, summary), *parts, oddities(1)]
 
 

@@ -60,6 +60,7 @@ def finetune_run(
         run.path,
         limits,
         episodes=job.setting.scale.exploration,
+        may_end=training.may_end,
         out=out,
         seed=training.seed,
         resume=Run(out).spec_path.exists(),
@@ -78,6 +79,7 @@ def judge_run(
     options = dict(judging.options)
     how: Any = {"rule": options.pop("rule", None), "options": options}
     how |= {"shield": shield, "reference": shield}
+    how["may_end"] = judging.training.may_end
     with warnings.catch_warnings():
         if judging.training.dataset.endswith(WITHOUT_CHEAPEST):  # on purpose
             warnings.filterwarnings("ignore", message="limit .* lies outside the data")

@@ -13,7 +13,7 @@ OUT_OF_SAMPLE = ("94.2", "95.5", "96.7", "98.0", "99.3")
 """Percents of p10: the paper's 3700, 3750, 3800, 3850 and 3900 of its 3928."""
 VARIANTS = ("offline", "fine-tuned")
 HEADINGS = (
-    *("limit", "", "cost, offline", "cost, fine-tuned", "within, fine-tuned"),
+    *("limit", "", "cost, offline", "cost, fine-tuned", "within, fine-tuned", "ended (data)"),
     *("return, offline", "return, fine-tuned", "paper: offline", "paper: fine-tuned"),
 )
 
@@ -40,7 +40,7 @@ def _present(results: Results) -> list[Part]:
         before, after = (pooling.our_cells(cells[variant][index]) for variant in VARIANTS)
         papers = [pooling.paper_cells(printed[variant][index])[0] for variant in VARIANTS]
         kind = "out of sample" if index < len(OUT_OF_SAMPLE) else "in sample"
-        ours = (before[1], after[1], after[2], before[3], after[3])
+        ours = (before[1], after[1], after[2], after[3], before[4], after[4])
         rows.append([numbers([limit]), kind, *ours, *papers])
     levels = [limit for limit, _ in limits]
     costs = [_line(cells[each], each, "cost") for each in VARIANTS]
@@ -49,6 +49,7 @@ def _present(results: Results) -> list[Part]:
     earned = Panel("return", returns, "limit", "episode return")
     figure = line_panels([cost, earned], columns=2)
     summary = [pooling.tally(each, cells[each], printed[each]) for each in VARIANTS]
+    summary += pooling.nothing_tally(verdicts, [{"limit_name": name} for _, name in limits])
     return [
         Sheet("In all", pooling.TALLY, summary),
         Sheet("Below the data's costs (Table 3)", HEADINGS, rows, pooling.NOTE),

@@ -92,6 +92,11 @@ class Training:
         return self.agent, *own, self.cost_discount, self.updates
 
     @property
+    def may_end(self) -> bool | None:
+        """Yes on the paper's datasets, as its Eq. 1 has it; else as the data says."""
+        return self.dataset.removesuffix(WITHOUT_CHEAPEST) in DATASETS or None
+
+    @property
     def name(self) -> str:
         limit = f" for {self.limit}" if self.limit else ""
         cost = f"{' and '.join(self.criteria)}, " if self.criteria else ""

@@ -16,6 +16,8 @@ from saformer.runs.provenance import commit
 from saformer.runs.run import Run
 
 SHARES = ("frontier_share", "safe_share", "within", "resampled", "fell_back", "shielded")
+ENDINGS = ("may_end", "data_ended_early")
+"""Of a whole evaluation; those of older versions say nothing of them."""
 
 
 def carry_out(job: RunJob, listener: Listener | None = None) -> Gathered:
@@ -58,7 +60,13 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
     }
     for name, policy in zip(judging.variants, [evaluation, *evaluation["beside"]], strict=True):
         verdicts = (_verdict(verdict, policy["episodes"]) for verdict in policy["verdicts"])
-        rows += [{**about, "variant": name, **verdict} for verdict in verdicts]
+        known = {key: evaluation[key] for key in ENDINGS if key in evaluation}
+        rows += [{**about, "variant": name, **known, **verdict} for verdict in verdicts]
+    nothing = evaluation.get("nothing")
+    if nothing:
+        for row in rows:  # the policy's rows hold them, so that one evaluation is all they need
+            (verdict,) = (v for v in nothing["verdicts"] if v["limit"]["name"] == row["limit_name"])
+            row["nothing"] = _verdict(verdict, nothing["episodes"])
     return rows
 
 
@@ -96,6 +104,7 @@ def _verdict(verdict: Row, episodes: Sequence[Row]) -> Row:
         **{name: verdict[name] for name in ("met", "mean_return", "frontier", *SHARES)},
         "costs": [row["cost"][0] for row in own],
         "returns": [row["episode_return"] for row in own],
+        "ended_early": [row.get("ended_early", False) for row in own],
     }
 
 

@@ -1,6 +1,7 @@
 """Which limits a dataset can support: tables for the terminal, and one self-contained page."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from saformer.report.table import numbers, rounded, terminal_table
 TITLE = "Which limits can this data support?"
 OF_THRESHOLDS = ("episode", "min", "10%", "20%", "30%", "50%", "max", "mean")
 OF_ASSUMPTIONS = ("episode cost", "correlation", "of ranks", "spread", "variation", "with length")
+OF_ENDINGS = ("episodes", "number", "share", "mean return", "mean cost")
 OF_LIMITS = ("limit", "within", "share", "frontier", "median return")
 ALL_WELL = (
     "No warnings: return and cost are correlated, costs are spread, and every limit has its "
@@ -32,6 +34,11 @@ ABOUT_ASSUMPTIONS = (
     "Correlation of return and cost, and of their ranks; spread: (p90 - p10) / median of the cost; "
     "variation: its deviation / mean; correlation of cost with the episode's length."
 )
+ABOUT_ENDINGS = {
+    True: "Episodes may end early: that is a legitimate way to keep a limit here.",
+    False: "No episode may end early: one that terminates before the horizon is within no limit, "
+    "and none is on the frontier.",
+}
 ABOUT_LIMITS = (
     "Trajectories within each limit, of every constraint at once. Frontier: the mean of the five "
     "best stored returns within the limit. Median return: of all trajectories within it."
@@ -44,7 +51,8 @@ def inspection_tables(inspection: dict[str, Any]) -> list[RenderableType]:
     shown: list[RenderableType] = [Text(_overview(inspection))]
     for sheet in _sheets(inspection):
         title = Text(f"\n{sheet.title}", style="bold")
-        shown += [title, terminal_table(sheet.headings, sheet.rows)]
+        caption = sheet.note if sheet.headings is OF_ENDINGS else ""
+        shown += [title, terminal_table(sheet.headings, sheet.rows, caption=caption)]
     texts = [warning["text"] for warning in inspection["warnings"]]
     warnings = [Text.assemble(("warning: ", "bold yellow"), text) for text in texts]
     return [*shown, Text(), *(warnings or [Text(ALL_WELL, style="green")])]
@@ -105,6 +113,11 @@ def _sheets(inspection: dict[str, Any]) -> list[Sheet]:
     costs = [[name, *_each(values)] for name, values in spreads.items()]
     keys = ("correlation", "rank_correlation", "relative_spread", "variation", "length_correlation")
     assumptions = [[c["criterion"], *(rounded(c[key]) for key in keys)] for c in constraints]
+    groups = {"ended early": inspection["ended_early"], "all others": inspection["whole"]}
+    endings = []
+    for name, each in groups.items():
+        figures = (numbers([each["mean_return"]]), numbers(each["mean_cost"]))
+        endings.append([name, str(each["number"]), f"{each['share']:.1%}", *figures])
     limits = []
     for limit in inspection["limits"]:
         name, count = f"{limit['name']} = {numbers(limit['values'])}", str(limit["num_within"])
@@ -113,6 +126,7 @@ def _sheets(inspection: dict[str, Any]) -> list[Sheet]:
     return [
         Sheet("Thresholds", OF_THRESHOLDS, costs, ABOUT_THRESHOLDS),
         Sheet("Assumptions", OF_ASSUMPTIONS, assumptions, ABOUT_ASSUMPTIONS),
+        Sheet("Endings", OF_ENDINGS, endings, ABOUT_ENDINGS[inspection["may_end"]]),
         Sheet("Limits", OF_LIMITS, limits, ABOUT_LIMITS),
     ]
 
@@ -142,8 +156,8 @@ def _pair_plot(inspection: dict[str, Any], index: int) -> str:
     costs, returns = [cost[index] for cost in sample["episode_cost"]], sample["episode_return"]
     axis.scatter(costs, returns, s=8, c=POINTS, linewidths=0, label="trajectories")
     curve = constraint["frontier"]
-    x = [*curve["cost"], max(curve["cost"][-1], constraint["thresholds"]["max"])]
-    y = [*curve["best"], curve["best"][-1]]
+    x = [*curve["cost"], max([*curve["cost"][-1:], constraint["thresholds"]["max"]])]
+    y = [*curve["best"], *(curve["best"][-1:] or [math.nan])]
     axis.step(x, y, "k-", where="post", lw=1.2, label="frontier")
     axis.set(xlabel=f"episode cost ({constraint['criterion']})", ylabel="episode return")
     _bars(above, constraint["cost"])

@@ -11,8 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from saformer.files import write_atomically
 from saformer.report.table import Cell, text_and_mark
 
-MARKS = {"met": " ✓", "missed": " ✗", "": ""}  # for a page that is printed without colours
-MARK_NOTE = "✓ and green: the mean cost is within the limit (tolerance 0); ✗ and red: it is not."
+MARKS = {"safe": " ✓", "met": " ~", "missed": " ✗", "": ""}  # where there are no colours
+MARK_NOTE = (
+    "✓ and green: the mean cost is within the limit (tolerance 0), and so are at least 95% of "
+    "episodes; ~ and amber: the mean is; ✗ and red: neither."
+)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,15 @@ from saformer.runs.spec import RunSpec
 
 VERDICT = {True: ACCEPTED, False: REJECTED}
 LEGEND = (
-    "Met: the mean cost is within the limit. Frontier: the mean of the five best stored returns "
-    "within the limit. Share: (return - lowest stored return) / (frontier - lowest stored return), "
-    "at most 1.25. Redrawn: steps that took more than one round of proposals. Fallback: steps in "
-    "which no round held a safe candidate (by reserve: in which the limit was at stake). "
-    "Both are 0 for agents that propose nothing."
+    "Met: the mean cost is within the limit, and where no episode may end early, at most 2 points "
+    "more of them do than in the data, and 10%. Within: episodes whose cost is, and which did not "
+    "end early unless they may. Green: at least 95% are within; amber: the limit is met. Ended: "
+    "episodes that terminated before the horizon. Frontier: the mean of the five best stored "
+    "returns within the limit. Share: (return - lowest stored return) / (frontier - lowest stored "
+    "return), at most 1.25 (uncapped); none where the frontier lies within 5% of the range of "
+    "returns. Doing nothing: the action of least cost, held, and the limits that it meets. "
+    "Fallback: steps in which no round held a safe candidate (by reserve: in which the limit was "
+    "at stake); 0 for agents that propose nothing."
 )
 SHIELDED = (
     " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says "
@@ -75,8 +79,11 @@ def _cost_and_return(evaluation: dict[str, Any]) -> str:
     figure, (*costs, earned) = canvas(len(criteria) + 1)
     for index, axis in enumerate(costs):
         bounds, spent = ([row[name][index] for row in episodes] for name in ("limit", "cost"))
-        within = [cost <= limit for cost, limit in zip(spent, bounds, strict=True)]
-        axis.scatter(bounds, spent, c=[VERDICT[is_within] for is_within in within], **points)
+        cheap = [cost <= limit for cost, limit in zip(spent, bounds, strict=True)]
+        shades = [
+            VERDICT[each and not _fell(row)] for each, row in zip(cheap, episodes, strict=True)
+        ]
+        axis.scatter(bounds, spent, c=shades, **points)
         rising = _rising(verdicts, index)
         limits = [verdict["limit"]["values"][index] for verdict in rising]
         means = [verdict["mean_cost"][index] for verdict in rising]
@@ -133,7 +140,8 @@ def _spending(trace: dict[str, Any]) -> str:
         for path in paths:
             spent = [0.0, *(row[index] for row in path["spent"])]
             axis.plot([0, *path["step"]], spent, color=colour, lw=1)
-            axis.plot(path["step"][-1], spent[-1], ".", color=VERDICT[spent[-1] <= limit])
+            within = spent[-1] <= limit and not _fell(path)
+            axis.plot(path["step"][-1], spent[-1], ".", color=VERDICT[within])
         axis.axhline(limit, color="k", lw=0.9, ls="--")
         label = f"spent ({criteria[index]})" if several else "spent"
         axis.set(title=f"{name}: limit {limit:.0f}", xlabel="step", ylabel=label)
@@ -165,6 +173,11 @@ def _candidates(axis: Axes, moment: dict[str, Any], index: int) -> None:
     ring: Any = {"facecolors": "none", "edgecolors": "k", "linewidths": 1.2, "label": "executed"}
     axis.scatter(x[chosen], y[chosen], s=110, **ring)
     axis.axvline(moment["remaining"][index], color="k", lw=0.9, ls="--", label="remaining budget")
+
+
+def _fell(episode: dict[str, Any]) -> bool:
+    """Whether it ended early, and may not."""
+    return bool(episode.get("ended_early")) and not episode["may_end"]
 
 
 def _rising(verdicts: list[dict[str, Any]], index: int) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Tables for the terminal or for a page, and the verdicts as one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -9,18 +9,26 @@ from rich.table import Table
 from rich.text import Text
 
 PROMISED: tuple[str, ...] = ("limit", "met", "cost", "worst", "within (95%)")
-PROMISED += ("return", "frontier", "share")
-HEADINGS = (*PROMISED, "redrawn", "fallback")
+PROMISED += ("ended", "return", "frontier", "share")
+HEADINGS = (*PROMISED, "fallback")
 SHIELD = "shield"  # part of the name of a policy that had one
 SHIELDED_HEADINGS = (*PROMISED, "shielded")
-CALIBRATED_HEADINGS = (*PROMISED[:4], "passed (95% below)", "asked", "kept back", *PROMISED[5:])
+OF_A_RATE = ("passed (95% below)", "asked", "kept back")
+CALIBRATED_HEADINGS = (*PROMISED[:3], *OF_A_RATE, "ended", "return", "share")
 """Of an evaluation that was calibrated for a violation rate."""
-CALIBRATION_HEADINGS = ("limit", "withheld", "passed", "bound", "cost", "return", "share", "")
+OF_A_MARGIN = ("withheld", "passed", "bound", "ended")
+CALIBRATION_HEADINGS = ("limit", *OF_A_MARGIN, "cost", "return", "share", "")
+SAFE_SHARE = 0.95  # of episodes within their limit, for a verdict to be green
 MARKED = {"met", "cost"}  # columns that say whether the limit was met
-TERMINAL_STYLES = {"met": "green", "missed": "red", "": ""}
+TERMINAL_STYLES = {"safe": "green", "met": "yellow", "missed": "red", "": ""}
 
-Cell = str | tuple[str, str]  # a text, or a text and its mark: "met", "missed" or none
+Cell = str | tuple[str, str]  # a text, or a text and its mark: "safe", "met", "missed" or none
 Rows = Sequence[Sequence[Cell]]
+
+
+def mark_of(met: bool, within: float) -> str:
+    """safe: met, and nearly all episodes are within; met: the mean is; missed."""
+    return ("safe" if within >= SAFE_SHARE else "met") if met else "missed"
 
 
 def text_and_mark(cell: Cell) -> tuple[str, str]:
@@ -40,7 +48,29 @@ def summary(evaluation: dict[str, Any]) -> str:
         f"(tolerance {evaluation['tolerance']:g}, {verdicts[0]['num_episodes']} episodes each), "
         f"{obeyed if known else ''}frontier share {rounded(evaluation['frontier_share'])}, "
         f"{evaluation['decisions_per_second']:.0f} decisions per second{costs}"
+        f"{''.join(f'; {remark}' for remark in _remarks(evaluation))}"
     )
+
+
+def endings_line(judged: dict[str, Any], ended_early: float) -> str:
+    """How many episodes ended early, how many of the data's do, and whether they may."""
+    shares = percent(ended_early), percent(judged["data_ended_early"])
+    allowed = "they may" if judged["may_end"] else "none may"
+    return f"{shares[0]} of episodes ended early (data {shares[1]}), which {allowed}"
+
+
+def _remarks(evaluation: dict[str, Any]) -> Iterator[str]:
+    """On endings and on doing nothing; evaluations of older versions know of neither."""
+    if "may_end" not in evaluation:
+        return
+    yield endings_line(evaluation, evaluation["ended_early"])
+    verdicts = evaluation["verdicts"]
+    names = [each["limit"]["name"] for each in verdicts if each["frontier"] is None]
+    if names and not evaluation["may_end"]:
+        yield f"no recorded episode keeps {', '.join(names)} without ending early"
+    if evaluation["idle_limits"]:
+        limits = ", ".join(evaluation["idle_limits"])
+        yield f"earns no more than doing nothing under {limits}"
 
 
 def has_shield(evaluation: dict[str, Any]) -> bool:
@@ -92,7 +122,17 @@ def verdict_rows(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list
     else:
         headings = SHIELDED_HEADINGS + (("policy",) if len(judged) > 1 else ())
     cells = [_cells(each, index) for index in range(len(evaluation["verdicts"])) for each in judged]
-    return headings, [[row[heading] for heading in headings] for row in cells]
+    if evaluation.get("nothing"):
+        cells.append(_nothing_cells(evaluation["nothing"]))
+    return headings, [[row.get(heading, "-") for heading in headings] for row in cells]
+
+
+def _nothing_cells(nothing: dict[str, Any]) -> dict[str, Cell]:
+    """By heading: one row for all limits, as it heeds none."""
+    row, verdicts = _cells(nothing, 0), nothing["verdicts"]
+    same = {name: text_and_mark(row[name])[0] for name in ("cost", "worst", "ended")}
+    met = f"{nothing['limits_met']}/{len(verdicts)}"
+    return {**same, "limit": nothing["name"], "met": met, "return": row["return"]}
 
 
 def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
@@ -105,10 +145,10 @@ def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
         "cost": numbers(verdict["mean_cost"]),
         "worst": numbers(verdict["worst_cost"]),
         "within (95%)": f"{verdict['within']:.0%} ({100 * low:.0f}-{100 * high:.0f})",
+        "ended": percent(verdict.get("ended_early")),
         "return": numbers([verdict["mean_return"]]),
         "frontier": numbers([verdict["frontier"]]),
         "share": rounded(verdict["frontier_share"]),
-        "redrawn": percent(verdict["resampled"]),
         "fallback": percent(verdict["fell_back"]),
         "shielded": percent(verdict["shielded"] if SHIELD in name else None),
         "policy": name,
@@ -118,7 +158,10 @@ def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
         texts["passed (95% below)"] = f"{passed:.1%} ({bound:.1%})"
         texts["asked"] = f"{100 * evaluation['rate']:.3g}%"
         texts["kept back"] = f"{evaluation['margins'][index]:.0%}"
-    mark = "met" if verdict["met"] else "missed"
+    uncapped = verdict.get("uncapped_share")
+    if uncapped is not None and uncapped > verdict["frontier_share"]:
+        texts["share"] += f" ({rounded(uncapped)})"
+    mark = mark_of(verdict["met"], verdict["within"])
     return {name: (text, mark if name in MARKED else "") for name, text in texts.items()}
 
 
@@ -133,28 +176,33 @@ def calibration_table(calibration: dict[str, Any]) -> Table:
             f"{100 * shown['margin']:.3g}%",
             f"{shown['num_violations']} of {shown['num_episodes']}",
             f"{shown['bound']:.1%}",
+            percent(shown.get("ended_early")),
             numbers(shown["mean_cost"]),
             numbers([shown["mean_return"]]),
-            f"{shown['frontier_share']:.2f}",
+            rounded(shown["frontier_share"]),
             "" if passed else "not reached by any margin",
         )
         rows.append([*cells])
     caption = (
         f"at most {100 * calibration['rate']:.3g}% of episodes pass, with confidence "
         f"{calibration['confidence']:g} for each limit; {calibration['episodes']} fresh episodes "
-        "for each margin"
+        "for each margin; "
+        f"an episode {'may end early' if calibration['may_end'] else 'that ends early passes it'}"
     )
     return terminal_table(CALIBRATION_HEADINGS, rows, caption=caption)
 
 
 def sweep_table(swept: dict[str, Any]) -> Table:
     rows: list[list[Cell]] = []
-    for trial in swept["trials"]:
+    for trial in (*swept["trials"], swept["nothing"]):
         met = f"{trial['limits_met']} of {len(trial['verdicts'])}"
         best = "earns most" if trial["value"] == swept["best"] else ""
         earned, cost = numbers([trial["mean_return"]]), numbers(trial["mean_cost"])
-        rows.append([numbers([trial["value"]]), earned, cost, met, best])
-    return terminal_table((swept["option"], "return", "cost", "limits met", ""), rows)
+        name = "doing nothing" if trial is swept["nothing"] else numbers([trial["value"]])
+        rows.append([name, earned, cost, met, percent(trial["ended_early"]), best])
+    headings = (swept["option"], "return", "cost", "limits met", "ended", "")
+    ended_early = sum(trial["ended_early"] for trial in swept["trials"]) / len(swept["trials"])
+    return terminal_table(headings, rows, caption=endings_line(swept, ended_early))
 
 
 def rounded(*values: float | None) -> str:

@@ -42,7 +42,7 @@ def _plain(verdict: Verdict, rows: Sequence[EpisodeRow]) -> dict[str, Any]:
         "return": verdict.mean_return,
         "within": verdict.within,
         "met": verdict.met,
-        "holds": holds(costs, verdict.limit.values),
+        "holds": verdict.met and holds(costs, verdict.limit.values),
         "fell_back": verdict.fell_back,
     }
 
