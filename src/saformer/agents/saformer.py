@@ -11,7 +11,7 @@ from saformer.agents.sequence import SequenceAgent, SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
-from saformer.core.objectives import PerSample, actor_nll, critic_loss
+from saformer.core.objectives import PerSample, critic_loss, weighed_nll
 from saformer.core.rules import (
     ActionNoise,
     NoCriticOptions,
@@ -24,10 +24,12 @@ from saformer.core.rules import (
 )
 from saformer.data.relabel import RelabelledStore
 from saformer.kernels.decisions import fastest
-from saformer.kernels.recording import Recorder
-from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule, fit_reserve
+from saformer.kernels.recording import Recorder, replayed
+from saformer.rules.feasible import FeasibleOptions, FeasibleRule
+from saformer.rules.fitting import fit_outlook
+from saformer.rules.outlook import Outlook
 
-RULES = {"reserve": ReserveOptions, "paper": PaperOptions, "none": NoCriticOptions}
+RULES = {"feasible": FeasibleOptions, "paper": PaperOptions, "none": NoCriticOptions}
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,17 @@ class SaFormerConfig(SequenceConfig):
     """normal: actions are sampled as in the paper. two_point: a deviation off the mean."""
     past_return: PastReturn = "selected"
     """Which proposed return-to-go enters the past: the selected, the expected or the highest."""
-    rule: Literal["reserve", "paper", "none"] = "reserve"
+    to_go_weight: float = 0.01
+    """Weight of Eq. 5's first two terms, so that the actor learns to act: unweighted, the action's
+    term has a hundredth of the gradient. The paper has 1."""
+    rule: Literal["feasible", "paper", "none"] = "feasible"
     """By which the policy acts, unless it is asked for another."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.penalty < 0:
-            raise ValueError(f"penalty must be at least 0, got {self.penalty}")
+        for name in ("penalty", "to_go_weight"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 
 
 class SaFormerAgent(SequenceAgent):
@@ -79,9 +85,9 @@ class SaFormerAgent(SequenceAgent):
         )
 
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
-        """Eq. 5, in model units."""
+        """Eq. 5, in model units, its terms weighed."""
         batch = self.model.normalizer.window(batch)
-        return actor_nll(self.model.actor(batch), batch)
+        return weighed_nll(self.model.actor(batch), batch, self.config.to_go_weight)
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 7, in model units."""
@@ -90,23 +96,21 @@ class SaFormerAgent(SequenceAgent):
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
     def finish(self, data: RelabelledStore) -> None:
-        """Fit the reserve for the weights as they are."""
-        self.model.add_module("reserve", fit_reserve(self.model, data, window=self.config.window))
+        """Fit the outlook in this data, for the weights as they are."""
+        self.model.add_module("outlook", fit_outlook(self.model, data, replay=replayed))
 
     @property
-    def reserve(self) -> Reserve | None:
+    def outlook(self) -> Outlook | None:
         """Fitted as training ends; weights of an unfinished training have none."""
-        return self.model._modules.get("reserve")  # type: ignore[return-value]
+        return self.model._modules.get("outlook")  # type: ignore[return-value]
 
     def options(self, *, shielded: bool = False) -> ProposalOptions:
-        """By its config's rule; until a reserve is fitted, by the paper's. Within a shield, which
-        keeps the limit, the reserve only says which limit earns most."""
+        """By its config's rule; until an outlook is fitted, by the paper's. Within a shield, which
+        keeps the limit, by what is expected alone."""
         options = self.options_of(self.config)
-        if not isinstance(options, ReserveOptions):
-            return options
-        if self.reserve is None:
+        if isinstance(options, FeasibleOptions) and self.outlook is None:
             return self.options_of(self.config, "paper")
-        return replace(options, candidates=1, enforce=False) if shielded else options
+        return replace(options, candidates=1) if shielded and self.outlook else options
 
     def mean_options(self, options: ProposalOptions | None = None) -> NoCriticOptions:
         """The first of the candidates, the mean of both heads, whatever it costs."""
@@ -123,20 +127,23 @@ class SaFormerAgent(SequenceAgent):
             return PaperRule(options)
         if isinstance(options, NoCriticOptions):
             return NoCriticRule(options)
-        if not isinstance(options, ReserveOptions):
+        if not isinstance(options, FeasibleOptions):
             raise TypeError(f"saformer acts by no rule of {type(options).__name__}")
-        if self.reserve is None:
+        if self.outlook is None:
             raise ValueError(
-                "the rule of reserve is fitted as training ends, but this is unfinished or of an "
+                "the rule 'feasible' is fitted as training ends, but this is unfinished or of an "
                 "older version: act by the paper's rule (rule 'paper'), or train to the end"
             )
-        return ReserveRule(options, self.reserve)
+        return FeasibleRule(options, self.outlook, self.config.cost_discount)
 
 
 def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Before weights are loaded: give the model a reserve if they hold one, else take it away."""
-    if not any(name.startswith(f"{prefix}reserve.") for name in state_dict):
-        model._modules.pop("reserve", None)
-    elif "reserve" not in model._modules:
+    """Before weights are loaded: give the model an outlook if they hold one, else take it away.
+    What an older version fitted in its place is left out."""
+    for name in [name for name in state_dict if name.startswith(f"{prefix}reserve.")]:
+        del state_dict[name]
+    if not any(name.startswith(f"{prefix}outlook.") for name in state_dict):
+        model._modules.pop("outlook", None)
+    elif "outlook" not in model._modules:
         with torch.random.fork_rng(devices=[]):
-            model.add_module("reserve", Reserve(model.dimensions).to(model.action_low.device))
+            model.add_module("outlook", Outlook(model.dimensions).to(model.action_low.device))

@@ -60,7 +60,9 @@ class Rule(Protocol):
         """What the networks read."""
         return prompt
 
-    def deviations(self, for_returns: Tensor, for_actions: Tensor) -> tuple[Tensor, Tensor]:
+    def deviations(
+        self, prefix: Prefix, for_returns: Tensor, for_actions: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """How far what was drawn, [L, N] and [L, N, A], puts proposals from their means."""
         if self.options.action_noise == "two_point":
             for_actions = for_actions.sign()
@@ -119,7 +121,7 @@ class NoCriticRule(Rule):
 
 def propose(model: SaFormer, prefix: Prefix, rule: Rule, *drawn: Tensor) -> Candidates:
     """N returns-to-go, and an action for each, by what was drawn (Algorithm 1, lines 5 to 8)."""
-    return_noise, action_noise = rule.deviations(*drawn)
+    return_noise, action_noise = rule.deviations(prefix, *drawn)
     return_to_go, return_density = model.sample_returns(prefix, return_noise)
     action, action_density = model.sample_actions(prefix, return_to_go, action_noise)
     return Candidates(return_to_go[..., 0], action, return_density + action_density)

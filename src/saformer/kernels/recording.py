@@ -144,6 +144,19 @@ class RecordedUpdate:
         self._graph.replay()
 
 
+def replayed(play: Function, generator: torch.Generator) -> Function:
+    """A function that does the same again with numbers drawn anew: on a GPU, as one recording,
+    which begins with the warm-up's plays."""
+    if generator.device.type != "cuda":
+        return play
+    _warm_up(play, generator.device, WARMUP_UPDATES)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        play()
+    return graph.replay
+
+
 def compile_losses(update: Any, batch: Any) -> None:
     """Compile the losses of every phase that can be: some compilers fail on some of them."""
     for phase in update.phases:

@@ -11,7 +11,7 @@ from saformer.training.loop.config import FitConfig
 
 SEQUENCE = {"window": 5, "trunk": TrunkConfig(layers=2, width=64, dropout=0.0)}
 SMALL: dict[str, dict[str, Any]] = {
-    "saformer": {"candidates": 32, "temperature": 0.5, "past_return": "highest", **SEQUENCE},
+    "saformer": {"candidates": 32, **SEQUENCE},
     "dt": SEQUENCE,
     "cdt": SEQUENCE,
     "bc_safe": {"trunk": SEQUENCE["trunk"]},
@@ -20,7 +20,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "coptidice": {"hidden": (128, 128), "dropout": 0.0},
 }
 """What preset `small` changes of each agent's config."""
-PUBLISHED: dict[str, dict[str, Any]] = {"saformer": {"rule": "paper"}}
+PUBLISHED: dict[str, dict[str, Any]] = {"saformer": {"rule": "paper", "to_go_weight": 1.0}}
 """What makes the method the paper's own: of ours, what is changed back."""
 
 
