@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from saformer.core.transformer import TrunkConfig
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
+from tests import brief
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,6 +28,13 @@ def _data_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Built datasets are shared by the tests of one session and never touch the user's own."""
     home = tmp_path_factory.getbasetemp() / "home"
     monkeypatch.setenv("SAFORMER_HOME", str(home))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brief_fitting() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saformer.rules.fitting.UPDATES", brief.BRIEF)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,10 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SAFORMER_HOME", str(tmp_path_factory.getbasetemp() / "home"))
         patch.chdir(folder)
-        assert main(["experiment", "all", "--scale", "smoke", "--device", "cpu"]) == 0
+        assert (
+            main(["experiment", "all", "--scale", "smoke", "--device", "cpu", "--processes", "0"])
+            == 0
+        )
     return folder / "results" / "smoke"
 
 

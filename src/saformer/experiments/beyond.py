@@ -20,8 +20,7 @@ ABOUT = (
     "and rule. In the first five each executed action is one that the policy proposed, unmodified; "
     "the shield makes actions cheaper where they would pass the limit, so that its rows prove "
     "nothing about what was learnt.",
-    f"{SHIELDED}: the means, told the limit that earns most until the limit is spent, without "
-    "reserve, since the limit is kept anyway.",
+    f"{SHIELDED}: our rule with the expected action as its only candidate, in a shield.",
     f"{COMPARED[-1]}: the same model told the largest cost of the data, acting by its mean, in a "
     "shield.",
 )

@@ -19,8 +19,8 @@ ABLATED: dict[str, Options] = {
     "means alone": (*WITHOUT_CRITIC, ("candidates", 1)),
 }
 """The first of the candidates is the mean of both heads."""
-PUBLISHED_ROW, CDT, SHIELDED = "as published", "CDT", "told what earns most + shield"
-IN_SHIELD: Options = (("rule", "reserve"), ("enforce", False), ("candidates", 1))
+PUBLISHED_ROW, CDT, SHIELDED = "as published", "CDT", "ours, expected action + shield"
+IN_SHIELD: Options = (("rule", "feasible"), ("candidates", 1))
 """As policies act in a shield by default."""
 COMPARED = (*PROPOSED, PUBLISHED_ROW, CDT, SHIELDED, REFERENCE)
 """With and without a shield."""

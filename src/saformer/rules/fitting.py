@@ -19,8 +19,7 @@ from torch import Tensor
 
 from saformer.core.model import SaFormer
 from saformer.core.normalizer import Normalizer
-from saformer.criteria.afford import least_cost_action
-from saformer.data.limits import FRONTIER_SIZE, exemplary
+from saformer.data.limits import FRONTIER_SIZE, exemplary, idle_action
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.rules.outlook import FRONT_SIZE, MEMBERS, TINY, Outlook
@@ -212,8 +211,7 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     counts = data.cost_discount ** np.arange(horizon)
     left = np.concatenate([np.cumsum(counts[::-1])[::-1], [0.0]])
     rates = data.episode_cost / (left[0] - left[store.lengths])[:, None]
-    bounds = data.environment.action_low, data.environment.action_high
-    idle = least_cost_action(data.criteria, *bounds)
+    idle = idle_action(data)
     values: dict[str, Any] = {"dearest": rates.max(0), "left": left, "idle": idle}
     values["can_idle"] = shows_idling(data, idle)
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
