@@ -117,7 +117,7 @@ class FeasibleRule(Rule):
         scale, left = outlook.get_buffer("cost_scale"), outlook.weight_left(timestep + 1)[..., None]
         step = cost * scale + outlook.get_buffer("cost_centre")
         to_come = least[..., self._setting, :] * scale * left
-        idling = self._at_most(step)[:, -1:] * left  # doing nothing, to the end
+        idling = outlook.get_buffer("idle_cost") * left  # doing nothing, to the end
         to_come = torch.where(self._can_stop, torch.minimum(to_come, idling), to_come)
         spent = self._discount ** timestep[..., None].to(step.dtype) * step
         budget = prefix.remaining[:, None] - self._at_most(spent)
