@@ -118,7 +118,10 @@ class FeasibleRule(Rule):
         step = cost * scale + outlook.get_buffer("cost_centre")
         to_come = least[..., self._setting, :] * scale * left
         idling = outlook.get_buffer("idle_cost") * left  # doing nothing, to the end
-        to_come = torch.where(self._can_stop, torch.minimum(to_come, idling), to_come)
+        if self.options.may_end:
+            to_come = torch.minimum(to_come, idling)
+        else:  # where it can be done anywhere, no estimate is needed
+            to_come = torch.where(outlook.get_buffer("can_idle"), idling, to_come)
         spent = self._discount ** timestep[..., None].to(step.dtype) * step
         budget = prefix.remaining[:, None] - self._at_most(spent)
         rate = outlook.budget_rate(budget, timestep + 1)
@@ -136,11 +139,10 @@ class FeasibleRule(Rule):
 
     def _saves(self, overrun: Tensor) -> Tensor:
         """[L, N] whether a candidate surely overruns by less than the expected one, by members'
-        overruns [M, L, N]; or is that one."""
+        overruns [M, L, N]; or is that one, or doing nothing where that is a way."""
         less = overrun - overrun[:, :, :1]
         saves = less.mean(0) + self._deviations * less.std(0) < 0
-        saves[:, 0] = True
-        saves[:, -1] &= self._can_stop
+        saves[:, 0], saves[:, -1] = True, self._can_stop
         return saves
 
     def _at_most(self, values: Tensor) -> Tensor:
