@@ -21,6 +21,7 @@ from saformer.data.relabel import relabel
 from saformer.data.sampling import WindowSampler
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
+from saformer.files import remove_abandoned
 from tests.data.test_trajectory_and_store import BOX, trajectory
 
 
@@ -226,7 +227,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
     process.stdout.readline()
     left = list(tmp_path.iterdir())
     assert len(left) == 1
-    folder.remove_abandoned(path)
+    remove_abandoned(path)
     assert list(tmp_path.iterdir()) == left, "its writer is still alive"
     process.send_signal(signal.SIGKILL)
     process.wait()

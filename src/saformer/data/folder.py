@@ -9,11 +9,9 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -23,7 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data.trajectory import DIGEST_BYTES, Trajectory
-from saformer.files import locked, write_atomically
+from saformer.files import (
+    finding_room,
+    locked,
+    open_to_change,
+    publish,
+    unfinished_folder,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from saformer.data.store import EnvironmentSpec
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 MANIFEST = "manifest.json"
 LOCK = "lock"
+STORES = "stores"
 PLAIN_TYPES = {"float32", "float64", "int64", "bool", "uint8"}
 Array = NDArray[Any]
 
@@ -118,21 +124,11 @@ class StoreWriter:
         self._files: dict[str, IO[bytes]] = {}
 
     def __enter__(self) -> StoreWriter:
-        if self.path.exists():
-            advice = "stores are never overwritten: choose another name or remove it"
-            raise FileExistsError(f"{self.path} exists; {advice}")
-        folder, name = self.path.parent, self.path.name
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(self.path)
-        self._unfinished = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
-        self._open.enter_context(locked(self._unfinished / LOCK))
+        self._unfinished = self._open.enter_context(unfinished_folder(self.path, STORES))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._open.close()
-        finally:
-            shutil.rmtree(self._unfinished, ignore_errors=True)
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     def add(self, trajectory: Trajectory) -> None:
         if self._layout is None:
@@ -170,14 +166,7 @@ class StoreWriter:
             "provenance": dict(provenance),
         }
         write_atomically(self._unfinished / MANIFEST, json.dumps(manifest, indent=2))
-        self._open.close()
-        (self._unfinished / LOCK).unlink()
-        try:
-            os.rename(self._unfinished, self.path)
-        except OSError:
-            if not self.path.exists():
-                raise
-            raise FileExistsError(f"{self.path} was made by somebody else meanwhile") from None
+        publish(self._unfinished, self.path, STORES)
 
 
 def append(path: Path, trajectories: Iterable[Trajectory]) -> int:
@@ -194,7 +183,7 @@ def append(path: Path, trajectories: Iterable[Trajectory]) -> int:
             manifest["steps"] += len(trajectory)
         try:
             for name, content in added.items():
-                with (path / name).open("r+b") as file:
+                with finding_room(path / name), open_to_change(path / name) as file:
                     file.truncate(sizes[name])  # what an interrupted append left
                     file.seek(sizes[name])
                     file.write(content.getbuffer())
@@ -202,7 +191,8 @@ def append(path: Path, trajectories: Iterable[Trajectory]) -> int:
             write_atomically(path / MANIFEST, json.dumps(manifest, indent=2))
         except BaseException:
             for name, size in sizes.items():
-                os.truncate(path / name, size)
+                with suppress(OSError), open_to_change(path / name) as file:
+                    file.truncate(size)
             raise
     return num_before
 
@@ -243,15 +233,6 @@ def open_columns(
         counts = f"its trajectories have {num_steps} steps, its manifest says {rows['steps']}"
         raise ValueError(f"{path} is damaged: {counts}; build or import the data again")
     return steps, episodes
-
-
-def remove_abandoned(path: Path) -> None:
-    """Remove what writers of this store left behind when they were killed."""
-    for folder in path.parent.glob(f".{path.name}-*"):
-        if (folder / LOCK).exists():
-            with locked(folder / LOCK, wait=False) as is_ours:
-                if is_ours:
-                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _step_columns(trajectory: Trajectory) -> dict[str, Column]:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from saformer.files import replacing
+from saformer.files import write_atomically
 
 VERSION = 1
 
@@ -30,8 +30,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         for name, tensor in content.items()
     }
     metadata = {"version": str(VERSION), "facts": json.dumps(checkpoint.facts)}
-    with replacing(path) as unfinished:
-        save_file(tensors, unfinished, metadata)
+    write_atomically(path, save(tensors, metadata))
 
 
 def load_checkpoint(path: Path, *, groups: tuple[str, ...] | None = None) -> Checkpoint:

@@ -9,8 +9,6 @@ export.json           how it was trained, its environment, the precision and che
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saformer.files import unfinished_path
+from saformer.files import publish, unfinished_folder, write_atomically
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.run import FORMAT, Run, check_format
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """The precisions of matrices."""
+EXPORTS = "exports"
 
 
 def narrowed(
@@ -53,18 +52,14 @@ def write_export(
     findings: Mapping[str, Any] | None = None,
 ) -> Run:
     """A new folder, all of it or nothing; findings are by their files' names."""
-    unfinished = unfinished_path(path)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    export = Run(unfinished)
-    copy_description(run, export)
-    save_checkpoint(export.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
-    # safetensors would keep others from reading it
-    shutil.copymode(export.spec_path, export.weights_path)
-    described = {"format": FORMAT, **facts, "sha256": _digest(export.weights_path)}
-    for name, finding in {export.export_path.name: described, **(findings or {})}.items():
-        export.write_json(name, finding)
-    os.rename(unfinished, path)
+    with unfinished_folder(path, EXPORTS) as folder:
+        export = Run(folder)
+        copy_description(run, export)
+        save_checkpoint(export.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
+        described = {"format": FORMAT, **facts, "sha256": _digest(export.weights_path)}
+        for name, finding in {export.export_path.name: described, **(findings or {})}.items():
+            export.write_json(name, finding)
+        publish(folder, path, EXPORTS)
     return Run(path)
 
 
@@ -73,7 +68,7 @@ def copy_description(run: Run, to: Run) -> None:
     to.path.mkdir(parents=True, exist_ok=True)
     for name in (run.spec_path.name, "done.json"):
         if (run.path / name).exists():
-            shutil.copyfile(run.path / name, to.path / name)
+            write_atomically(to.path / name, (run.path / name).read_bytes())
 
 
 def read_model(run: Run) -> dict[str, Tensor]:

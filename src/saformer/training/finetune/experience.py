@@ -17,7 +17,7 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.rollout import Episode
-from saformer.files import write_atomically
+from saformer.files import append_line, write_atomically
 from saformer.runs.run import Run
 
 EPISODES = "episodes.jsonl"
@@ -208,8 +208,7 @@ class Experience:
             fell_back=float(episode.fell_back.mean()),
             **how,
         )
-        with self._rows_path.open("a") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+        append_line(self._rows_path, json.dumps(asdict(row)))
         self._store = self._store.extend([trajectory])
         self.rows.append(row)
         self._learn_from(row, trajectory)
