@@ -17,7 +17,6 @@ from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
-from saformer.runs.lock import alone_in
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.finetune.config import FinetuneConfig
@@ -120,14 +119,15 @@ class Finetuning:
     def run(self, out: str | Path | None, *, resume: bool) -> FineTuned:
         """Algorithm 3 in a folder of its own, with a store of its own."""
         source, say = self.loaded.run, self.loaded.listener.say
-        name = f"{source.path.resolve().name}-finetuned-seed{self.seed}"
+        names = "-".join(limit.name.replace("/", "-") for limit in self.limits)
+        name = f"{source.path.resolve().name}-finetuned-{names}-seed{self.seed}"
         path = Path(out) if out else Path("runs") / name
         store = path.resolve() / source.spec.task_name.replace("/", "-").replace(":", "-")
-        run = Run.open_or_create(path, self.spec(store), resume=resume)
-        if run.is_done:
-            say(f"{run.path} has already finished; nothing to do")
-            return FineTuned(run, None)
-        with alone_in(run.path):
+        run = Run(path)
+        with run.writing(self.spec(store), resume=resume):
+            if run.is_done:
+                say(f"{run.path} has already finished; nothing to do")
+                return FineTuned(run, None)
             if not store.exists():
                 origin = {"finetuned_from": str(source.path.resolve()), **self.store.provenance}
                 replace(self.store, provenance=origin).save(store)

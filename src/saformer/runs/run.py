@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from saformer.files import is_unfinished, write_atomically
+from saformer.files import append_line, is_unfinished, write_atomically
 from saformer.runs import pretrained
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from saformer.runs.lock import LOCK, alone_in
 from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
@@ -49,36 +51,58 @@ class Run:
         self.weights_path = self.path / "weights.safetensors"
         self.export_path = self.path / "export.json"
         self.metrics_path = self.path / "metrics.jsonl"
+        self._is_alone = False
         self.failure = ""  # why `train_together` left it unfinished
 
     @classmethod
     def create(cls, path: str | Path, spec: RunSpec) -> Run:
-        """Begin a run, or return to one of the same spec that has no checkpoint yet."""
-        run, another = cls(path), "choose another folder with --out"
-        if run.is_export:
-            raise FileExistsError(f"{path} holds an export, which cannot be trained; {another}")
-        is_run = run.spec_path.exists()
-        if is_run and (run.is_done or run.checkpoint_path.exists()):
-            raise FileExistsError(
-                f"{path} already holds a run; continue it with --resume, or {another}"
-            )
-        if not is_run and any(not is_unfinished(file) for file in run.path.glob("*")):
-            raise FileExistsError(f"{path} exists and is not a run; {another}")
-        run.path.mkdir(parents=True, exist_ok=True)
-        run.write_json(run.spec_path.name, {"format": FORMAT, **spec.plain()})
-        run.metrics_path.unlink(missing_ok=True)
-        return run
+        """Begin a run and leave it, as one that is killed before its first checkpoint does."""
+        run = cls(path)
+        with run.writing(spec):
+            return run
 
-    @classmethod
-    def open_or_create(cls, path: Path, spec: RunSpec, *, resume: bool) -> Run:
-        """A new run, or an interrupted one of the same spec to go on with."""
-        if not resume:
-            return cls.create(path, spec)
-        if not cls(path).spec_path.exists():
-            missing = f"there is no run to resume in {path}"
+    @contextmanager
+    def writing(self, spec: RunSpec, *, resume: bool = False) -> Iterator[None]:
+        """Begin this run, or go on with an interrupted one of the same spec, as the only one who
+        writes to it; a finished one is left as it is."""
+        self._check_can_be_written(spec, resume=resume)  # a folder that is refused stays untouched
+        if resume and self.is_done:
+            yield
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.alone():
+            self._check_can_be_written(spec, resume=resume)
+            if not self.is_done and not self.checkpoint_path.exists():
+                self.write_json(self.spec_path.name, {"format": FORMAT, **spec.plain()})
+                self.metrics_path.unlink(missing_ok=True)
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other writers out; who has done so may do it again."""
+        with nullcontext() if self._is_alone else alone_in(self.path):
+            before, self._is_alone = self._is_alone, True
+            try:
+                yield
+            finally:
+                self._is_alone = before
+
+    def _check_can_be_written(self, spec: RunSpec, *, resume: bool) -> None:
+        another, is_run = "choose another folder with --out", self.spec_path.exists()
+        if resume and not is_run:
+            missing = f"there is no run to resume in {self.path}"
             raise FileNotFoundError(f"{missing}; leave --resume out to begin one")
-        run = cls(path).begun_with(spec)
-        return run if run.is_done or run.checkpoint_path.exists() else cls.create(path, spec)
+        if self.is_export:
+            raise FileExistsError(f"{self.path} holds an export, which is not trained; {another}")
+        if resume:
+            self.begun_with(spec)
+        elif is_run and (self.is_done or self.checkpoint_path.exists()):
+            raise FileExistsError(
+                f"{self.path} already holds a run; continue it with --resume, or {another}"
+            )
+        others = (file for file in self.path.glob("*") if file.name != LOCK)
+        if not is_run and not all(map(is_unfinished, others)):
+            raise FileExistsError(f"{self.path} exists and is not a run; {another}")
 
     def begun_with(self, spec: RunSpec) -> Run:
         """This run, if it is there and has this spec."""
@@ -148,8 +172,7 @@ class Run:
         return checkpoint
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        with self.metrics_path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_line(self.metrics_path, json.dumps(row))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         return self.read_rows(self.metrics_path.name)
