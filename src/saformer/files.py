@@ -6,14 +6,16 @@ writes there. Links are never written through.
 """
 
 import errno
+import json
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 try:
     import fcntl
@@ -161,6 +163,37 @@ def locked(lock: Path, *, wait: bool = True) -> Iterator[bool]:
         yield True
     finally:
         os.close(descriptor)
+
+
+def read_json(path: Path, schema: Any, remedy: str) -> Any:
+    """What a JSON file holds, if it is what this schema (a type) says."""
+    try:
+        return validated(schema, path.read_bytes(), path, remedy)
+    except IsADirectoryError:
+        raise ValueError(f"{path} is damaged (it is a folder); {remedy}") from None
+
+
+def validated(schema: Any, content: Any, path: Path, remedy: str) -> Any:
+    """What was read from a file (or its bytes) as this type, or an error of one line that names the
+    file, the first entry that is wrong and the remedy. Nothing is converted but lists to tuples."""
+    from pydantic import ValidationError  # late: most commands need no schema
+
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    try:
+        return _adapter(schema).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        entry = ".".join(map(str, first["loc"]))
+        given = "" if entry == "" else f", got {str(first['input'])[:40]!r}"
+        why = f"{entry}: {first['msg']}{given}".removeprefix(": ")
+        raise ValueError(f"{path} is damaged or of another version ({why}); {remedy}") from None
+
+
+@cache
+def _adapter(schema: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)
 
 
 def _lock(lock: Path, *, wait: bool) -> int | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from saformer.agents.finetuned import FineTunedAgent
-from saformer.agents.registry import from_plain
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api.loaded import Loaded
 from saformer.api.run_data import store_of, training_data
@@ -17,6 +16,7 @@ from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
+from saformer.files import validated
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.finetune.config import FinetuneConfig
@@ -92,7 +92,8 @@ class Finetuning:
 
     @cached_property
     def fit_config(self) -> FitConfig:
-        original: FitConfig = from_plain(FitConfig, self.loaded.run.spec.fit_config)
+        run = self.loaded.run
+        original = validated(FitConfig, run.spec.fit_config, run.spec_path, "train again")
         return self.config.fit_config(original)
 
     def spec(self, store: Path) -> RunSpec:

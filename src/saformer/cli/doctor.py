@@ -4,9 +4,12 @@ import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import torch
+import tyro
 from rich.console import Console
+from rich.text import Text
 
 from saformer import __version__
 from saformer.cli.command import Command
@@ -29,9 +32,18 @@ MISSING = ("missing", "missed")
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
-    """Say what is installed, which device will be used, and how to get what is missing."""
+    """Say what is installed, which device will be used, and how to get what is missing; or whether
+    a run or an export is whole."""
+
+    path: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="RUN")]] = None
+    """A run or an export to check: its files, its calibrations, and its data if that is a store."""
 
     def run(self, console: Console) -> int:
+        if self.path is not None:
+            from saformer.trained import load  # late: it takes seconds, which the rest need not
+
+            Console(highlight=False).print(Text(load(self.path).check()), soft_wrap=True)
+            return 0
         out, machine = Console(highlight=False), f"{platform.system()} {platform.machine()}"
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")

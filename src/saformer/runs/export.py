@@ -8,21 +8,29 @@ export.json           how it was trained, its environment, the precision and che
 """
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
-from saformer.files import publish, unfinished_folder, write_atomically
+from saformer.files import publish, read_json, unfinished_folder, validated, write_atomically
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.run import FORMAT, Run, check_format
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """The precisions of matrices."""
-EXPORTS = "exports"
+EXPORTS, REMEDY = "exports", "copy the export again"
+
+
+class ExportFacts(TypedDict):
+    """What is read of export.json; the rest is for people."""
+
+    sha256: str
+    environment: dict[str, Any]
+    dtype: NotRequired[str]
+    left_calibrations: NotRequired[list[float]]
 
 
 def narrowed(
@@ -94,16 +102,19 @@ def read_groups(run: Run, group: str) -> dict[str, Tensor]:
 def read_facts(run: Run) -> dict[str, Any]:
     """How an export came about, and what of the data's environment it needs."""
     _check_is_there(run.export_path)
-    try:
-        facts: dict[str, Any] = json.loads(run.export_path.read_text())
-        missing = {"sha256", "environment"} - set(facts)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{run.export_path} is damaged ({error}); copy the export again") from None
-    if missing:
-        absent = ", ".join(sorted(missing))
-        raise ValueError(f"{run.export_path} is damaged: it has no {absent}; copy the export again")
+    facts: dict[str, Any] = read_json(run.export_path, dict[str, Any], REMEDY)
     check_format(run.export_path, facts)
+    validated(ExportFacts, facts, run.export_path, REMEDY)
     return facts
+
+
+def check_whole(run: Run) -> None:
+    """Read all tensors of a run or an export, which holds them against their checksums."""
+    if not run.is_export:
+        run.load()
+        return
+    for group in ("model", "totals"):
+        read_groups(run, group)
 
 
 def policy_identity(run: Run, weights: Mapping[str, Tensor]) -> str:

@@ -8,13 +8,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from saformer.files import append_line, is_unfinished, write_atomically
+from saformer.files import append_line, is_unfinished, read_json, validated, write_atomically
 from saformer.runs import pretrained
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.lock import LOCK, alone_in
+from saformer.runs.metrics import MetricsRow
 from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
+REMEDY = "restore it from a copy, or make it again"
 FORMAT = 2
 """Of run.json, export.json and calibration.json. Files of version 1 carry no number: their
 SaFormers were trained without a rule of their own, and act by the paper's."""
@@ -22,7 +24,9 @@ SaFormers were trained without a rule of their own, and act by the paper's."""
 
 def check_format(path: Path, content: dict[str, Any]) -> int:
     """The format that a file is written in, which must not be a later one than this version's."""
-    number: int = content.get("format", 1)
+    number = content.get("format", 1)
+    if not isinstance(number, int):
+        raise ValueError(f"{path} is damaged (format: {number!r} is no number); {REMEDY}")
     if number > FORMAT:
         formats = f"(format {number}, this one reads {FORMAT})"
         raise ValueError(
@@ -130,13 +134,10 @@ class Run:
     def _description(self) -> tuple[RunSpec, int]:
         if not self.spec_path.exists():
             raise FileNotFoundError(f"{self.path} is not a run: it has no {self.spec_path.name}")
-        try:
-            plain = json.loads(self.spec_path.read_text())
-            number = check_format(self.spec_path, plain)
-            return RunSpec.from_plain(plain), number
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            damaged = f"{self.spec_path} is damaged or of another version"
-            raise ValueError(f"{damaged}: {error!r}") from None
+        plain = read_json(self.spec_path, dict[str, Any], REMEDY)
+        number = check_format(self.spec_path, plain)
+        plain.pop("format", None)
+        return validated(RunSpec, plain, self.spec_path, REMEDY), number
 
     @property
     def is_export(self) -> bool:
@@ -175,18 +176,16 @@ class Run:
         append_line(self.metrics_path, json.dumps(row))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        return self.read_rows(self.metrics_path.name)
+        return self.read_rows(self.metrics_path.name, MetricsRow)
 
-    def read_rows(self, name: str) -> Iterator[dict[str, Any]]:
+    def read_rows(self, name: str, schema: Any = dict[str, Any]) -> Iterator[Any]:
         """The rows of a file that is written line by line; a last one cut short is none."""
         path = self.path / name
         if not path.exists():
             return
-        for line in path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                return
+        *lines, _ = path.read_bytes().split(b"\n")
+        for line in lines:  # what follows the last line's end was cut short
+            yield validated(schema, line, path, REMEDY)
 
     def rewind_metrics(self, update: int) -> None:
         """Forget rows after this update: training makes them again."""
@@ -198,11 +197,14 @@ class Run:
         write_atomically(path, json.dumps(content, indent=2))
         return path
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str, schema: Any = dict[str, Any]) -> Any:
+        """What a file of findings holds, if it has what this type says; it may have more."""
         path = self.path / name
         if not path.exists():
             raise FileNotFoundError(f"there is no {name} in {self.path}")
-        return json.loads(path.read_text())
+        content = read_json(path, dict[str, Any], REMEDY)
+        validated(schema, content, path, REMEDY)
+        return content
 
 
 def find_run(path: str | Path) -> Run:

@@ -63,11 +63,6 @@ class ExploredEpisode:
             f"{self.episode_return:.5g}, {self.num_steps} steps{broke}"
         )
 
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> ExploredEpisode:
-        tuples = {name: tuple(plain[name]) for name in ("limit", "prompt", "cost")}
-        return cls(**{**plain, **tuples})
-
 
 @dataclass(frozen=True)
 class Target:
@@ -171,7 +166,7 @@ class Experience:
         before = store.as_of(run.spec.data_fingerprint)
         if before is None:
             raise ValueError(f"{store.path} does not begin with the data of {run.path}")
-        rows = [ExploredEpisode.from_plain(row) for row in run.read_rows(EPISODES)]
+        rows = list(run.read_rows(EPISODES, ExploredEpisode))
         added = len(store) - len(before)
         if len(rows) < added:
             counts = f"{added} new trajectories, {self._rows_path} names {len(rows)}"
