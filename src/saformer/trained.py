@@ -13,11 +13,9 @@ from saformer.api.listener import Listener
 from saformer.api.loaded import Context, Loaded
 from saformer.api.train import DataSettings, PresetName, RunTrainer, SomeLimit
 from saformer.core.policy import Policy
-from saformer.data.store import TrajectoryStore
-from saformer.envs.tasks import is_store
 from saformer.evaluation.calibration import Calibration
 from saformer.evaluation.offline import OfflineEvaluation
-from saformer.runs.export import check_whole, copy_description, policy_identity
+from saformer.runs.export import copy_description
 from saformer.runs.pretrained import PREFIX, is_pretrained
 from saformer.runs.run import Run, find_run
 from saformer.training.finetune.config import FinetuneConfig
@@ -144,22 +142,6 @@ class Trained(Loaded):
         which the run was trained, for the record. Returns the folder.
         """
         return export_run(self, Path(out), dtype, command)
-
-    def check(self) -> str:
-        """Hold every file against its checksum, and calibrations against the weights; says what was
-        found whole. The data is read too, if it is a store that is here."""
-        check_whole(self.run)
-        calibrations, store = calibrate.read_calibrations(self.run), Path(self.run.spec.task)
-        own = policy_identity(self.run, self.agent.model.state_dict())
-        others = [f"{each.rate:g}" for each in calibrations if each.run != own]
-        if others:
-            raise ValueError(
-                f"{self.path} is calibrated with other weights for {', '.join(others)}"
-            )
-        if has_store := is_store(store):
-            TrajectoryStore.open(store).check()
-        data = f", and so is its data in {store}" if has_store else "; its data was not looked at"
-        return f"{self.path} is whole, with {len(calibrations)} calibrations{data}"
 
     def finetune(
         self,

@@ -10,7 +10,6 @@ import pytest
 
 import saformer
 from saformer.api.calibrate import read_calibrations
-from saformer.cli.main import main
 from saformer.report import table
 from saformer.report.rollouts import write_report
 from saformer.runs.checkpoint import Checkpoint
@@ -25,10 +24,9 @@ WRONG = (None, "x", -1, 0.5, [], {}, True, 10**400, [[]])
 def judged(source, tmp_path_factory) -> Path:
     """A run with all files that a run can have."""
     path = Path(shutil.copytree(source.path, tmp_path_factory.mktemp("judged") / "run"))
-    rolling = ["--workers", "0", "--device", "cpu", "--limits", "p50", "--rule", "paper"]
-    assert main(["evaluate", str(path), *rolling, "--episodes", "2"]) == 0
-    call = ["calibrate", str(path), *rolling, "--rate", "0.9", "--margins", "0", "--episodes", "2"]
-    assert main(call) == 0
+    loaded = saformer.load(path, workers=0, device="cpu")
+    loaded.evaluate(["p50"], episodes=2)
+    loaded.calibrate(0.9, ["p50"], margins=[0], episodes=2)
     return path
 
 
@@ -61,14 +59,16 @@ def mutated(content: Any, path: tuple, value: Any) -> Any:
 def check(file: Path, read: Callable[[], Any], *, every: int = 1) -> int:
     """Try mutations of this file; returns how many there were."""
     content, count = json.loads(file.read_text()), 0
+    refusals: list[tuple[str, str]] = []
     for path, value in list(mutations(content))[::every]:
         count += 1
         file.write_text(json.dumps(mutated(content, path, value)))
         try:
             read()
         except (ValueError, OSError) as error:
-            assert file.name in str(error), f"{path} = {value!r}: {error}"
-            assert "\n" not in str(error), f"{path} = {value!r}: {error}"
+            refusals.append((str(error), f"{path} = {value!r}"))
+    wrong = [each for each in refusals if file.name not in each[0] or "\n" in each[0]]
+    assert not wrong, wrong
     for text in (b"", b"{", b"\xff\xfe", b"[]", b"null", b"[" * 5000, b'{"a": NaN}'):
         file.write_bytes(text)
         with pytest.raises((ValueError, OSError), match=file.name):
@@ -78,7 +78,8 @@ def check(file: Path, read: Callable[[], Any], *, every: int = 1) -> int:
     return count
 
 
-def test_run_json(run):
+@pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.long)])
+def test_run_json(run, every):
     """With a checkpoint that agrees. Seen to fail: 51 tracebacks."""
 
     def load() -> None:
@@ -88,7 +89,7 @@ def test_run_json(run):
         saformer.load(run.path, device="cpu").policy()
 
     judged_checkpoint = shutil.copytree(run.path, run.path.parent / "copy")
-    assert check(run.spec_path, load, every=3) > 100
+    assert check(run.spec_path, load, every=every) > 25
 
 
 def test_calibration_json(run):
@@ -100,7 +101,7 @@ def test_evaluation_json(run, monkeypatch):
     """Seen to fail: 55 tracebacks."""
     only_tables(monkeypatch)
     read = lambda: write_report(run, run.path / "report.html")  # noqa: E731
-    assert check(run.path / "evaluation.json", read) > 100
+    assert check(run.path / "evaluation.json", read, every=5) > 50
 
 
 def only_tables(monkeypatch) -> None:
@@ -116,7 +117,7 @@ def test_trace_json(run, monkeypatch):
     """Seen to fail: 11 tracebacks."""
     only_tables(monkeypatch)
     read = lambda: write_report(run, run.path / "report.html")  # noqa: E731
-    assert check(run.path / "trace.json", read) > 50
+    assert check(run.path / "trace.json", read, every=2) > 25
 
 
 @pytest.mark.long
@@ -127,7 +128,8 @@ def test_what_is_accepted_can_be_drawn(run, name):
     check(run.path / name, read, every=2)
 
 
-def test_export_json(run, tmp_path):
+@pytest.mark.parametrize("every", [25, pytest.param(1, marks=pytest.mark.long)])
+def test_export_json(run, tmp_path, every):
     """Seen to fail: 3 tracebacks."""
     saformer.load(run.path, device="cpu").export(tmp_path / "exported")
 
@@ -135,7 +137,7 @@ def test_export_json(run, tmp_path):
         loaded = saformer.load(tmp_path / "exported", device="cpu")
         assert loaded.totals.environment.horizon
 
-    check(tmp_path / "exported" / "export.json", load)
+    check(tmp_path / "exported" / "export.json", load, every=every)
 
 
 def test_rows_of_metrics_and_episodes(source, tmp_path):
@@ -146,14 +148,16 @@ def test_rows_of_metrics_and_episodes(source, tmp_path):
     for name, schema in (("episodes.jsonl", ExploredEpisode), ("metrics.jsonl", None)):
         file = run.path / name
         first, *others = file.read_text().splitlines()
+        refusals = []
         for path, value in mutations(json.loads(first)):
             rows = [json.dumps(mutated(json.loads(first), path, value)), *others]
             file.write_text("".join(f"{row}\n" for row in rows))
             try:
                 list(run.read_rows(name, schema) if schema else run.metrics())
             except ValueError as error:
-                assert name in str(error)
-                assert "\n" not in str(error)
+                refusals.append(str(error))
+        assert refusals
+        assert all(name in each and "\n" not in each for each in refusals)
         file.write_text(f"{first}\n{first[:9]}")
         assert len(list(run.read_rows(name))) == 1
 

@@ -69,7 +69,7 @@ class Loaded:
         except (RuntimeError, TypeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(
-                f"the weights in {self.path} do not fit this version's {spec.agent}"
+                f"the weights in {self.path} do not fit its run.json in this version's {spec.agent}"
                 f"{', as it was made by an older one' if is_old else ''}: train again ({reason})"
             ) from None
         rule = self.kind.rule_of(agent.options())

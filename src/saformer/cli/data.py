@@ -152,21 +152,6 @@ class InspectCommand(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckCommand(Command):
-    """Read a whole store, and hold every trajectory against its checksum."""
-
-    store: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="STORE")]]
-    """Its folder."""
-
-    def run(self, console: Console) -> int:
-        store = TrajectoryStore.open(self.store)
-        store.check()
-        counts = f"{len(store)} trajectories, {store.num_steps} steps"
-        Console(highlight=False).print(Text(f"{self.store} is whole: {counts}"), soft_wrap=True)
-        return 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExportDataCommand(Command):
     """Write data as a Minari dataset, for other tools to load with minari.load_dataset(ID)."""
 

@@ -14,8 +14,12 @@ from rich.text import Text
 from saformer import __version__
 from saformer.cli.command import Command
 from saformer.data.home import data_home
+from saformer.data.store import TrajectoryStore
+from saformer.envs.tasks import is_store
 from saformer.report.table import Cell, terminal_table
+from saformer.runs.export import check_whole
 from saformer.runs.pretrained import PREFIX, pretrained_names
+from saformer.runs.run import find_run
 
 CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
 EXTRAS = {
@@ -32,18 +36,15 @@ MISSING = ("missing", "missed")
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
-    """Say what is installed, which device will be used, and how to get what is missing; or whether
-    a run or an export is whole."""
+    """Say what is installed, which device will be used, and how to get what is missing; or hold
+    a store, a run or an export against its checksums."""
 
-    path: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="RUN")]] = None
-    """A run or an export to check: its files, its calibrations, and its data if that is a store."""
+    path: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="PATH")]] = None
+    """What to check; the data of a run too, if that is a store."""
 
     def run(self, console: Console) -> int:
         if self.path is not None:
-            from saformer.trained import load  # late: it takes seconds, which the rest need not
-
-            Console(highlight=False).print(Text(load(self.path).check()), soft_wrap=True)
-            return 0
+            return check(self.path)
         out, machine = Console(highlight=False), f"{platform.system()} {platform.machine()}"
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")
@@ -80,6 +81,18 @@ class AgentsCommand(Command):
         headings = ("agent", "needs --limit", "what it is")
         Console(highlight=False).print(terminal_table(headings, rows, justify="left"))
         return 0
+
+
+def check(path: str) -> int:
+    """Read all of it, and say that it is whole."""
+    store = path if is_store(path) else find_run(path).spec.task
+    if store != path:
+        check_whole(find_run(path))
+    data = "its data was not looked at"
+    if is_store(store):
+        data = f"{TrajectoryStore.open(store).check()} in {store}"
+    Console(highlight=False).print(Text(f"{path} is whole; {data}"), soft_wrap=True)
+    return 0
 
 
 def _version(package: str) -> str | None:

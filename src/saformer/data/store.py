@@ -227,13 +227,14 @@ class TrajectoryStore:
             yield first, stop
             first = stop
 
-    def check(self) -> None:
-        """Refuse a store whose trajectories are not what was stored. Reads everything."""
+    def check(self) -> str:
+        """Refuse a store whose trajectories are not what was stored; else its size, for people."""
         damaged = self.damaged()
         if damaged:
             first = ", ".join(map(str, damaged[:10])) + (", ..." if len(damaged) > 10 else "")
             counts = f"{len(damaged)} of {len(self)} trajectories are not what was stored: {first}"
             raise ValueError(f"{self.path} is damaged: {counts}; {folder.REMEDY}")
+        return f"{len(self)} trajectories, {self.num_steps} steps"
 
     def damaged(self) -> list[int]:
         """Indices of the trajectories whose content is not what was stored. Reads everything."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
 from saformer.runs.run import Run
 
-Values = tuple[float, ...]
-Unknown = float | None
+Number = Annotated[float, Ge(-1e300), Le(1e300)]
+Values = tuple[Number, ...]
+Unknown = Number | None
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,14 @@ class VerdictEntry:
     met: bool
     mean_cost: Values
     worst_cost: Values
-    within: float
-    within_interval: tuple[float, float]
-    mean_return: float
+    within: Number
+    within_interval: tuple[Number, Number]
+    mean_return: Number
     frontier: Unknown
     frontier_share: Unknown
-    fell_back: float
-    shielded: float
-    violation_bound: float = 0.0
+    fell_back: Number
+    shielded: Number
+    violation_bound: Number = 0.0
     uncapped_share: Unknown = None
     ended_early: Unknown = None
 
@@ -42,7 +46,7 @@ class EpisodeEntry:
     limit_name: str
     limit: Values
     cost: Values
-    episode_return: float
+    episode_return: Number
     within: bool
     ended_early: bool = False
     may_end: bool = True
@@ -59,10 +63,10 @@ class JudgedEntry:
     limits_met: int
     frontier_share: Unknown
     rank_correlations: tuple[Unknown, ...]
-    decisions_per_second: float
-    tolerance: float
-    margins: tuple[float, ...] | None = None
-    rate: float | None = None
+    decisions_per_second: Number
+    tolerance: Number
+    margins: Values | None = None
+    rate: Number | None = None
     may_end: bool = True
     ended_early: Unknown = None
     data_ended_early: Unknown = None

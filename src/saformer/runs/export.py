@@ -9,8 +9,9 @@ export.json           how it was trained, its environment, the precision and che
 
 import hashlib
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,13 +25,14 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 EXPORTS, REMEDY = "exports", "copy the export again"
 
 
-class ExportFacts(TypedDict):
+@dataclass(frozen=True)
+class ExportFacts:
     """What is read of export.json; the rest is for people."""
 
     sha256: str
     environment: dict[str, Any]
-    dtype: NotRequired[str]
-    left_calibrations: NotRequired[list[float]]
+    dtype: str = ""
+    left_calibrations: tuple[float, ...] = ()
 
 
 def narrowed(
