@@ -21,7 +21,7 @@ from saformer.runs.export import check_whole
 from saformer.runs.pretrained import PREFIX, pretrained_names
 from saformer.runs.run import find_run
 
-CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
+CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib", "pydantic")
 EXTRAS = {
     "mujoco": (("gymnasium", "mujoco", "imageio"), "robots and plants, rollouts, the demo"),
     "hdf5": (("h5py",), "D4RL and DSRL files"),
