@@ -151,7 +151,4 @@ def _environment_of_export(run: Run) -> EnvironmentSpec:
     plain, task = read_facts(run)["environment"], run.spec.task
     if "may_end" not in plain and task in task_names():  # exported by an older version
         plain["may_end"] = find_task(task).may_end
-    environment: EnvironmentSpec = validated(
-        EnvironmentSpec, plain, run.export_path, "copy the export again"
-    )
-    return environment
+    return validated(EnvironmentSpec, plain, run.export_path, "copy the export again")

@@ -40,11 +40,14 @@ class DoctorCommand(Command):
     a store, a run or an export against its checksums."""
 
     path: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="PATH")]] = None
-    """What to check; the data of a run too, if that is a store."""
+    """What to check."""
 
     def run(self, console: Console) -> int:
         if self.path is not None:
-            return check(self.path)
+            is_data, path = is_store(self.path), self.path
+            parts = TrajectoryStore.open(path).check() if is_data else check_whole(find_run(path))
+            Console(highlight=False).print(Text(f"{path} is whole: {parts}"), soft_wrap=True)
+            return 0
         out, machine = Console(highlight=False), f"{platform.system()} {platform.machine()}"
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")
@@ -81,18 +84,6 @@ class AgentsCommand(Command):
         headings = ("agent", "needs --limit", "what it is")
         Console(highlight=False).print(terminal_table(headings, rows, justify="left"))
         return 0
-
-
-def check(path: str) -> int:
-    """Read all of it, and say that it is whole."""
-    store = path if is_store(path) else find_run(path).spec.task
-    if store != path:
-        check_whole(find_run(path))
-    data = "its data was not looked at"
-    if is_store(store):
-        data = f"{TrajectoryStore.open(store).check()} in {store}"
-    Console(highlight=False).print(Text(f"{path} is whole; {data}"), soft_wrap=True)
-    return 0
 
 
 def _version(package: str) -> str | None:

@@ -110,13 +110,14 @@ def read_facts(run: Run) -> dict[str, Any]:
     return facts
 
 
-def check_whole(run: Run) -> None:
-    """Read all tensors of a run or an export, which holds them against their checksums."""
-    if not run.is_export:
-        run.load()
-        return
-    for group in ("model", "totals"):
-        read_groups(run, group)
+def check_whole(run: Run) -> str:
+    """Read all tensors of a run or an export, which holds them against their checksums; says what
+    they are."""
+    if run.is_export:
+        groups = {group: read_groups(run, group) for group in ("model", "totals")}
+    else:
+        groups = run.load().groups
+    return f"{sum(map(len, groups.values()))} tensors of {', '.join(groups)}"
 
 
 def policy_identity(run: Run, weights: Mapping[str, Tensor]) -> str:
