@@ -15,7 +15,7 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.statistics import percentiles
 from saformer.evaluation.calibration import Calibration
 from saformer.files import check_is_new
-from saformer.runs.export import DTYPES, narrowed, policy_identity, widened, write_export
+from saformer.runs.export import DTYPES, EXPORTS, narrowed, policy_identity, widened, write_export
 from saformer.runs.run import Run
 
 
@@ -26,7 +26,7 @@ def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Pa
         raise ValueError(f"unknown dtype {dtype!r}; weights are kept in {' or '.join(DTYPES)}")
     if run.is_export:
         raise ValueError(f"{run.path} is an export already: copy its folder, or export its run")
-    check_is_new(out, "exports")
+    check_is_new(out, EXPORTS)
     data, weights = data_of(run, loaded.listener, data=loaded.context.data), model.state_dict()
     rounded = narrowed(weights, {name for name, _ in model.named_parameters()}, dtype)
     of_run, of_export = policy_identity(run, weights), policy_identity(run, widened(rounded))

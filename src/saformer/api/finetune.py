@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from saformer.agents.finetuned import FineTunedAgent
-from saformer.agents.registry import from_plain
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api.loaded import Loaded
 from saformer.api.run_data import store_of, training_data
@@ -17,7 +16,7 @@ from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.store import TrajectoryStore
-from saformer.runs.lock import alone_in
+from saformer.files import validated
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.finetune.config import FinetuneConfig
@@ -90,7 +89,8 @@ class Finetuning:
 
     @cached_property
     def fit_config(self) -> FitConfig:
-        original: FitConfig = from_plain(FitConfig, self.loaded.run.spec.fit_config)
+        run = self.loaded.run
+        original = validated(FitConfig, run.spec.fit_config, run.spec_path, "train again")
         return self.config.fit_config(original)
 
     def spec(self, store: Path) -> RunSpec:
@@ -116,14 +116,15 @@ class Finetuning:
     def run(self, out: str | Path | None, *, resume: bool) -> FineTuned:
         """Algorithm 3 in a folder of its own, with a store of its own."""
         source, say = self.loaded.run, self.loaded.listener.say
-        name = f"{source.path.resolve().name}-finetuned-seed{self.seed}"
+        names = "-".join(limit.name.replace("/", "-") for limit in self.limits)
+        name = f"{source.path.resolve().name}-finetuned-{names}-seed{self.seed}"
         path = Path(out) if out else Path("runs") / name
         store = path.resolve() / source.spec.task_name.replace("/", "-").replace(":", "-")
-        run = Run.open_or_create(path, self.spec(store), resume=resume)
-        if run.is_done:
-            say(f"{run.path} has already finished; nothing to do")
-            return FineTuned(run, None)
-        with alone_in(run.path):
+        run = Run(path)
+        with run.writing(self.spec(store), resume=resume):
+            if run.is_done:
+                say(f"{run.path} has already finished; nothing to do")
+                return FineTuned(run, None)
             if not store.exists():
                 origin = {"finetuned_from": str(source.path.resolve()), **self.store.provenance}
                 replace(self.store, provenance=origin).save(store)

@@ -16,6 +16,7 @@ from saformer.api.run_data import limits_of, may_end_of, totals_of
 from saformer.data.limits import Limit, Totals
 from saformer.data.store import EnvironmentSpec
 from saformer.engine.device import pick_device
+from saformer.files import validated
 from saformer.runs.export import read_model
 from saformer.runs.run import FORMAT, Run
 
@@ -62,12 +63,14 @@ class Loaded:
     def agent(self) -> Agent:
         spec, is_old, weights = self.run.spec, self.run.format < FORMAT, read_model(self.run)
         form = (spec.agent, spec.dimensions, spec.agent_config)
+        validated(self.kind.config_type, spec.agent_config, self.run.spec_path, "train again")
         try:
             agent = restore_agent(*form, weights, strict=not is_old)
         except (RuntimeError, TypeError) as error:
+            reason = " ".join(str(error).split())[:200]
             raise ValueError(
-                f"the weights in {self.path} do not fit this version's {spec.agent}"
-                f"{', as it was made by an older one' if is_old else ''}: train again ({error})"
+                f"the weights in {self.path} do not fit its run.json in this version's {spec.agent}"
+                f"{', as it was made by an older one' if is_old else ''}: train again ({reason})"
             ) from None
         rule = self.kind.rule_of(agent.options())
         if rule != self.kind.rule_of(self.kind.options_of(agent.config)):

@@ -9,6 +9,7 @@ from saformer.data.limits import Limit, Totals, TotalsAlone, parse_limit
 from saformer.data.relabel import RelabelledStore, relabelled
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.envs.tasks import find_task, load_data, task_names
+from saformer.files import validated
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
@@ -147,11 +148,7 @@ def may_end_of(run: Run, data: str | None = None) -> bool:
 
 
 def _environment_of_export(run: Run) -> EnvironmentSpec:
-    try:
-        plain, task = read_facts(run)["environment"], run.spec.task
-        if "may_end" not in plain and task in task_names():  # exported by an older version
-            plain["may_end"] = find_task(task).may_end
-        return EnvironmentSpec.from_plain(plain)
-    except (KeyError, TypeError) as error:
-        path = run.export_path
-        raise ValueError(f"{path} is damaged ({error!r}); copy the export again") from None
+    plain, task = read_facts(run)["environment"], run.spec.task
+    if "may_end" not in plain and task in task_names():  # exported by an older version
+        plain["may_end"] = find_task(task).may_end
+    return validated(EnvironmentSpec, plain, run.export_path, "copy the export again")

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -126,14 +127,14 @@ class RunTrainer:
         """All runs; which failed and why."""
         runs: list[Run] = []
         members: list[Member] = []
-        with joined_ranks(pick_device(self.device)) as (ranks, device):
+        with joined_ranks(pick_device(self.device)) as (ranks, device), ExitStack() as locks:
             for task in tasks:
                 with ranks.first_alone():  # it may make the data
                     data, facts = self._data(task)
                 samplers: dict[Any, Sampler] = {}  # of all seeds, for each limit
                 for limit, seed in itertools.product(self.limits_of(task), seeds):
                     agent, name = self._agent(data, seed, limit)
-                    run = self._run(agent, ranks, limit=name, seed=seed, **facts)
+                    run = self._run(agent, ranks, locks, limit=name, seed=seed, **facts)
                     runs.append(run)
                     if ranks.as_first(run.is_done):
                         self.voice.say(f"{run.path} has already finished; nothing to do")
@@ -204,18 +205,20 @@ class RunTrainer:
             name = ",".join(f"{value:g}" for value in config.limit)
         return create_agent(data, config, seed=seed), name
 
-    def _run(self, agent: Agent, ranks: Ranks, **facts: Any) -> Run:
-        """The run's folder: begun by the first rank, then seen by the others."""
+    def _run(self, agent: Agent, ranks: Ranks, locks: ExitStack, **facts: Any) -> Run:
+        """The run's folder: begun by the first rank, which keeps it, then seen by the others."""
         facts |= {"agent_config": asdict(agent.config), "fit_config": asdict(self.preset.fit)}
         spec = RunSpec(agent=agent.name, dimensions=agent.dimensions, **facts)
         path = Path(self.out or "runs")
         if self.several or self.out is None:
             path /= spec.name
         with ranks.first_alone():
+            run = Run(path)
             if not ranks.is_first:
-                return Run(path).begun_with(spec)
-            resume = Run(path).spec_path.exists() if self.several else self.resume
-            return Run.open_or_create(path, spec, resume=resume)
+                return run.begun_with(spec)
+            resume = run.spec_path.exists() if self.several else self.resume
+            locks.enter_context(run.writing(spec, resume=resume))
+            return run
 
     def _observer(self, run: Run, task: str, data: RelabelledStore) -> Observer:
         """Reports; rolls out under the watched limits where there is a simulator."""

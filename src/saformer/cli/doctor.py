@@ -4,17 +4,24 @@ import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import torch
+import tyro
 from rich.console import Console
+from rich.text import Text
 
 from saformer import __version__
 from saformer.cli.command import Command
 from saformer.data.home import data_home
+from saformer.data.store import TrajectoryStore
+from saformer.envs.tasks import is_store
 from saformer.report.table import Cell, terminal_table
+from saformer.runs.export import check_whole
 from saformer.runs.pretrained import PREFIX, pretrained_names
+from saformer.runs.run import find_run
 
-CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
+CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib", "pydantic")
 EXTRAS = {
     "mujoco": (("gymnasium", "mujoco", "imageio"), "robots and plants, rollouts, the demo"),
     "hdf5": (("h5py",), "D4RL and DSRL files"),
@@ -29,9 +36,18 @@ MISSING = ("missing", "missed")
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
-    """Say what is installed, which device will be used, and how to get what is missing."""
+    """Say what is installed, which device will be used, and how to get what is missing; or hold
+    a store, a run or an export against its checksums."""
+
+    path: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="PATH")]] = None
+    """What to check."""
 
     def run(self, console: Console) -> int:
+        if self.path is not None:
+            is_data, path = is_store(self.path), self.path
+            parts = TrajectoryStore.open(path).check() if is_data else check_whole(find_run(path))
+            Console(highlight=False).print(Text(f"{path} is whole: {parts}"), soft_wrap=True)
+            return 0
         out, machine = Console(highlight=False), f"{platform.system()} {platform.machine()}"
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")

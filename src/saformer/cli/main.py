@@ -32,6 +32,7 @@ DATA_COMMANDS = {
     "build": ("data:BuildCommand", "make a task's data on this machine, without a download"),
     "import": ("data:ImportCommand", "turn logs, HDF5, NPZ or Minari data into a store"),
     "inspect": ("data:InspectCommand", "which limits can this data support?"),
+    "check": ("doctor:DoctorCommand", "is a store what was stored? Reads all of it"),
     "export": ("data:ExportDataCommand", "write data as a Minari dataset"),
     "list": ("data:ListCommand", "what can be built, and what is there already"),
 }

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from saformer.data import folder
 from saformer.data.trajectory import RESERVED, Trajectory
+from saformer.files import validated
 
 Array = NDArray[Any]
 
@@ -40,12 +41,6 @@ class EnvironmentSpec:
             raise ValueError(f"action bounds are empty: {low} to {high}")
         if self.horizon < 1:
             raise ValueError(f"the horizon must be at least 1 step, got {self.horizon}")
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> EnvironmentSpec:
-        """From what `asdict` gave, read from JSON."""
-        bounds = {name: tuple(plain[name]) for name in ("action_low", "action_high")}
-        return cls(**{**plain, **bounds})
 
 
 @dataclass(frozen=True)
@@ -92,11 +87,16 @@ class TrajectoryStore:
         path = Path(path)
         manifest = folder.read_manifest(path)
         steps, episodes = folder.open_columns(path, manifest)
+        about = (path / folder.MANIFEST, folder.REMEDY)
+        environment: EnvironmentSpec = validated(EnvironmentSpec, manifest.environment, *about)
+        criteria, provenance = manifest.criteria, manifest.provenance
+        finished = episodes["terminated"] | episodes["truncated"]
+        longest = episodes["length"][finished].max(initial=0)  # others may have passed the horizon
         try:
-            environment = EnvironmentSpec.from_plain(manifest["environment"])
-            criteria, provenance = tuple(manifest["criteria"]), manifest["provenance"]
-        except (KeyError, TypeError) as error:
-            raise folder.damaged_manifest(path, repr(error)) from None
+            manifest.columns.check_bounds(environment)
+            folder.check_horizon(longest, environment.horizon)
+        except ValueError as error:
+            raise ValueError(f"{about[0]} is damaged ({error}); {folder.REMEDY}") from None
         return cls(steps, _with_start(episodes), environment, criteria, provenance, path.resolve())
 
     def save(self, path: str | Path) -> TrajectoryStore:
@@ -226,6 +226,15 @@ class TrajectoryStore:
             stop = max(first + 1, int(np.searchsorted(ends, begin + max_steps, side="right")))
             yield first, stop
             first = stop
+
+    def check(self) -> str:
+        """Refuse a store whose trajectories are not what was stored; else its size, for people."""
+        damaged = self.damaged()
+        if damaged:
+            first = ", ".join(map(str, damaged[:10])) + (", ..." if len(damaged) > 10 else "")
+            counts = f"{len(damaged)} of {len(self)} trajectories are not what was stored: {first}"
+            raise ValueError(f"{self.path} is damaged: {counts}; {folder.REMEDY}")
+        return f"{len(self)} trajectories, {self.num_steps} steps"
 
     def damaged(self) -> list[int]:
         """Indices of the trajectories whose content is not what was stored. Reads everything."""

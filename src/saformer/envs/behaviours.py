@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,8 @@ def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int,
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # a worker that runs its parent's script again; the parent says why
     try:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
             try:
                 with _ignoring_interrupts():
                     indices = {pool.submit(_run, chunk): i for i, chunk in enumerate(chunks)}
@@ -169,6 +171,18 @@ def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int,
             '"__main__":`, as every worker runs the script\'s other lines again, or make the data '
             "first (saformer data build TASK); where memory runs out, try fewer workers"
         ) from None
+
+
+def _end_with_parent() -> None:
+    """Of a worker: end as soon as the process that started it is gone, however it went."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker has a parent"
+    threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(process: BaseProcess) -> None:
+    process.join()
+    os._exit(1)
 
 
 @contextmanager

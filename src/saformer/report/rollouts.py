@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, colours, styled, svg
+from saformer.report.findings import read_findings
 from saformer.report.learning import run_listing, training_pictures
 from saformer.report.page import Page, Part, Picture, Remark, Sheet
 from saformer.report.table import has_shield, numbers, summary, verdict_rows
@@ -38,7 +39,7 @@ ABOUT_DECISION = (
 
 def write_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
     """Describe an evaluated run for people to read. Needs nothing but the run's folder."""
-    evaluation, trace = (run.read_json(f"{name}.json") for name in ("evaluation", "trace"))
+    evaluation, trace = read_findings(run)
     spec = run.spec
     criteria, by_balance = trace["data"]["criteria"], lambda moment: moment["balance"]
     telling = sorted(trace["decisions"], key=by_balance, reverse=True)[:1]

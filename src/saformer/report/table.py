@@ -61,7 +61,7 @@ def endings_line(judged: dict[str, Any], ended_early: float) -> str:
 
 def _remarks(evaluation: dict[str, Any]) -> Iterator[str]:
     """On endings and on doing nothing; evaluations of older versions know of neither."""
-    if "may_end" not in evaluation:
+    if not {"may_end", "ended_early", "data_ended_early", "idle_limits"} <= set(evaluation):
         return
     yield endings_line(evaluation, evaluation["ended_early"])
     verdicts = evaluation["verdicts"]
