@@ -240,8 +240,8 @@ MUTANTS = (
     Mutant(
         "what was spent is lost",
         "core/history.py",
-        "torch.cat([budget.spent[lanes], return_to_go",
-        "torch.cat([0 * budget.spent[lanes], return_to_go",
+        "torch.cat([spent.float(), *step]",
+        "torch.cat([0 * spent.float(), *step]",
         "tests/paper/test_algorithm_1.py::test_an_episode_books_costs_and_remembers_whole_steps",
     ),
     Mutant(
@@ -393,23 +393,23 @@ MUTANTS = (
     ),
     Mutant(
         "only the least number is looked at",
-        "core/policy.py",
-        "math.isfinite(high - low)",
-        "math.isfinite(low)",
+        "core/budget.py",
+        "least <= low and high <= LARGEST",
+        "least <= low",
         "tests/contracts/test_host_work.py::test_one_bad_number_is_found_wherever_it_stands",
     ),
     Mutant(
         "too little passes",
-        "core/policy.py",
-        "if low < least:",
-        "if high < least:",
+        "core/budget.py",
+        "least <= low and",
+        "least <= high and",
         "tests/contracts/test_host_work.py::test_no_rows_are_fine_and_too_little_is_not",
     ),
     Mutant(
         "one cost, one lane",
         "core/budget.py",
-        "cost.expand(len(lanes), -1)",
-        "cost",
+        "cost.double().expand(len(lanes), -1)",
+        "cost.double()",
         "tests/contracts/test_host_work.py::test_one_cost_is_booked_on_every_lane",
     ),
     Mutant(

@@ -102,7 +102,7 @@ class Shield:
     ) -> None:
         """Spend what the last action cost: as computed, or as observed if that is more."""
         rows = self._rows(lanes)
-        observed = as_rows(cost, self._cost.shape[1], torch.device("cpu"), least=0.0).numpy()
+        observed = as_rows(cost, self._cost.shape[1], "cost", lanes=lanes).numpy()
         self._spent[rows] += self._weights(rows)[0] * np.maximum(self._cost[rows], observed)
         self._num_steps[rows] += 1
         executed = torch.from_numpy(self._action[rows]) if action is None else action
@@ -144,7 +144,7 @@ class LimitBlind:
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
         """Begin episodes: states [L, S], limits [L, C], of which the policy learns nothing."""
         self._policy.reset(state, self._fixed, lanes)
-        limit = as_rows(limit, self._fixed.shape[1], self._fixed.device, least=0.0)
+        limit = as_rows(limit, self._fixed.shape[1], "limit", lanes=lanes)
         if lanes is None:
             limit = limit.expand(len(self._policy.budget.limit), -1)
             self.budget = Budget(limit, self.budget.cost_discount)
@@ -162,6 +162,6 @@ class LimitBlind:
         *,
         action: Tensor | None = None,
     ) -> None:
-        every = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()
-        self.budget.spend(as_rows(cost, self._fixed.shape[1], self._fixed.device, least=0.0), every)
+        which = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()
+        self.budget.spend(as_rows(cost, self._fixed.shape[1], "cost", lanes=lanes), which)
         self._policy.observe(reward, cost, lanes, action=action)
