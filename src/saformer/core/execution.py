@@ -59,11 +59,13 @@ class SaFormerPolicy:
         account = to_device(self.budget.rows(which), self._device)
         # a copy: a recording's next replay overwrites its results
         decision: Decision = over_tensors(torch.clone, self._decide(rows, account, index))
-        on_host = decision.on_host(which)
         past_return = _past_return(decision, self.rule.options.past_return)
-        where = slice(None) if lanes is None else index
-        self.history.append(account, where, past_return, rows, decision.action)
-        return on_host
+        self.history.append(account, index, past_return, rows, decision.action)
+        try:
+            return decision.on_host(which)  # the caller waits here, and no more after it
+        except ValueError:
+            self.history.forget(index)
+            raise
 
     def observe(
         self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None

@@ -1,7 +1,6 @@
 """What a policy remembers of the episodes it is driving."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,9 +44,8 @@ class History:
         past = WindowBatch(limit, *columns, timestep != NO_STEP)
         return Prompt(past, remaining, state, now[:, 0].long())
 
-    def append(self, account: Tensor, lanes: Any, *step: Tensor) -> None:
-        """Remember a step (return-to-go, state, action) of these lanes before its cost is booked;
-        slice(None): of all."""
+    def append(self, account: Tensor, lanes: Tensor, *step: Tensor) -> None:
+        """Remember one step (return-to-go, state, action) before its cost is booked."""
         _, spent, now = account.split(self._account, dim=1)
         present = torch.cat([spent.float(), *step], dim=1)
         for column, value in ((self._steps, present), (self.timestep, now[:, 0].long())):
@@ -58,4 +56,4 @@ class History:
         self.action[lanes, -1:] = action[:, None]
 
     def forget(self, lanes: Tensor) -> None:
-        self.timestep[lanes] = NO_STEP
+        self._steps[lanes], self.timestep[lanes] = 0, NO_STEP
