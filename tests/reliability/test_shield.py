@@ -2,6 +2,7 @@
 state. Whatever the policy, the states and the limits do, no episode passes its limit by one ulp."""
 
 import contextlib
+import json
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saformer import Shield
+from saformer.cli.main import main
 from saformer.core.policy import Decision
 from saformer.criteria import Step, criterion
 from tests.shield.test_shield import Reckless
@@ -260,3 +262,34 @@ def test_no_limit_is_passed_by_one_ulp(names, seed, discount, share, size):
         shield.observe(torch.zeros(lanes), torch.from_numpy(cost))
         for total in (spent.sum(0), np.cumsum(spent, 0)[-1], np.cumsum(spent[::-1], 0)[-1]):
             assert (total <= limits).all()
+
+
+@pytest.mark.filterwarnings("ignore:limit .* lies outside the data")
+@pytest.mark.parametrize(
+    ("task", "flags"), [("plant-room", ()), ("plant-tank", ()), ("plant-battery", ("--floor", "0"))]
+)
+def test_plants_are_shielded_from_the_command_line(tmp_path, capsys, task, flags):
+    """Price x power, under limits that the data hardly shows. Seen to fail: "it reads state"."""
+    run, size = str(tmp_path / "run"), "--updates 1 --batch-size 4 --width 8 --layers 1"
+    made = ["--agent", "dt", "--data-steps", "3000", "--evaluate-every", "0", "--out", run]
+    assert main(["train", task, *made, *size.split()]) == 0
+    judged = [
+        "evaluate",
+        run,
+        "--limits",
+        "0.25",
+        "0",
+        "--episodes",
+        "2",
+        "--workers",
+        "0",
+        "--json",
+    ]
+    capsys.readouterr()
+    assert main([*judged, "--shield", *flags]) == 0
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [verdict["within"] for verdict in verdicts] == [1.0, 1.0]
+    assert verdicts[0]["shielded"] > 0
+    if flags:
+        assert main([*judged, "--shield"]) == 1
+        assert "--floor" in capsys.readouterr().err

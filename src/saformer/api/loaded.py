@@ -73,10 +73,6 @@ class Loaded:
         if rule != self.kind.rule_of(self.kind.options_of(agent.config)):
             made = "was made by an older version" if is_old else "has not been trained to its end"
             warnings.warn(f"{self.path} {made}: it acts by the rule {rule!r}", stacklevel=2)
-        for name, weight in agent.model.named_parameters():
-            if not weight.isfinite().all():
-                damage = f"{name} holds NaN or infinite numbers"
-                raise ValueError(f"the weights in {self.path} are damaged ({damage}): train again")
         agent.model.to(self.device)
         return agent
 
