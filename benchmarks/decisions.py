@@ -182,7 +182,9 @@ def naive_seconds(
         return None
     policy = policy_at_work(model, case)
     state = torch.zeros(case.lanes, model.dimensions.state, device=device)
-    prompt = policy.history.prompt(state, policy.budget, torch.arange(case.lanes, device=device))
+    lanes = torch.arange(case.lanes)
+    account = policy.budget.rows(lanes).to(device)
+    prompt = policy.history.prompt(state, account, lanes.to(device))
     taken = latencies(
         lambda: naive_decision(model, prompt, case.candidates), repeat=repeat, device=device
     )

@@ -240,8 +240,8 @@ MUTANTS = (
     Mutant(
         "what was spent is lost",
         "core/history.py",
-        "torch.cat([budget.spent[lanes], return_to_go",
-        "torch.cat([0 * budget.spent[lanes], return_to_go",
+        "torch.cat([spent.float(), *step]",
+        "torch.cat([0 * spent.float(), *step]",
         "tests/paper/test_algorithm_1.py::test_an_episode_books_costs_and_remembers_whole_steps",
     ),
     Mutant(
@@ -289,8 +289,8 @@ MUTANTS = (
     Mutant(
         "shield: nothing at all",
         "criteria/afford.py",
-        "        return self._scaled(action, scale)\n",
-        "        return self._scaled(action, 0 * scale)\n",
+        "return self._scaled(scale[:, None])[:, 0]",
+        "return self._scaled(0 * scale[:, None])[:, 0]",
         "tests/shield/test_afford.py::test_torque_is_afforded_by_scaling",
     ),
     Mutant(
@@ -303,7 +303,7 @@ MUTANTS = (
     Mutant(
         "shield: all entries alike",
         "criteria/afford.py",
-        "        if len(self.criteria) > 1:\n",
+        "        if len(self.within.criteria) > 1:\n",
         "        if False:\n",
         "tests/shield/test_afford.py::test_an_exhausted_constraint_leaves_free_what_costs_it_nothing",
     ),
@@ -317,8 +317,8 @@ MUTANTS = (
     Mutant(
         "shield: any criterion",
         "criteria/afford.py",
-        "if not criterion.reads_action_alone:",
-        "if False:",
+        "        if unknown:\n",
+        "        if False:\n",
         "tests/shield/test_afford.py::test_costs_of_anything_else_are_refused",
     ),
     Mutant(
@@ -338,15 +338,15 @@ MUTANTS = (
     Mutant(
         "shield: no projection",
         "shield.py",
-        "np.where(over[:, None], action, proposed)",
-        "proposed",
+        "torch.from_numpy(executed).to(device)",
+        "torch.from_numpy(proposed).to(device)",
         "tests/shield/test_shield.py::test_no_limit_is_passed_whatever_the_policy_does",
     ),
     Mutant(
         "shield: limit of the start",
         "shield.py",
-        "        return self.budget.limit.cpu().numpy().astype(np.float64)[rows]",
-        '        return self.__dict__.setdefault("_first", self.budget.limit.cpu().numpy().astype(np.float64))[rows]',
+        "return self.budget.rows(torch.from_numpy(rows))[:, : len(self._affordable.floor)].numpy()",
+        'return self.__dict__.setdefault("_first", self.budget.limit.numpy().copy())[rows]',
         "tests/shield/test_shield.py::test_no_limit_is_passed_whatever_the_policy_does",
     ),
     Mutant(
@@ -373,15 +373,15 @@ MUTANTS = (
     Mutant(
         "shield: actions rounded",
         "shield.py",
-        "np.where(over[:, None], action, proposed)",
-        "np.where(over[:, None], action, proposed).round(3)",
+        "torch.from_numpy(executed).to(device)",
+        "torch.from_numpy(executed.round(3)).to(device)",
         "tests/shield/test_shield.py::test_a_shield_that_is_not_needed_changes_no_decision",
     ),
     Mutant(
         "shield: nothing set aside",
         "shield.py",
-        "self._affordable.least * (still - weight)",
-        "self._affordable.least * 0",
+        "(left - floor * later) / weight",
+        "left / weight",
         "tests/shield/test_shield.py::test_costs_that_nothing_avoids_are_set_aside",
     ),
     Mutant(
@@ -392,24 +392,38 @@ MUTANTS = (
         "tests/shield/test_shield.py::test_costs_that_nothing_avoids_are_set_aside",
     ),
     Mutant(
+        "shield: the state of another lane",
+        "shield.py",
+        "self._affordable.project(proposed, allowed, states)",
+        "self._affordable.project(proposed, allowed, None if states is None else 0 * states)",
+        "tests/reliability/test_shield.py::test_no_limit_is_passed_by_one_ulp",
+    ),
+    Mutant(
+        "shield: acts without observing",
+        "shield.py",
+        "executed, cost, True\n",
+        "executed, cost, False\n",
+        "tests/reliability/test_shield.py::test_acting_twice_without_observing_is_an_error",
+    ),
+    Mutant(
         "only the least number is looked at",
-        "core/policy.py",
-        "math.isfinite(high - low)",
-        "math.isfinite(low)",
+        "core/budget.py",
+        "least <= low and high <= LARGEST",
+        "least <= low",
         "tests/contracts/test_host_work.py::test_one_bad_number_is_found_wherever_it_stands",
     ),
     Mutant(
         "too little passes",
-        "core/policy.py",
-        "if low < least:",
-        "if high < least:",
+        "core/budget.py",
+        "least <= low and",
+        "least <= high and",
         "tests/contracts/test_host_work.py::test_no_rows_are_fine_and_too_little_is_not",
     ),
     Mutant(
         "one cost, one lane",
         "core/budget.py",
-        "cost.expand(len(lanes), -1)",
-        "cost",
+        "cost.double().expand(len(lanes), -1)",
+        "cost.double()",
         "tests/contracts/test_host_work.py::test_one_cost_is_booked_on_every_lane",
     ),
     Mutant(
@@ -464,8 +478,8 @@ MUTANTS = (
     Mutant(
         "all lanes forget",
         "core/history.py",
-        "self.timestep[lanes] = NO_STEP",
-        "self.timestep[:] = NO_STEP",
+        "self.timestep[lanes] = 0, NO_STEP",
+        "self.timestep[:] = 0, NO_STEP",
         "tests/paper/test_algorithm_1.py::test_lanes_can_be_begun_anew",
     ),
     Mutant(
@@ -569,14 +583,14 @@ MUTANTS = (
     Mutant(
         "shield: not believed",
         "shield.py",
-        "np.maximum(self._cost[rows], observed)",
-        "self._cost[rows]",
+        "np.maximum(known, observed)",
+        "known",
         "tests/shield/test_shield.py::test_what_is_told_counts_where_it_is_more",
     ),
     Mutant(
         "shield: any limit",
         "shield.py",
-        "np.argwhere(limits * (1 + ROUNDING) < needed)",
+        "np.argwhere(limits < needed)",
         "np.argwhere(limits < 0 * needed)",
         "tests/shield/test_shield.py::test_costs_that_nothing_avoids_are_refused_where_they_cannot_be_kept",
     ),

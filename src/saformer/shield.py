@@ -1,4 +1,4 @@
-"""A shield around any policy: where the action alone decides costs, no episode passes its limit."""
+"""A shield around any policy: where action and present state decide costs, no limit is passed."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from saformer.core.budget import Budget
+from saformer.core.budget import Budget, require_numbers
 from saformer.core.policy import Decision, Policy, as_rows
 from saformer.criteria import CostCriterion, criterion
 from saformer.criteria.afford import Affordable
@@ -26,9 +26,10 @@ class Shield:
 
     spent + cost <= limit after every step, for each constraint, discounted or not, also if
     `budget.limit` is cut mid-episode to no less than what is spent: an action is costed before it
-    is executed, and the cheapest can always be afforded. If that is not free, what it costs until
-    the horizon is set aside from the start, and a limit below that is refused. The policy observes
-    what was executed. See docs/shield.md for what this proves and what not.
+    is executed, and one that can be afforded is always there. If that is not free, what it costs
+    until the horizon is set aside from the start, and a limit below that is refused. The policy
+    observes what was executed. `floor` says what some action costs at most in every state, where
+    criteria read the state and do not show it. See docs/shield.md for what this proves.
     """
 
     def __init__(
@@ -40,19 +41,23 @@ class Shield:
         action_high: Sequence[float],
         cost_discount: float | None = None,
         horizon: int | None = None,
+        floor: float | Sequence[float] = (),
     ) -> None:
         self._policy = policy
         parsed = [criterion(each) if isinstance(each, str) else each for each in criteria]
-        self._affordable = Affordable(parsed, action_low, action_high)
+        floors = floor if isinstance(floor, Sequence) else [floor]
+        self._affordable = Affordable(parsed, action_low, action_high, floors)
         self._names = ", ".join(each.name for each in parsed)
-        self._least = ", ".join(f"{cost:g}" for cost in self._affordable.least)
+        self._floor = ", ".join(f"{cost:g}" for cost in self._affordable.floor)
         self._discount = policy.budget.cost_discount if cost_discount is None else cost_discount
-        self._horizon = horizon
-        if self._affordable.least.any() and horizon is None:
+        if self._affordable.floor.any() and horizon is None:
             raise ValueError(
-                f"even the cheapest action costs {self._least} a step ({self._names}), which must "
+                f"even the cheapest action costs {self._floor} a step ({self._names}), which must "
                 "be set aside for the steps to come: say how many an episode can have, with horizon"
             )
+        self._horizon = horizon if self._affordable.floor.any() else None
+        weights = self._discount ** np.arange(self._horizon or 0)
+        self._ahead = np.append(weights[::-1].cumsum()[::-1], 0.0)  # [T + 1] of steps from t on
         self._begin(0)
 
     @property
@@ -61,73 +66,99 @@ class Shield:
         return self._policy.budget
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
-        """Begin episodes: states [L, S], limits [L, C]."""
+        """Begin episodes: states [L, S], limits [L, C]. One that is refused changes nothing."""
+        limits = as_rows(limit, len(self._affordable.floor), "limit", lanes=lanes).numpy()
+        needed = self._needed()
+        for row, constraint in np.argwhere(limits < needed):
+            raise ValueError(
+                f"a limit of {limits[row, constraint]:.16g} cannot be kept: even the cheapest "
+                f"action costs {self._floor} a step ({self._names}), {needed[constraint]:.16g} "
+                f"over {self._horizon} steps; raise the limit"
+            )
         self._policy.reset(state, limit, lanes)
         if lanes is None:
             self._begin(len(self.budget.limit))
         rows = self._rows(lanes)
-        self._spent[rows], self._num_steps[rows] = 0, 0
-        limits, needed = self._limit(rows), self._affordable.least * self._weights(rows)[1]
-        for lane, constraint in np.argwhere(limits * (1 + ROUNDING) < needed):
-            raise ValueError(
-                f"a limit of {limits[lane, constraint]:g} cannot be kept: even the cheapest action "
-                f"costs {self._least} a step ({self._names}), {needed[lane, constraint]:g} over "
-                f"{self._horizon} steps; raise the limit"
-            )
+        self._spent[rows], self._num_steps[rows], self._is_due[rows] = 0, 0, False
 
     def act(self, state: Tensor, lanes: Tensor | None = None) -> Decision:
         """What the policy chooses for states [L, S], at a cost that can be afforded."""
-        decision, rows = self._policy.act(state, lanes), self._rows(lanes)
-        (weight, still), limit = self._weights(rows), self._limit(rows)
-        left = limit * (1 - ROUNDING) - self._spent[rows]
-        aside = self._affordable.least * (still - weight)  # for the steps after this one
-        proposed = decision.action.cpu().numpy()
-        action, self._cost[rows], over = self._affordable.project(proposed, (left - aside) / weight)
-        needed = self._affordable.least * still
-        if needed.any() and (left + 2 * ROUNDING * limit < needed).any():  # `reset` refused others
+        rows = self._rows(lanes)
+        for lane in rows[self._is_due[rows]]:
+            problem = f"lane {lane} is to act again, but what its last action cost was not observed"
+            raise ValueError(f"{problem}: call observe after every act, or reset")
+        limit, (weight, later) = self._limit(rows), self._weights(rows)
+        floor, left = self._affordable.floor, limit * (1 - ROUNDING) - self._spent[rows]
+        if floor.any() and (left + 2 * ROUNDING * limit < floor * (weight + later)).any():
             problem = "a limit was cut below what even the cheapest actions still cost"
-            result = f"({self._least} a step): it may be passed, though by no more than they cost"
+            result = f"({self._floor} a step): it may be passed, though by no more than they cost"
             warnings.warn(f"{problem} {result}", stacklevel=2)
-        self._action[rows] = np.where(over[:, None], action, proposed)
+        decision = self._policy.act(state, lanes)
         device = decision.action.device
-        executed = torch.from_numpy(self._action[rows]).to(device)
-        return replace(decision, action=executed, shielded=torch.from_numpy(over).to(device))
+        which = torch.from_numpy(rows)
+        proposed = require_numbers(decision.action.cpu(), "action proposed", which).numpy()
+        states = self._states(state, rows) if self._affordable.reads_state else None
+        allowed = (left - floor * later) / weight
+        executed, cost, over = self._affordable.project(proposed, allowed, states)
+        self._action[rows], self._cost[rows], self._is_due[rows] = executed, cost, True
+        self._weight[rows] = weight
+        action = torch.from_numpy(executed).to(device)
+        return replace(decision, action=action, shielded=torch.from_numpy(over).to(device))
 
     def observe(
         self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Any = None
     ) -> None:
-        """Spend what the last action cost: as computed, or as observed if that is more."""
+        """Spend what the last action cost: as computed, whatever is observed; more if that is."""
         rows = self._rows(lanes)
-        observed = as_rows(cost, self._cost.shape[1], torch.device("cpu"), least=0.0).numpy()
-        self._spent[rows] += self._weights(rows)[0] * np.maximum(self._cost[rows], observed)
-        self._num_steps[rows] += 1
+        is_due, known, weight = self._is_due[rows], self._cost[rows], self._weight[rows]
+        self._spent[rows] += is_due[:, None] * weight * known
+        self._num_steps[rows] += is_due
+        self._is_due[rows] = False
+        observed = as_rows(cost, known.shape[1], "cost", lanes=lanes).numpy()
+        self._cost[rows] = np.maximum(known, observed)
+        self._spent[rows] += weight * (self._cost[rows] - known)
         executed = torch.from_numpy(self._action[rows]) if action is None else action
         self._policy.observe(reward, cost, lanes, action=executed)
 
     def _begin(self, num_lanes: int) -> None:
-        shape = (num_lanes, len(self._affordable.criteria))
+        shape = (num_lanes, len(self._affordable.floor))
         self._spent, self._cost = np.zeros(shape), np.zeros(shape)
+        self._weight = np.ones((num_lanes, 1))  # of the last step
         self._num_steps = np.zeros(num_lanes, dtype=np.int64)
+        self._is_due = np.zeros(num_lanes, dtype=bool)  # acted, and not observed yet
         self._action = np.zeros((num_lanes, len(self._affordable.cheapest)), dtype=np.float32)
 
     def _rows(self, lanes: Tensor | None) -> NDArray[np.int64]:
         return np.arange(len(self._num_steps)) if lanes is None else lanes.cpu().numpy()
 
     def _limit(self, rows: NDArray[np.int64]) -> Doubles:
-        return self.budget.limit.cpu().numpy().astype(np.float64)[rows]
+        return self.budget.rows(torch.from_numpy(rows))[:, : len(self._affordable.floor)].numpy()
+
+    def _states(self, state: object, rows: NDArray[np.int64]) -> Doubles:
+        """[L, S], not rounded: what an action costs is reckoned with what is given."""
+        states = torch.as_tensor(state).cpu().reshape(len(rows), -1)
+        return require_numbers(states, "state", torch.from_numpy(rows)).numpy()
 
     def _weights(self, rows: NDArray[np.int64]) -> tuple[Doubles, Doubles]:
-        """[L, 1] each: how much a cost counts now, and from now to the horizon if one is needed."""
+        """[L, 1] each: how much a cost counts now, and after that up to the horizon, if any."""
         step = self._num_steps[rows][:, None]
         weight = np.maximum(self._discount**step, np.finfo(np.float64).tiny)
-        if not self._affordable.least.any():
-            return weight, weight
-        assert self._horizon is not None
+        if self._horizon is None:
+            return weight, np.zeros_like(weight)
         if (step >= self._horizon).any():
             problem = f"an episode goes on beyond its horizon of {self._horizon} steps"
             raise ValueError(f"{problem}: give the shield the longest that an episode can be")
-        steps = np.arange(self._horizon)
-        return weight, (self._discount**steps * (steps >= step)).sum(1, keepdims=True)
+        return weight, self._ahead[step + 1]
+
+    def _needed(self) -> Doubles:
+        """[C] what the floor adds up to over an episode, in whatever order float64 adds."""
+        steps = self._horizon or 0
+        total = self._affordable.floor * self._ahead[0]
+        adds_exactly = [
+            self._discount == 1 and each.as_integer_ratio()[0] * steps < 2**53
+            for each in self._affordable.floor.tolist()
+        ]
+        return np.where(adds_exactly, total, total * (1 + (steps + 2) * 2.0**-52))
 
 
 class LimitBlind:
@@ -139,8 +170,8 @@ class LimitBlind:
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
         """Begin episodes: states [L, S], limits [L, C], of which the policy learns nothing."""
+        limit = as_rows(limit, self._fixed.shape[1], "limit", lanes=lanes)
         self._policy.reset(state, self._fixed, lanes)
-        limit = as_rows(limit, self._fixed.shape[1], self._fixed.device, least=0.0)
         if lanes is None:
             limit = limit.expand(len(self._policy.budget.limit), -1)
             self.budget = Budget(limit, self.budget.cost_discount)
@@ -153,6 +184,6 @@ class LimitBlind:
     def observe(
         self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Any = None
     ) -> None:
-        every = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()
-        self.budget.spend(as_rows(cost, self._fixed.shape[1], self._fixed.device, least=0.0), every)
+        which = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()
+        self.budget.spend(as_rows(cost, self._fixed.shape[1], "cost", lanes=lanes), which)
         self._policy.observe(reward, cost, lanes, action=action)

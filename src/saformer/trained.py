@@ -61,7 +61,7 @@ class Trained(Loaded):
         the run was trained for. By keyword, as in `EvaluateSettings`: `episodes` (20) under each;
         `rule` and `options`, how it acts (rule="paper", options={"candidates": 64} for saformer,
         options={"target_return": 3600} for dt); `rate`, a violation rate that `calibrate` showed;
-        `shield`, for costs of the action alone; `both`, with and without it; `reference`, the
+        `shield` (and `floor`, see docs/shield.md); `both`, with and without it; `reference`, the
         agent's mean action, blind to the limit; `may_end`, whether episodes may end early; `seed`.
         Those to compare with are in `beside` of what is returned, doing nothing in `nothing`.
         """

@@ -71,10 +71,10 @@ def test_flags_are_frozen(capsys):
     }
     of_ours, of_the_paper = {"--holdback", "--risk"}, {"--fallback", "--rounds"}
     assert flags(capsys, "evaluate") == {
-        "--both", "--episodes", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
+        "--both", "--episodes", "--floor", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
     } | of_acting | of_ours
     assert flags(capsys, "evaluate", "--rule", "paper") == {
-        "--both", "--episodes", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
+        "--both", "--episodes", "--floor", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
     } | of_acting | of_the_paper
     assert flags(capsys, "calibrate") == {
         "--confidence", "--episodes", "--json", "--limits", "--margins", "--rate",

@@ -20,6 +20,7 @@ from saformer.data.relabel import relabel
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs import allowance
+from saformer.kernels.recording import Recorder
 from tests.conftest import randomise, tiny_config
 
 
@@ -67,7 +68,9 @@ def test_shared_past_equals_the_full_forward(agent, steps):
     else:
         state = torch.randn(lanes, 2, generator=torch.Generator().manual_seed(1))
         policy.reset(state, torch.full((lanes, 1), 5.0))
-    prompt = policy.history.prompt(state, policy.budget, torch.arange(lanes))
+    prompt = policy.history.prompt(
+        state, policy.budget.rows(torch.arange(lanes)), torch.arange(lanes)
+    )
     decision = policy.act(state)
     proposed, judged = decision.candidates, decision.verification
 
@@ -189,8 +192,8 @@ def test_a_second_constraint_of_zero_cost_changes_no_decision(agent, fallback):
     """Weights extended by zero columns. Seen to fail when a forecast of 0 overruns a budget of
     0."""
     rule = PaperRule(PaperOptions(candidates=6, fallback=fallback))
-    one = SaFormerPolicy(agent.model, rule, window=4)
-    two = SaFormerPolicy(extended_by_a_constraint(agent.model), rule, window=4)
+    one = SaFormerPolicy(agent.model, rule, Recorder, window=4)
+    two = SaFormerPolicy(extended_by_a_constraint(agent.model), rule, Recorder, window=4)
     states = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(0))
     limits = torch.tensor([[0.5], [10.0], [30.0]])
     one.reset(states[0], limits)

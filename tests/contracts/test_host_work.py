@@ -10,14 +10,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from saformer.core.budget import Budget
-from saformer.core.execution import Eager, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import History
 from saformer.core.policy import as_rows, to_device
 from saformer.core.rules import NoCriticOptions, NoCriticRule, PaperOptions, PaperRule
 from saformer.kernels.recording import Recorder
 from saformer.rules.feasible import FeasibleOptions, FeasibleRule
 from saformer.rules.outlook import Outlook
-from tests.contracts.test_recording import LANES, Rehearsed, episodes, policy_of
+from tests.contracts.test_recording import LANES, Eager, Rehearsed, episodes, policy_of
 
 CPU = torch.device("cpu")
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -179,18 +179,18 @@ def test_replayed_and_plain_policies_go_the_same_way(agent, device, options, cos
 def test_one_bad_number_is_found_wherever_it_stands(size, bad):
     """Seen to fail when only the least number is looked at."""
     for place in {0, size // 2, size - 1}:
-        values = 3e38 * (-1.0) ** torch.arange(size)
-        assert torch.equal(as_rows(values, size, CPU)[0], values)
+        values = 9e29 * (-1.0) ** torch.arange(size)
+        assert torch.equal(as_rows(values, size, "state", CPU)[0], values)
         values[place] = bad
-        with pytest.raises(ValueError, match="NaN or infinite"):
-            as_rows(values, size, CPU)
+        with pytest.raises(ValueError, match=r"the state of lane 0 is (nan|inf|-inf)"):
+            as_rows(values, size, "state", CPU)
 
 
 def test_no_rows_are_fine_and_too_little_is_not():
     """Seen to fail when what is too little passes."""
-    assert as_rows(torch.zeros(0, 3), 3, CPU, least=0.0).shape == (0, 3)
-    with pytest.raises(ValueError, match=r"at least 0, got -0\.5"):
-        as_rows([[1.0, -0.5, 2.0]], 3, CPU, least=0.0)
+    assert as_rows(torch.zeros(0, 3), 3, "limit").shape == (0, 3)
+    with pytest.raises(ValueError, match=r"cost of lane 7 is -0\.5: a number from 0 to"):
+        as_rows([[1.0, 0.5, 2.0], [1.0, -0.5, 2.0]], 3, "cost", lanes=torch.tensor([3, 7]))
 
 
 @needs_a_gpu

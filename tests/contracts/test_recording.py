@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from saformer.core.execution import Eager, SaFormerPolicy
+from saformer.core.execution import SaFormerPolicy
 from saformer.core.policy import over_tensors
 from saformer.core.rules import PaperOptions, PaperRule
 from saformer.core.transformer import KVCache
@@ -15,6 +15,19 @@ from saformer.kernels.recording import Recorder, _room_for
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 LANES = 5
+
+
+class Eager:
+    """Calls functions plainly, on any device."""
+
+    def __init__(self, num_lanes: int, device: torch.device) -> None:
+        pass
+
+    def recorded(self, function, *, trimmed: bool = True):
+        return function
+
+    def both(self, first, second):
+        return first(), second()
 
 
 class Rehearsed(Recorder):

@@ -215,14 +215,14 @@ def test_what_is_judged_is_what_a_policy_would_see(data):
             whole.return_to_go[:, time],
         )
         with torch.no_grad():
-            prefix = model.prefill(history.prompt(state, budget, lane))
+            prefix = model.prefill(history.prompt(state, budget.rows(lane), lane))
             mean, highest = model.sample_actions(prefix, asked[:, None], torch.zeros(1, 1, 1))
             forecasts.append(model.forecast(prefix, action[:, None]).mean.item())
         deviations = (action - mean[:, 0]).item() * math.exp(
             highest.item() + 0.5 * math.log(2 * math.pi)
         )
         likelihoods.append(highest.item() - 0.5 * deviations**2)
-        history.append(state, action, asked, budget, lane)
+        history.append(budget.rows(lane), lane, asked, state, action)
         budget.spend(torch.tensor(log.cost[40 + time], dtype=torch.float32)[None], lane)
     reader = HeldOutReader(model, log, log, window=4, batch_size=256)
     windows = Windows.every_step_once(log.store.lengths, 4)

@@ -22,6 +22,7 @@ from saformer.kernels import decision_modules
 from saformer.kernels.decisions import FusedSaFormer
 from saformer.kernels.recording import Recorder
 from tests.conftest import randomise
+from tests.contracts.test_recording import Eager
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -71,9 +72,9 @@ def decision_differences(
     made = torch.Generator().manual_seed(0)
     options = PaperOptions(candidates=9, rounds=3, fallback="likely")
     models = FusedSaFormer(plain), plain
-    more = {"recorder": Recorder} if recorded else {}
+    recorder = Recorder if recorded else Eager
     policies = [
-        SaFormerPolicy(model, PaperRule(options), window=window, **more) for model in models
+        SaFormerPolicy(model, PaperRule(options), recorder, window=window) for model in models
     ]
     forecast = _typical_forecast(policies[1], dimensions)
     for policy in policies:

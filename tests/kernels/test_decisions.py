@@ -114,8 +114,10 @@ def test_a_prefix_of_some_lanes_is_theirs(agent):
     history: History = policy.history
     lanes, state = torch.tensor([2, 0]), torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
     with torch.no_grad():
-        some = model.prefill(history.prompt(state, policy.budget, torch.arange(3))).of_lanes(lanes)
-        alone = model.prefill(history.prompt(state[lanes], policy.budget, lanes))
+        some = model.prefill(
+            history.prompt(state, policy.budget.rows(torch.arange(3)), torch.arange(3))
+        ).of_lanes(lanes)
+        alone = model.prefill(history.prompt(state[lanes], policy.budget.rows(lanes), lanes))
         action, wanted = torch.zeros(2, 4, 1), torch.zeros(2, 4, 1)
         for one, other in zip((some, alone), (alone, some), strict=True):
             assert torch.allclose(

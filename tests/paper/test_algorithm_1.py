@@ -182,7 +182,9 @@ def test_candidate_0_is_the_mean_and_temperature_spreads_the_rest(agent):
     """Seen to fail when candidate 0 is sampled like the others."""
     policy = agent.policy(NoCriticOptions(candidates=6, temperature=1.0))
     policy.reset(torch.zeros(1, 2), [[4.0]])
-    prefix = agent.model.prefill(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    prefix = agent.model.prefill(
+        policy.history.prompt(torch.zeros(1, 2), policy.budget.rows(ALL), ALL)
+    )
     generator = torch.Generator().manual_seed(0)
     warm, still = PaperOptions(candidates=6), PaperOptions(candidates=6, temperature=0.0)
     wide = propose(agent.model, prefix, PaperRule(warm), *warm.draw(1, 1, generator))
@@ -198,7 +200,9 @@ def test_two_point_noise_lies_one_deviation_from_the_mean(agent):
     """Seen to fail when the temperature spreads returns alone."""
     policy = agent.policy()
     policy.reset(torch.zeros(1, 2), [[4.0]])
-    prefix = agent.model.prefill(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    prefix = agent.model.prefill(
+        policy.history.prompt(torch.zeros(1, 2), policy.budget.rows(ALL), ALL)
+    )
     with (
         torch.no_grad()
     ):  # a return-to-go that never varies, so that all candidates share one action distribution
@@ -238,7 +242,9 @@ def test_actions_stay_within_bounds_and_are_verified_as_executed(agent):
     policy.reset(torch.zeros(1, 2), [[4.0]])
     decision = policy.act(torch.zeros(1, 2))
     assert decision.candidates.action.max() == 1.0
-    prefix = agent.model.prefill(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    prefix = agent.model.prefill(
+        policy.history.prompt(torch.zeros(1, 2), policy.budget.rows(ALL), ALL)
+    )
     again = verify(agent.model, prefix, decision.candidates)
     assert again.cost.shape == (1, 8, 1)
 
@@ -248,7 +254,9 @@ def test_risk_reads_the_forecast(agent):
     assert expected_cost(CostForecast(torch.tensor([3.0]))).item() == 3.0
     policy = agent.policy()
     policy.reset(torch.zeros(1, 2), [[4.0]])
-    prefix = agent.model.prefill(policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL))
+    prefix = agent.model.prefill(
+        policy.history.prompt(torch.zeros(1, 2), policy.budget.rows(ALL), ALL)
+    )
     options = PaperOptions(candidates=3)
     drawn = options.draw(1, 1, torch.Generator().manual_seed(0))
     proposed = propose(agent.model, prefix, PaperRule(options), *drawn)
@@ -290,7 +298,7 @@ def test_moving_the_limit_moves_the_past_with_it(agent):
     policy.act([1.0, 2.0])
     policy.observe(0.0, 2.0)
     policy.budget.limit[:] = 5.0
-    prompt = policy.history.prompt(torch.zeros(1, 2), policy.budget, ALL)
+    prompt = policy.history.prompt(torch.zeros(1, 2), policy.budget.rows(ALL), ALL)
     assert prompt.past.limit.tolist() == [[5.0]]
     assert prompt.past.cost_to_go[0, -1].tolist() == [5.0]
     assert prompt.cost_to_go.tolist() == [[3.0]]
@@ -311,12 +319,12 @@ def test_lanes_can_be_begun_anew(agent):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: p.reset([1.0, 2.0], -1.0), "at least 0"),
-        (lambda p: p.reset([1.0, 2.0], float("nan")), "NaN"),
+        (lambda p: p.reset([1.0, 2.0], -1.0), "limit of lane 0 is -1"),
+        (lambda p: p.reset([1.0, 2.0], float("nan")), "limit of lane 0 is nan"),
         (lambda p: p.reset([1.0, 2.0, 3.0], 1.0), "expected 2 values"),
-        (lambda p: p.act([float("inf"), 0.0]), "infinite"),
+        (lambda p: p.act([float("inf"), 0.0]), "state of lane 0 is inf"),
         (lambda p: p.act(torch.zeros(3, 2)), "3 states for 1 lanes"),
-        (lambda p: p.observe(0.0, -1.0), "must be at least 0"),
+        (lambda p: p.observe(0.0, -1.0), "cost of lane 0 is -1"),
     ],
 )
 def test_bad_input_is_refused(agent, call, message):

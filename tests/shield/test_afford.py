@@ -75,13 +75,13 @@ def test_the_cheapest_action_is_searched_where_nothing_is_not_free():
     within = affordable("abs(action[0] - 0.3) + above(-action[1], -0.7)")
     assert within.cheapest[0] == pytest.approx(0.3, abs=1e-6)
     assert within.cheapest[1] >= 0.7 - 1e-6
-    assert within.least[0] == pytest.approx(0, abs=1e-6)
+    assert within.floor[0] == pytest.approx(0, abs=1e-6)
 
 
 def test_bounds_may_leave_doing_nothing_out():
     within = affordable("torque", low=(0.2, -1.0), high=(1.0, 1.0))
     assert within.cheapest.tolist() == pytest.approx([0.2, 0.0])
-    assert within.least == pytest.approx([0.2])
+    assert within.floor == pytest.approx([0.2])
 
 
 def test_no_bounds_at_all_are_bounds_too():
@@ -93,7 +93,7 @@ def test_no_bounds_at_all_are_bounds_too():
 @pytest.mark.parametrize(
     ("text", "read"),
     [
-        ("above(state[3], 1)", "state"),
+        ("reward * action[0]", "reward"),
         ("next_state[0] ** 2 + torque", "next_state"),
         ("cost", "cost"),
     ],

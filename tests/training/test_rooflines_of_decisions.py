@@ -20,7 +20,9 @@ def test_arithmetic_is_what_torch_counts():
     """But for embeddings, heads and what candidates see of themselves, which are small."""
     model = model_of_paper_size("cpu")
     policy = policy_at_work(model, CASE)
-    prompt = policy.history.prompt(torch.zeros(2, 11), policy.budget, torch.arange(2))
+    prompt = policy.history.prompt(
+        torch.zeros(2, 11), policy.budget.rows(torch.arange(2)), torch.arange(2)
+    )
     sizes = {"lanes": CASE.lanes, "window": CASE.window}
     reading = rooflines.reading(TRUNK, **sizes)
     assert reading.operations == pytest.approx(counted(lambda: model.prefill(prompt)), rel=0.02)

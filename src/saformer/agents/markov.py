@@ -174,8 +174,8 @@ class MarkovPolicy(LanePolicy):
         device = self._units.get_buffer("limit").device
         super().__init__(agent.dimensions, agent.config.cost_discount, options.seed, device)
 
-    def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
-        timestep = self.budget.num_steps[lanes]
+    def _decide(self, state: Tensor, account: Tensor, lanes: Tensor) -> Decision:
+        timestep = account[:, -1].long()
         state = self._units.state(state)
         action = self._agent.choose(state, timestep, self._options, self._generator)
         return Decision(self._units.raw_action(action))

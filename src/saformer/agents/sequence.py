@@ -116,7 +116,7 @@ class SequencePolicy(LanePolicy):
         super().__init__(model.dimensions, config.cost_discount, options.seed, device)
         self._model, self._window = model.eval(), config.window
         self._target, self._options = target, options
-        self._begin(self.budget.limit)
+        self._begin(self.budget.limit.to(device, torch.float32))
 
     def _begin(self, limit: Tensor, lanes: Tensor | None = None) -> None:
         if lanes is None:
@@ -126,19 +126,25 @@ class SequencePolicy(LanePolicy):
             self.history.forget(lanes)
             self.return_to_go[lanes] = self._target(limit)
 
-    def _decide(self, state: Tensor, lanes: Tensor) -> Decision:
+    def _decide(self, state: Tensor, account: Tensor, lanes: Tensor) -> Decision:
         target = self.return_to_go[lanes]
-        prompt = self.history.prompt(state, self.budget, lanes)
+        prompt = self.history.prompt(state, account, lanes)
         predicted = self._model.decide(prompt, target[:, None])
         action = self._model.raw_action(self._options.draw(predicted, self._generator))
-        self.history.append(state, action, target[:, None], self.budget, lanes)
         has_target = "return_to_go" in self._model.layout.kinds
         return Decision(action, return_to_go=target if has_target else None)
+
+    def _remember_action(
+        self, state: Tensor, decision: Decision, account: Tensor, lanes: Tensor
+    ) -> None:
+        asked = self.return_to_go[lanes][:, None]
+        self.history.append(account, lanes, asked, state, decision.action)
 
     def _remember(self, reward: Tensor, action: object, lanes: Tensor) -> None:
         self.return_to_go[lanes] -= reward
         if action is not None:
-            self.history.correct(as_rows(action, self._dimensions.action, self._device), lanes)
+            executed = as_rows(action, self._dimensions.action, "action", self._device, lanes)
+            self.history.correct(executed, lanes)
 
 
 class SequenceAgent(Agent):

@@ -54,7 +54,10 @@ class EvaluateSettings(JudgeSettings):
     """Withhold as much of each limit as `calibrate` showed this violation rate (0.05) to need."""
     shield: bool = False
     """Make actions cheaper where they would pass the limit: then no episode does, whatever was
-    learnt. For costs of the action alone, such as torque."""
+    learnt. For costs of the action and the present state, such as torque, or price times power."""
+    floor: tuple[float, ...] = ()
+    """For the shield: what some action costs at most in every state, one number or one for each
+    criterion; needed where a criterion reads the state and does not show it. 0: one is free."""
     both: bool = False
     """Judge the policy with and without the shield, side by side."""
     reference: bool = False
@@ -62,9 +65,11 @@ class EvaluateSettings(JudgeSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rate is not None and (self.shield or self.both or self.reference):
-            remedy = "leave either rate or the shield out"
-            raise ValueError(f"a shield keeps every limit, at any rate: {remedy}")
+        has_shield = self.shield or self.both or self.reference
+        if self.rate is not None and has_shield:
+            raise ValueError("a shield keeps every limit, at any rate: leave rate or shield out")
+        if self.floor and not has_shield:
+            raise ValueError("floor is something that a shield needs: add shield, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -117,27 +122,22 @@ def _policies(loaded: Loaded, settings: EvaluateSettings) -> dict[str, Policy]:
     policies: dict[str, Policy] = {}
     if settings.shield or settings.both:
         within = agent.policy(_options(loaded, settings, shielded=True))
-        policies[SHIELDED] = shielded(within, data)
+        policies[SHIELDED] = shielded(within, data, settings.floor)
     if settings.both or not settings.shield:
         policies[PLAIN] = agent.policy(_options(loaded, settings))
     if settings.reference:
         mean = agent.policy(agent.mean_options())
         blind = LimitBlind(mean, data.episode_cost.max(0).tolist())
-        policies[REFERENCE] = shielded(blind, data)
+        policies[REFERENCE] = shielded(blind, data, settings.floor)
     return policies
 
 
-def shielded(policy: Policy, data: Totals) -> Shield:
+def shielded(policy: Policy, data: Totals, floor: Sequence[float] = ()) -> Shield:
     """The policy within what this data's costs, bounds and horizon allow."""
     environment = data.environment
-    return Shield(
-        policy,
-        data.criteria,
-        action_low=environment.action_low,
-        action_high=environment.action_high,
-        cost_discount=data.cost_discount,
-        horizon=environment.horizon,
-    )
+    terms: dict[str, Any] = {"cost_discount": data.cost_discount, "horizon": environment.horizon}
+    terms |= {"action_low": environment.action_low, "action_high": environment.action_high}
+    return Shield(policy, data.criteria, floor=floor, **terms)
 
 
 def judge_held_out(loaded: Loaded, limits: Sequence[str]) -> OfflineEvaluation:

@@ -1,6 +1,5 @@
 """Algorithm 1: propose, verify, select, within a budget."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,36 +8,17 @@ from torch import Tensor
 
 from saformer.core.budget import Budget
 from saformer.core.history import History
-from saformer.core.model import Prefix, SaFormer, in_turn
+from saformer.core.model import Prefix, SaFormer
 from saformer.core.policy import Decision, as_rows, over_tensors, to_device
 from saformer.core.rules import PastReturn, Rule, propose
 
 
-class Eager:
-    """Calls functions plainly. A recorder in its place may replay them, on a GPU."""
-
-    both = staticmethod(in_turn)
-
-    def __init__(self, num_lanes: int, device: torch.device) -> None:
-        pass
-
-    def recorded(self, function: Callable[..., Any], *, trimmed: bool = True) -> Any:
-        """The function, whose first argument stays where it is; the others have a row per lane."""
-        return function
-
-
 class SaFormerPolicy:
-    """Acts within a budget, by a rule, for L episodes at once.
+    """Acts within a budget, by a rule, for L episodes at once; the recorder may replay them.
     Implements: Algorithm 1"""
 
     def __init__(
-        self,
-        model: SaFormer,
-        rule: Rule,
-        *,
-        window: int,
-        cost_discount: float = 1.0,
-        recorder: Callable[[int, torch.device], Any] = Eager,
+        self, model: SaFormer, rule: Rule, recorder: Any, *, window: int, cost_discount: float = 1.0
     ) -> None:
         self.rule, self.seed = rule, rule.options.seed
         self._model, self._recorder = model.eval(), recorder
@@ -49,13 +29,11 @@ class SaFormerPolicy:
 
     def _begin(self, *, num_lanes: int) -> None:
         dimensions, device = self._model.dimensions, self._device
-        self._every_lane = torch.arange(num_lanes, device=device)
-        no_limits = torch.zeros(num_lanes, dimensions.constraints, device=device)
-        self.budget = Budget(no_limits, self._cost_discount)
+        self._every_lane = torch.arange(num_lanes)
+        self.budget = Budget(torch.zeros(num_lanes, dimensions.constraints), self._cost_discount)
         self.history = History(num_lanes, self._window - 1, dimensions, device)
         recorder = self._recorder(num_lanes, device)
-        self._both = recorder.both
-        self._prefill = recorder.recorded(self._read_past, trimmed=False)
+        self._both, self._prefill = recorder.both, recorder.recorded(self._read_past, trimmed=False)
         self._first_round = recorder.recorded(self._round)
         self._next_round = recorder.recorded(
             lambda prefix, lanes, *drawn: self._round(prefix.of_lanes(lanes), *drawn)
@@ -63,39 +41,44 @@ class SaFormerPolicy:
 
     def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
         dimensions = self._model.dimensions
-        num_lanes = len(as_rows(state, dimensions.state, self._device))
-        rows = as_rows(limit, dimensions.constraints, self._device, least=0.0)
+        num_lanes = len(as_rows(state, dimensions.state, "state", self._device, lanes))
+        limits = as_rows(limit, dimensions.constraints, "limit", lanes=lanes).expand(num_lanes, -1)
         if lanes is None:
             self._generator.manual_seed(self.seed)
             if num_lanes != len(self._every_lane):
                 self._begin(num_lanes=num_lanes)
-        self.budget.renew(rows.expand(num_lanes, -1), self._lanes(lanes))
-        self.history.forget(self._lanes(lanes))
+        which, index = self._lanes(lanes)
+        self.budget.renew(limits, which)
+        self.history.forget(index)
 
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
-        index = self._lanes(lanes)
-        rows = as_rows(state, self._model.dimensions.state, self._device)
+        which, index = self._lanes(lanes)
+        rows = as_rows(state, self._model.dimensions.state, "state", self._device, lanes)
         if len(rows) != len(index):
             raise ValueError(f"{len(rows)} states for {len(index)} lanes; call reset, one a lane")
+        account = to_device(self.budget.rows(which), self._device)
         # a copy: a recording's next replay overwrites its results
-        decision: Decision = over_tensors(torch.clone, self._decide(rows, index))
+        decision: Decision = over_tensors(torch.clone, self._decide(rows, account, index))
         past_return = _past_return(decision, self.rule.options.past_return)
-        where = slice(None) if lanes is None else index
-        self.history.append(rows, decision.action, past_return, self.budget, where)
-        return decision
+        self.history.append(account, index, past_return, rows, decision.action)
+        try:
+            return decision.on_host(which)  # the caller waits here, and no more after it
+        except ValueError:
+            self.history.forget(index)
+            raise
 
     def observe(
         self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
     ) -> None:
         """Book what the last action cost. Each step asks for a return anew, whatever the reward."""
-        dimensions, index = self._model.dimensions, self._lanes(lanes)
-        self.budget.spend(as_rows(cost, dimensions.constraints, self._device, least=0.0), index)
+        dimensions, (which, index) = self._model.dimensions, self._lanes(lanes)
+        self.budget.spend(as_rows(cost, dimensions.constraints, "cost", lanes=lanes), which)
         if action is not None:
-            self.history.correct(as_rows(action, dimensions.action, self._device), index)
+            self.history.correct(as_rows(action, dimensions.action, "action", self._device), index)
 
     @torch.inference_mode()
-    def _decide(self, state: Tensor, lanes: Tensor) -> Any:
-        prefix = self._prefill(self.history, state, lanes)
+    def _decide(self, state: Tensor, account: Tensor, lanes: Tensor) -> Any:
+        prefix = self._prefill(self.history, state, account, lanes)
         decision: Any = self._first_round(prefix, *self._draw(len(lanes)))
         for _ in range(1, self.rule.rounds):
             rejected = decision.fell_back.cpu().nonzero()[:, 0]  # the host waits for this alone
@@ -109,16 +92,17 @@ class SaFormerPolicy:
     def _draw(self, num_lanes: int) -> tuple[Tensor, Tensor]:
         return self.rule.options.draw(num_lanes, self._model.dimensions.action, self._generator)
 
-    def _read_past(self, history: History, state: Tensor, lanes: Tensor) -> Prefix:
-        prompt = self.rule.prompt(history.prompt(state, self.budget, lanes))
-        return self._model.prefill(prompt, self._both)
+    def _read_past(self, history: History, *present: Tensor) -> Prefix:
+        return self._model.prefill(self.rule.prompt(history.prompt(*present)), self._both)
 
     def _round(self, prefix: Prefix, *drawn: Tensor) -> Decision:
         candidates = propose(self._model, prefix, self.rule, *drawn)
         return self.rule.select(self._model, prefix, candidates)
 
-    def _lanes(self, lanes: Tensor | None) -> Tensor:
-        return self._every_lane if lanes is None else to_device(lanes, self._device)
+    def _lanes(self, lanes: Tensor | None) -> tuple[Tensor, Tensor]:
+        """On the host, where accounts are, and where networks are."""
+        which = self._every_lane if lanes is None else lanes.cpu()
+        return which, to_device(which, self._device)
 
 
 def _past_return(decision: Any, which: PastReturn) -> Any:

@@ -1,13 +1,11 @@
 """What a policy remembers of the episodes it is driving."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from saformer.core.batch import Dimensions, WindowBatch
-from saformer.core.budget import Budget
 
 NO_STEP = -1  # the time step of padding
 
@@ -30,25 +28,27 @@ class History:
 
     def __init__(self, lanes: int, length: int, sizes: Dimensions, device: torch.device) -> None:
         self._sizes = [sizes.constraints, 1, sizes.state, sizes.action]
+        self._account = [sizes.constraints, sizes.constraints, 1]
         self._steps = torch.zeros(lanes, length, sum(self._sizes), device=device)
         columns = self._steps.split(self._sizes, dim=-1)
         self.spent, self.return_to_go, self.state, self.action = columns
         self.timestep = torch.full((lanes, length), NO_STEP, device=device)
 
-    def prompt(self, state: Tensor, budget: Budget, lanes: Tensor) -> Prompt:
-        """What is known on these lanes now that they are in `state` [l, S]."""
-        limit, timestep = budget.limit[lanes], self.timestep[lanes]
+    def prompt(self, state: Tensor, account: Tensor, lanes: Tensor) -> Prompt:
+        """What is known on these lanes in `state` [l, S], with the `account` of `Budget.rows`."""
+        limit, spent_now, now = account.split(self._account, dim=1)
+        remaining, limit = (limit - spent_now).float(), limit.float()
+        timestep = self.timestep[lanes]
         spent, returns, states, actions = self._steps[lanes].split(self._sizes, dim=-1)
         columns = (limit[:, None] - spent, returns, states, actions, timestep.clamp(min=0))
         past = WindowBatch(limit, *columns, timestep != NO_STEP)
-        return Prompt(past, limit - budget.spent[lanes], state, budget.num_steps[lanes])
+        return Prompt(past, remaining, state, now[:, 0].long())
 
-    def append(
-        self, state: Tensor, action: Tensor, return_to_go: Tensor, budget: Budget, lanes: Any
-    ) -> None:
-        """Remember one whole step before its cost is booked, on these lanes: [l] or slice(None)."""
-        present = torch.cat([budget.spent[lanes], return_to_go, state, action], dim=1)
-        for column, value in ((self._steps, present), (self.timestep, budget.num_steps[lanes])):
+    def append(self, account: Tensor, lanes: Tensor, *step: Tensor) -> None:
+        """Remember one step (return-to-go, state, action) before its cost is booked."""
+        _, spent, now = account.split(self._account, dim=1)
+        present = torch.cat([spent.float(), *step], dim=1)
+        for column, value in ((self._steps, present), (self.timestep, now[:, 0].long())):
             column[lanes] = torch.cat([column[lanes], value[:, None]], dim=1)[:, 1:]
 
     def correct(self, action: Tensor, lanes: Tensor) -> None:
@@ -56,4 +56,4 @@ class History:
         self.action[lanes, -1:] = action[:, None]
 
     def forget(self, lanes: Tensor) -> None:
-        self.timestep[lanes] = NO_STEP
+        self._steps[lanes], self.timestep[lanes] = 0, NO_STEP

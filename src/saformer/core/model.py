@@ -92,11 +92,6 @@ class CostCritic(nn.Module):
         return self.head(self.trunk.branch(tokens, cache))  # type: ignore[no-any-return]
 
 
-def in_turn(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
-    """The results of two independent computations, which a GPU may do at once."""
-    return first(), second()
-
-
 @dataclass(frozen=True)
 class Prefix:
     """L prompts as both networks have read them; any number of candidates can follow."""
@@ -126,8 +121,9 @@ class SaFormer(nn.Module):
         self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
         self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
 
-    def prefill(self, prompt: Prompt, both: Callable[..., tuple[Any, Any]] = in_turn) -> Prefix:
-        """Read each lane's past once, by both networks."""
+    def prefill(self, prompt: Prompt, both: Callable[..., Any] | None = None) -> Prefix:
+        """Read each lane's past once, by both networks, which a GPU may do at once."""
+        both = both or (lambda first, second: (first(), second()))
         past = self.normalizer.window(prompt.past)
         state = self.normalizer.normalize("state", prompt.state)
         cost_to_go = self.normalizer.normalize("cost_to_go", prompt.cost_to_go)

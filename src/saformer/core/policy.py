@@ -1,15 +1,14 @@
 """What acts: any method that drives episodes within limits keeps to this protocol."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from saformer.core.budget import Budget
+from saformer.core.budget import LARGEST, Budget, require_numbers
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,11 @@ class Decision:
     score: Tensor | None = None  # [L] of a fallback: the round of the lowest decides
     shielded: Tensor | None = None  # [L] bool: a shield made the action cheaper
 
+    def on_host(self, lanes: Tensor) -> Self:
+        """Its action where it is executed, if it is numbers: callers wait for nothing else."""
+        action = require_numbers(self.action.cpu(), "action from these weights and limit", lanes)
+        return self if action is self.action else replace(self, action=action)
+
 
 class Policy(Protocol):
     """Drives L episodes at once. `lanes` names the ones a call is about; all of them by default."""
@@ -70,20 +74,16 @@ class Policy(Protocol):
         """Tell what the last action, or the `action` [L, A] in its place, brought: [L], [L, C]."""
 
 
-def as_rows(value: object, width: int, device: torch.device, least: float = -torch.inf) -> Tensor:
-    """Numbers, lists or arrays as checked float [rows, width]; one row may lack an axis."""
-    tensor = torch.as_tensor(value, dtype=torch.float32)
+def as_rows(value: object, width: int, what: str, device: Any = None, lanes: Any = None) -> Tensor:
+    """Numbers, lists or arrays as checked [rows, width]; one row may lack an axis. float32 on the
+    device; without one, costs or limits: float64 on the host, at least 0."""
+    tensor = torch.as_tensor(value, dtype=torch.float32 if device else torch.float64)
     if tensor.ndim < 2:
         tensor = tensor.reshape(-1, width) if tensor.numel() % width == 0 else tensor.reshape(1, -1)
     if tensor.shape[1] != width:
         raise ValueError(f"expected {width} values per lane, got shape {tuple(tensor.shape)}")
-    if tensor.numel():
-        low, high = (edge.item() for edge in tensor.aminmax())  # NaN if anything is
-        if not math.isfinite(high - low):
-            raise ValueError("got NaN or infinite values; decisions need finite numbers")
-        if low < least:
-            raise ValueError(f"costs and limits must be at least {least:g}, got {low:g}")
-    return to_device(tensor, device)
+    require_numbers(tensor, what, lanes, least=-LARGEST if device else 0.0)
+    return to_device(tensor, device) if device else tensor.cpu()
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -10,7 +10,7 @@ import difflib
 import functools
 import keyword
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,12 @@ class Expression:
             raise ValueError(f"it gives {value.size} values per step; add them up with .sum()")
         costs = np.broadcast_to(value.array[..., 0], step.action.shape[:-1])
         return np.array(costs, dtype=np.float64)
+
+    @functools.cached_property
+    def in_any_state(self) -> "Expression":
+        """Step -> what is known of the cost without the state; NaN where it depends on that."""
+        compiler = _AnyState(self.text)
+        return replace(self, evaluate=compiler.compile(compiler.tree()))
 
 
 def parse_expression(text: str) -> Expression:
@@ -133,7 +139,7 @@ class _Compiler:
             kind, methods = type(node).__name__, f"after a dot come {METHODS_AS_WRITTEN}"
             problem = methods if isinstance(node, ast.Attribute) else kind
             raise self.refusal(f"this is not part of the language: {problem}", node)
-        return build(self, node)
+        return getattr(self, build)(node)  # type: ignore[no-any-return]
 
     def _part(self, node: ast.expr) -> str:
         """A node as it was written."""
@@ -274,16 +280,31 @@ class _Compiler:
         return self._read(name)
 
 
-_BUILDERS: dict[type[ast.expr], Callable[[_Compiler, Any], Evaluate]] = {
-    ast.Constant: _Compiler.constant,
-    ast.Name: _Compiler.name,
-    ast.BinOp: _Compiler.binary,
-    ast.UnaryOp: _Compiler.unary,
-    ast.BoolOp: _Compiler.logic,
-    ast.Compare: _Compiler.comparison,
-    ast.IfExp: _Compiler.choice,
-    ast.Subscript: _Compiler.subscript,
-    ast.Call: _Compiler.call,
+class _AnyState(_Compiler):
+    """Reads every entry of the state as NaN, which is what cannot be known; 0 times it is 0."""
+
+    def binary(self, node: ast.BinOp) -> Evaluate:
+        if isinstance(node.op, ast.Mult):
+            return self._apply(values.product_of_finite, [node.left, node.right], node)
+        return super().binary(node)
+
+    def subscript(self, node: ast.Subscript) -> Evaluate:
+        is_entry = not isinstance(node.slice, ast.Slice)
+        if is_entry and isinstance(node.value, ast.Name) and node.value.id == "state":
+            return lambda step: Value(np.array([np.nan]))
+        return super().subscript(node)
+
+
+_BUILDERS: dict[type[ast.expr], str] = {
+    ast.Constant: "constant",
+    ast.Name: "name",
+    ast.BinOp: "binary",
+    ast.UnaryOp: "unary",
+    ast.BoolOp: "logic",
+    ast.Compare: "comparison",
+    ast.IfExp: "choice",
+    ast.Subscript: "subscript",
+    ast.Call: "call",
 }
 """Every node that is allowed; all others are refused."""
 

@@ -99,6 +99,11 @@ def choice(condition: Doubles, x: Doubles, y: Doubles) -> Doubles:
     return np.where(np.isnan(condition), np.nan, np.where(condition == 1, x, y))
 
 
+def product_of_finite(x: Doubles, y: Doubles) -> Doubles:
+    """x times y, where NaN is a number that is not known: 0 times it is 0."""
+    return np.where((x == 0) | (y == 0), 0.0, x * y)
+
+
 def excess(x: Doubles, bound: Doubles) -> Doubles:
     """By how much x lies above the bound."""
     return np.maximum(x - bound, 0.0)

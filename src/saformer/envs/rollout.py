@@ -147,4 +147,4 @@ def _check_finite(lanes: LaneRows, alive: NDArray[np.int64], seeds: Sequence[int
 
 
 def _rows(values: Any) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(values, dtype=np.float32))
+    return torch.from_numpy(np.asarray(values, dtype=np.float64))

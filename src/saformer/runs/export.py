@@ -83,9 +83,14 @@ def copy_description(run: Run, to: Run) -> None:
 
 def read_model(run: Run) -> dict[str, Tensor]:
     """The weights of a run or an export, in float32."""
-    if run.is_export:
-        return widened(read_groups(run, "model"))
-    return widened(run.load(groups=("model",)).groups["model"])
+    model = (
+        read_groups(run, "model") if run.is_export else run.load(groups=("model",)).groups["model"]
+    )
+    for name, weights in model.items():
+        if weights.isnan().any():
+            remedy = "restore a copy, or train again"
+            raise ValueError(f"the weights in {run.path} are damaged ({name} holds NaN): {remedy}")
+    return widened(model)
 
 
 def read_groups(run: Run, group: str) -> dict[str, Tensor]:
