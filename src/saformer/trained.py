@@ -45,9 +45,12 @@ class Trained(Loaded):
         return self.agent.policy(self.options(rule, options))
 
     def judge(
-        self, limits: Sequence[str] = (), **settings: Any
+        self, limits: Sequence[str] = (), *, environment: Any = None, **settings: Any
     ) -> tuple["Evaluation", dict[str, Any]]:
         """As `evaluate`, but nothing is written; also returns how the policy acted."""
+        if environment is not None:
+            context = replace(self.context, environment=environment)
+            return replace(self, context=context).judge(limits, **settings)
         wanted, calibration = judge.EvaluateSettings(limits=limits, **settings), None
         if wanted.rate is not None:
             calibration = calibrate.find_calibration(self, wanted.rate)
@@ -63,7 +66,9 @@ class Trained(Loaded):
         options={"target_return": 3600} for dt); `rate`, a violation rate that `calibrate` showed;
         `shield`, for costs of the action alone; `both`, with and without it; `reference`, the
         agent's mean action, blind to the limit; `may_end`, whether episodes may end early; `seed`.
-        Those to compare with are in `beside` of what is returned, doing nothing in `nothing`.
+        `environment`: roll out in this one, a class, a function that makes one, or a name as in
+        `Context`. Those to compare with are in `beside` of what is returned, doing nothing in
+        `nothing`.
         """
         from saformer.evaluation.trace import shown_trajectories
 

@@ -61,9 +61,9 @@ class AgentsCommand(Command):
     """
 
     def run(self, console: Console) -> int:
-        from saformer.agents.registry import KINDS
+        from saformer.agents.registry import all_kinds
 
-        facts = [(n, kind.has_one_limit, kind.description) for n, kind in KINDS.items()]
+        facts = [(n, kind.has_one_limit, kind.description) for n, kind in all_kinds().items()]
         rows = [[name, "yes" if one_limit else "no", what] for name, one_limit, what in facts]
         headings = ("agent", "needs --limit", "what it is")
         Console(highlight=False).print(terminal_table(headings, rows, justify="left"))

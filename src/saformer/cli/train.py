@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from saformer.agents.registry import KINDS
+from saformer.agents.registry import find_kind
 from saformer.api.train import DataSettings, PresetName, train_together
 from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
@@ -67,7 +67,7 @@ class TrainCommand(Command):
     def defaults(cls, arguments: Sequence[str]) -> Self:
         """Those of the agent and the preset."""
         words = peek(arguments, "agent", "preset")
-        agent = words["agent"] if words["agent"] in KINDS else "saformer"
+        agent = find_kind(words["agent"] or "saformer").name
         preset = PRESETS[words["preset"] if words["preset"] in PRESETS else "small"](agent)
         return cls(tasks=tyro.MISSING, config=preset.agent, fit=preset.fit)
 
