@@ -55,8 +55,8 @@ def all_kinds() -> dict[str, type[Agent]]:
 
 def name_of(config: AgentConfig) -> str:
     """The agent that this config belongs to."""
-    kinds = KINDS.items() if type(config).__module__.startswith("saformer.") else all_kinds().items()
-    return next(name for name, kind in kinds if type(config) is kind.config_type)
+    kinds = KINDS if type(config).__module__.startswith("saformer.") else all_kinds()
+    return next(name for name, kind in kinds.items() if type(config) is kind.config_type)
 
 
 def check_limit(config: Any, limit: str | float | None) -> None:
