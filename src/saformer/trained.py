@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from saformer.agents.checked import CheckedPolicy
 from saformer.api import calibrate, judge
 from saformer.api.export import export_run
 from saformer.api.finetune import FineTuned, Finetuning
 from saformer.api.listener import Listener
 from saformer.api.loaded import Context, Loaded
 from saformer.api.train import DataSettings, PresetName, RunTrainer, SomeLimit
-from saformer.core.policy import Policy
 from saformer.evaluation.calibration import Calibration
 from saformer.evaluation.offline import OfflineEvaluation
 from saformer.runs.export import copy_description
@@ -37,12 +37,12 @@ class Trained(Loaded):
     offline.json, sweep.json, calibration.json.
     """
 
-    def policy(self, rule: str | None = None, **options: Any) -> Policy:
+    def policy(self, rule: str | None = None, **options: Any) -> CheckedPolicy:
         """Ready to act: `policy.reset(state, limit=...)`, `act(state)`, `observe(reward, cost)`.
 
         `rule` and `options` change how, by the names that `saformer evaluate RUN --help` shows.
         """
-        return self.agent.policy(self.options(rule, options))
+        return CheckedPolicy(self.agent.policy(self.options(rule, options)), self.agent.dimensions)
 
     def judge(
         self, limits: Sequence[str] = (), *, environment: Any = None, **settings: Any

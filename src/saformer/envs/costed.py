@@ -30,12 +30,14 @@ class Costed(gymnasium.Wrapper):
         self._state: NDArray[Any] | None = None
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
-        self._state, info = self.env.reset(**keywords)
+        state, info = self.env.reset(**keywords)
+        self._state = self._vector(state)
         return self._state, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         action = np.clip(action, self.action_space.low, self.action_space.high)  # type: ignore[attr-defined]
         next_state, reward, terminated, truncated, info = self.env.step(action)
+        self._vector(next_state)
         step = Step(
             action=np.asarray(action, dtype=np.float32),
             state=np.asarray(self._state, dtype=np.float32),
@@ -47,6 +49,13 @@ class Costed(gymnasium.Wrapper):
         cost = np.array([criterion(step) for criterion in self.criteria], dtype=np.float64)
         self._state = next_state
         return next_state, float(reward), terminated, truncated, {**info, "cost": cost}
+
+    def _vector(self, state: Any) -> Any:
+        """The observation, unless it would have to be stretched over the state."""
+        if np.shape(state) != self.observation_space.shape:
+            shapes = f"of shape {np.shape(state)}, its space says {self.observation_space.shape}"
+            raise ValueError(f"environment {self._name!r} gave an observation {shapes}: mend it")
+        return state
 
 
 def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
