@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from saformer.api.data import build_data, export_data, import_data, inspect_data
-from saformer.cli.command import Command, peek, show
+from saformer.cli.command import Command, peek, show, terminal
 from saformer.cli.progress import listening
 from saformer.criteria.code import typed
 from saformer.data.home import data_home
@@ -51,7 +51,7 @@ class BuildCommand(Command):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             path = build_data(**vars(self), listener=listener)
-        Console().print(str(path), soft_wrap=True)
+        terminal().print(str(path), soft_wrap=True)
         return 0
 
 
@@ -177,7 +177,7 @@ class ListCommand(Command):
     """Tasks that can be built, and datasets that were."""
 
     def run(self, console: Console) -> int:
-        out, home = Console(highlight=False), data_home()
+        out, home = terminal(), data_home()
         out.print(f"can be built: {', '.join(task_names())}", soft_wrap=True)
         headings = (f"in {home}", "trajectories", "steps", "fingerprint")
         rows = [_store_row(path) for path in sorted(home.glob("*")) if is_store(path)]

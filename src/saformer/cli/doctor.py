@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from saformer import __version__
-from saformer.cli.command import Command
+from saformer.cli.command import Command, terminal
 from saformer.data.home import data_home
 from saformer.report.table import Cell, terminal_table
 from saformer.runs.pretrained import PREFIX, pretrained_names
@@ -32,7 +32,7 @@ class DoctorCommand(Command):
     """Say what is installed, which device will be used, and how to get what is missing."""
 
     def run(self, console: Console) -> int:
-        out, machine = Console(highlight=False), f"{platform.system()} {platform.machine()}"
+        out, machine = terminal(), f"{platform.system()} {platform.machine()}"
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")
         home = f"{data_home()} (set SAFORMER_HOME to change it)"
@@ -48,7 +48,7 @@ class DoctorCommand(Command):
             absent += [name] if None in versions else []
         out.print(terminal_table(("part", "for", "package", "version"), rows, justify="left"))
         for name in (name for name in absent if name in EXTRAS):
-            out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
+            out.print(f"for {EXTRAS[name][1]}: pip install 'saformer[{name}]'", soft_wrap=True)
         return 1 if "core" in absent else 0
 
 
@@ -66,7 +66,7 @@ class AgentsCommand(Command):
         facts = [(n, kind.has_one_limit, kind.description) for n, kind in all_kinds().items()]
         rows = [[name, "yes" if one_limit else "no", what] for name, one_limit, what in facts]
         headings = ("agent", "needs --limit", "what it is")
-        Console(highlight=False).print(terminal_table(headings, rows, justify="left"))
+        terminal().print(terminal_table(headings, rows, justify="left"))
         return 0
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from saformer.agents.registry import find_kind
 from saformer.api.train import DataSettings, PresetName, train_together
-from saformer.cli.command import Command, peek, show
+from saformer.cli.command import Command, peek, show, terminal
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
 from saformer.report.table import verdict_table
@@ -112,5 +112,5 @@ class DemoCommand(Command):
             page = demo(**vars(self), listener=listener)
         run = demo_run(self.out, self.scale, self.seed)
         show(run.read_json("evaluation.json"), verdict_table)
-        Console().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
+        terminal().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
         return 0
