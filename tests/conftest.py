@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from saformer.criteria import code
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
+from tests import brief
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,6 +36,13 @@ def _data_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def _nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test begins as a process does: nobody has typed the name of any code."""
     monkeypatch.setattr(code, "_vouched", {})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brief_fitting() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saformer.rules.fitting.UPDATES", brief.BRIEF)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from saformer.agents.sequence import SequenceAgent, SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
-from saformer.core.objectives import PerSample, critic_loss, weighed_nll
+from saformer.core.objectives import PerSample, actor_nll, critic_loss
 from saformer.core.rules import (
     ActionNoise,
     NoCriticOptions,
@@ -88,7 +88,7 @@ class SaFormerAgent(SequenceAgent):
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 5, in model units, its terms weighed."""
         batch = self.model.normalizer.window(batch)
-        return weighed_nll(self.model.actor(batch), batch, self.config.to_go_weight)
+        return weighed(actor_nll(self.model.actor(batch), batch), self.config.to_go_weight)
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 7, in model units."""
@@ -109,9 +109,11 @@ class SaFormerAgent(SequenceAgent):
         """By its config's rule; until an outlook is fitted, by the paper's. Within a shield, which
         keeps the limit, by what is expected alone."""
         options = self.options_of(self.config)
-        if isinstance(options, FeasibleOptions) and self.outlook is None:
+        if not isinstance(options, FeasibleOptions):
+            return options
+        if self.outlook is None:
             return self.options_of(self.config, "paper")
-        return replace(options, candidates=1) if shielded and self.outlook else options
+        return replace(options, candidates=1) if shielded else options
 
     def mean_options(self, options: ProposalOptions | None = None) -> NoCriticOptions:
         """The first of the candidates, the mean of both heads, whatever it costs."""
@@ -137,6 +139,11 @@ class SaFormerAgent(SequenceAgent):
                 "older version: act by the paper's rule (rule 'paper'), or train to the end"
             )
         return FeasibleRule(options, self.outlook, self.config.cost_discount)
+
+
+def weighed(terms: dict[str, PerSample], to_go_weight: float) -> dict[str, PerSample]:
+    """Eq. 5's terms, with a weight on the first two; 1 as published."""
+    return {n: term if n == "action" else term.scaled(to_go_weight) for n, term in terms.items()}
 
 
 def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

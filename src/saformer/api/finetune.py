@@ -52,9 +52,6 @@ class Finetuning:
 
         pick_workers(self.loaded.context.workers, num_lanes=self.config.lanes, num_steps=0)
         self.loaded.run.load(groups=())  # an export has no checkpoint, and says so
-        if not getattr(self.options, "enforce", True):
-            reason = "a reserve that is not enforced keeps no limit without a shield"
-            raise ValueError(f"{reason}: fine-tune by the paper's rule, or enforce it")
 
     @cached_property
     def store(self) -> TrajectoryStore:
@@ -115,9 +112,8 @@ class Finetuning:
         }
         if self.may_end not in {None, self.loaded.may_end}:
             finetuning["may_end"] = self.may_end
-        fit, seed = asdict(self.fit_config), self.seed
-        new = replace(source.spec, fit_config=fit, finetuning=finetuning, seed=seed)
-        return replace(new, task=str(store), data_steps=None)
+        how: Any = {"fit_config": asdict(self.fit_config), "seed": self.seed, "data_steps": None}
+        return replace(source.spec, task=str(store), finetuning=finetuning, **how)
 
     def run(self, out: str | Path | None, *, resume: bool) -> FineTuned:
         """Algorithm 3 in a folder of its own, with a store of its own."""

@@ -32,7 +32,7 @@ class JudgeSettings:
     episodes: int = 20
     """Episodes under each limit."""
     rule: str | None = None
-    """How SaFormer decides: reserve (its default), paper (Algorithm 1) or none (no critic)."""
+    """How SaFormer decides: feasible (its default), paper (Algorithm 1) or none (no critic)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Changes of the agent's or the rule's options, by their names."""
     seed: int = 0

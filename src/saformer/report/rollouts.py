@@ -22,8 +22,7 @@ LEGEND = (
     "returns within the limit. Share: (return - lowest stored return) / (frontier - lowest stored "
     "return), at most 1.25 (uncapped); none where the frontier lies within 5% of the range of "
     "returns. Doing nothing: the action of least cost, held, and the limits that it meets. "
-    "Fallback: steps in which no round held a safe candidate (by reserve: in which the limit was "
-    "at stake); 0 for agents that propose nothing."
+    "Fallback: steps in which no round held a safe candidate; 0 for agents that propose nothing."
 )
 SHIELDED = (
     " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says "
@@ -31,9 +30,9 @@ SHIELDED = (
 )
 ABOUT_PATHS = "Up to five episodes a limit; the dot marks the end, green if within the limit."
 ABOUT_DECISION = (
-    "Each point is a proposed return and action, at the cost that the critic forecasts for it. "
-    "Candidates beyond the remaining budget are rejected; of the rest, the one that asks for the "
-    "highest return is executed. By reserve, the expected one is, until the limit is at stake."
+    "Each point is a proposed return and action, at the cost that is forecast for it: the critic's "
+    "by the paper's rule, by the rule feasible the least that is still to come. Candidates beyond "
+    "the remaining budget are rejected."
 )
 
 

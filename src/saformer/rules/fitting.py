@@ -19,22 +19,19 @@ from torch import Tensor
 
 from saformer.core.model import SaFormer
 from saformer.core.normalizer import Normalizer
-from saformer.criteria.afford import least_cost_action
-from saformer.data.limits import FRONTIER_SIZE, exemplary
+from saformer.data.limits import FRONTIER_SIZE, exemplary, idle_action
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.rules.outlook import FRONT_SIZE, MEMBERS, TINY, Outlook
 
-EXPECTILE = 0.05
-"""Of the courses that the data takes from a state, the cheapest is this expectile: low, but not as
-low as a single lucky one. The best is the expectile that lies as far from the other end."""
-STRETCH = 0.05
-"""Share of the longest episode over which courses are compared, before values take over."""
-SHOWN, NEAR = 0.01, 0.05
-"""Doing nothing is shown if this share of stretches does, within this share of half the range."""
+RARE = 0.05
+"""One in twenty. Of the courses that the data takes from a state, the cheapest is this expectile:
+low, but not as low as a single lucky one (the best lies as far from the other end). Courses are
+compared over this share of an episode, before values take over. Doing nothing is a way if this
+share of stretches does, to within this share of half the actions' range."""
 
 BATCH_SIZE, LEARNING_RATE, FOLLOWING, BEGINNING = 512, 3e-3, 0.02, 0.2
-CHECKED, RARE = 20, 0.999  # batches on which the cost of a step is checked, and how strictly
+CHECKED, SURE = 20, 0.999  # batches on which the cost of a step is checked, and how strictly
 UPDATES = (500, 3000)  # at least and at most; between them, each step is seen fifteen times
 Replay = Callable[[Callable[[], None], torch.Generator], Callable[[], Any]]
 
@@ -143,7 +140,7 @@ class _Stretches:
 
 def _loss(outlook: Outlook, follower: Outlook, drawn: Stretches, *, is_first: bool) -> Tensor:
     """Of all four networks; each member's over the trajectories that it sees."""
-    now, level = drawn.timestep[:, 0], 0.5 if is_first else EXPECTILE
+    now, level = drawn.timestep[:, 0], 0.5 if is_first else RARE
     state, action = drawn.state[:, 0], drawn.action
     scale, centre = outlook.get_buffer("reward_scale"), outlook.get_buffer("reward_centre")
     cost_scale = outlook.get_buffer("cost_scale")
@@ -204,7 +201,7 @@ def _expectile_loss(predicted: Tensor, target: Tensor, level: float) -> Tensor:
 
 
 def _stretch(horizon: int) -> int:
-    return max(1, round(STRETCH * horizon))
+    return max(1, round(RARE * horizon))
 
 
 def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normalizer) -> None:
@@ -212,8 +209,7 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     counts = data.cost_discount ** np.arange(horizon)
     left = np.concatenate([np.cumsum(counts[::-1])[::-1], [0.0]])
     rates = data.episode_cost / (left[0] - left[store.lengths])[:, None]
-    bounds = data.environment.action_low, data.environment.action_high
-    idle = least_cost_action(data.criteria, *bounds)
+    idle = idle_action(data)
     values: dict[str, Any] = {"dearest": rates.max(0), "left": left, "idle": idle}
     values["can_idle"] = shows_idling(data, idle)
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
@@ -240,7 +236,7 @@ def shows_idling(data: RelabelledStore, idle: NDArray[Any]) -> bool:
     pairs = zip(store.starts, store.lengths, strict=True)
     first = np.concatenate([np.arange(start, start + count - length + 1) for start, count in pairs])
     means = (sums[first + length] - sums[first]) / length
-    return bool(len(means) and np.quantile(means, SHOWN) <= NEAR)
+    return bool(len(means) and np.quantile(means, RARE) <= RARE)
 
 
 def front_of(data: RelabelledStore) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -271,4 +267,4 @@ def _set_unforeseen(outlook: Outlook, batches: Sequence[Stretches]) -> None:
             for each in batches
         ]
     )
-    outlook.get_buffer("unforeseen").copy_(errors.quantile(RARE, dim=0).clamp(min=0))
+    outlook.get_buffer("unforeseen").copy_(errors.quantile(SURE, dim=0).clamp(min=0))
