@@ -14,8 +14,9 @@ from saformer.api.train import DataSettings, PresetName, train_together
 from saformer.cli.command import Command, peek, show, terminal
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
+from saformer.experiments.demo import demo, demo_run
 from saformer.report.table import verdict_table
-from saformer.trained import demo, demo_run, train
+from saformer.trained import train
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import PRESETS, Preset
 
