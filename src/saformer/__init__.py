@@ -45,7 +45,8 @@ _HOMES = {
     "experiments.demo": ("demo",),
     "trained": ("Trained", "load", "train"),
 }
-_CONTEXT = {"cost_discount", "data", "device", "listener", "out", "workers"}
+_CONTEXT = {"cost_discount", "criteria", "data", "device", "environment", "listener", "out"}
+_CONTEXT |= {"workers"}
 """Keywords of `load`."""
 __all__ = [
     "Listener",
