@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,12 +94,7 @@ class Shield:
         return replace(decision, action=executed, shielded=torch.from_numpy(over).to(device))
 
     def observe(
-        self,
-        reward: Tensor,
-        cost: Tensor,
-        lanes: Tensor | None = None,
-        *,
-        action: Tensor | None = None,
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Any = None
     ) -> None:
         """Spend what the last action cost: as computed, or as observed if that is more."""
         rows = self._rows(lanes)
@@ -155,12 +151,7 @@ class LimitBlind:
         return self._policy.act(state, lanes)
 
     def observe(
-        self,
-        reward: Tensor,
-        cost: Tensor,
-        lanes: Tensor | None = None,
-        *,
-        action: Tensor | None = None,
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Any = None
     ) -> None:
         every = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()
         self.budget.spend(as_rows(cost, self._fixed.shape[1], self._fixed.device, least=0.0), every)

@@ -17,7 +17,7 @@ from saformer.report.table import mark_of, summary, verdict_rows, verdict_table
 from saformer.runs.run import Run
 from tests.envs import ending
 
-SETTINGS = "--updates 3 --batch-size 8 --evaluate-every 0 --width 16 --layers 1 --candidates 4"
+SETTINGS = "--updates 3 --batch-size 8 --evaluate-every 0 --width 16 --layers 1 --candidates 4 --temperature 0.5"
 ROLLING = ("--device", "cpu", "--workers", "0", "--rule", "paper")
 NEW = {"may_end", "ended_early", "data_ended_early", "nothing", "idle_limits", "uncapped_share"}
 

@@ -7,6 +7,9 @@ import torch
 
 import saformer
 from saformer.agents.saformer import SaFormerAgent
+from saformer.core.budget import Budget
+from saformer.core.history import History
+from saformer.rules.feasible import FeasibleOptions
 from saformer.rules.fitting import fit_outlook
 from tests import brief
 from tests.conftest import tiny_config
@@ -105,6 +108,29 @@ def test_what_is_inadmissible_is_left_and_nothing_is_done_if_all_is(spender, rem
     decision = decide(spender, [0.9, 0.3, 0.6], **moment)
     assert decision.action.item() == pytest.approx(executed)
     assert decision.fell_back.item() == (executed == 0.0)
+
+
+def test_what_surely_saves_is_taken_where_nothing_can_be_stopped(walker):
+    """Nobody does nothing here, and nothing fits: staying out of the trap saves most. Seen to fail
+    when the expected action is taken whatever it costs."""
+    moment = {"state": MIDDLE, "timestep": 0, "remaining": [0.0, 0.0]}
+    decision = decide(walker, [RIGHT, STAY, LEFT], **moment)
+    assert decision.fell_back.item()
+    assert decision.action.item() == STAY
+
+
+def test_what_is_kept_back_is_not_kept_from_the_actor(walker, spender):
+    """Seen to fail when the prompt is lowered, and when something is kept back where doing nothing
+    is a way."""
+    for agent, share in ((walker, 0.05), (spender, 0.0)):
+        constraints, window = agent.dimensions.constraints, agent.config.window
+        history = History(1, window - 1, agent.dimensions, torch.device("cpu"))
+        budget = Budget(torch.full((1, constraints), 10.0), agent.config.cost_discount)
+        prompt = history.prompt(torch.tensor([[MIDDLE]]), budget, torch.tensor([0]))
+        shown = agent.policy(FeasibleOptions()).rule.prompt(prompt)
+        assert torch.equal(shown.past.limit, prompt.past.limit)
+        assert torch.equal(shown.cost_to_go, prompt.cost_to_go)
+        assert shown.remaining.tolist() == [[pytest.approx(10 * (1 - share))] * constraints]
 
 
 def test_nothing_is_done_only_where_the_data_shows_it(walker, spender):

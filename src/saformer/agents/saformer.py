@@ -97,8 +97,9 @@ class SaFormerAgent(SequenceAgent):
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
     def finish(self, data: RelabelledStore) -> None:
-        """Fit the outlook in this data, for the weights as they are."""
-        self.model.add_module("outlook", fit_outlook(self.model, data, replay=replayed))
+        """Fit the outlook in this data, for the weights as they are, if the rule acts by it."""
+        if self.config.rule == "feasible":
+            self.model.add_module("outlook", fit_outlook(self.model, data, replay=replayed))
 
     @property
     def outlook(self) -> Outlook | None:

@@ -130,6 +130,17 @@ def relabelled(
     return relabel(store, known, cost_discount=cost_discount)
 
 
+def cost_of_action(data: RelabelledStore, action: NDArray[Any]) -> Doubles:
+    """[steps, C] what recorded steps would have cost with this action [A]; NaN by criteria that
+    read more than the present state and the action."""
+    state = data.store.gather("state")
+    step = Step(np.broadcast_to(np.asarray(action, np.float32), (len(state), len(action))), state)
+    unknown = np.full(len(state), np.nan)
+    known = (each.reads <= {"state", "action"} for each in data.criteria)
+    pairs = zip(data.criteria, known, strict=True)
+    return np.stack([each(step) if is_known else unknown for each, is_known in pairs], axis=-1)
+
+
 def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
     """Sums from each step [steps, ...] to the end of its trajectory."""
     # One running sum per trajectory: a single one over all would lose small values to rounding.

@@ -20,7 +20,7 @@ from torch import Tensor
 from saformer.core.model import SaFormer
 from saformer.core.normalizer import Normalizer
 from saformer.data.limits import FRONTIER_SIZE, exemplary, idle_action
-from saformer.data.relabel import RelabelledStore
+from saformer.data.relabel import RelabelledStore, cost_of_action
 from saformer.data.sampling import WindowSampler
 from saformer.rules.outlook import FRONT_SIZE, MEMBERS, TINY, Outlook
 
@@ -73,7 +73,8 @@ def fit_outlook(model: SaFormer, data: RelabelledStore, *, replay: Replay) -> Ou
             play()
     for weight in weights:
         weight.requires_grad_(False).grad = None
-    _set_unforeseen(outlook, [stretches.sample() for _ in range(CHECKED)])
+    idle = model.normalizer.normalize("action", outlook.get_buffer("idle"))
+    _set_by_steps(outlook, [stretches.sample() for _ in range(CHECKED)], idle)
     return outlook
 
 
@@ -210,8 +211,10 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     left = np.concatenate([np.cumsum(counts[::-1])[::-1], [0.0]])
     rates = data.episode_cost / (left[0] - left[store.lengths])[:, None]
     idle = idle_action(data)
+    idle_cost = cost_of_action(data, idle)
     values: dict[str, Any] = {"dearest": rates.max(0), "left": left, "idle": idle}
-    values["can_idle"] = shows_idling(data, idle)
+    values["can_idle"] = shows_idling(data, idle, idle_cost, rates.max(0))
+    values["idle_cost"] = idle_cost.mean(0)
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
     for name, column in (("cost", np.asarray(data.cost, dtype=np.float64)), ("reward", reward)):
         deviation = column.std(0)
@@ -227,16 +230,28 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
         outlook.get_buffer(buffer)[len(front) :] = front[-1]
 
 
-def shows_idling(data: RelabelledStore, idle: NDArray[Any]) -> bool:
-    """Whether recorded trajectories do nothing for whole stretches: it may be done anywhere."""
-    store, length = data.store, _stretch(data.environment.horizon)
+def shows_idling(
+    data: RelabelledStore, idle: NDArray[Any], idle_cost: NDArray[Any], dearest: NDArray[Any]
+) -> bool:
+    """Whether whole stretches of recorded trajectories do nothing, or nothing that costs more by a
+    cost of the action, as a share of what the dearest episode costs: it may be done anywhere."""
     low, high = np.array(data.environment.action_low), np.array(data.environment.action_high)
-    distance = np.abs(np.asarray(store.gather("action")) - idle) / np.maximum(high - low, TINY) * 2
-    sums = np.concatenate([[0.0], np.cumsum(distance.max(1))])
+    distance = np.abs(np.asarray(data.store.gather("action")) - idle)
+    distance = (distance / np.maximum(high - low, TINY) * 2).max(1)
+    if all("action" in criterion.reads for criterion in data.criteria):
+        excess = (np.asarray(data.cost, dtype=np.float64) - idle_cost) / np.maximum(dearest, TINY)
+        distance = np.minimum(distance, np.nan_to_num(excess, nan=np.inf).max(1))
+    means = _stretch_means(data, distance)
+    return bool(len(means) and np.quantile(means, RARE) <= RARE)
+
+
+def _stretch_means(data: RelabelledStore, values: NDArray[Any]) -> NDArray[Any]:
+    """Of values [steps], over every stretch of recorded trajectories."""
+    store, length = data.store, _stretch(data.environment.horizon)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
     pairs = zip(store.starts, store.lengths, strict=True)
     first = np.concatenate([np.arange(start, start + count - length + 1) for start, count in pairs])
-    means = (sums[first + length] - sums[first]) / length
-    return bool(len(means) and np.quantile(means, RARE) <= RARE)
+    return (sums[first + length] - sums[first]) / length
 
 
 def front_of(data: RelabelledStore) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -256,15 +271,16 @@ def front_of(data: RelabelledStore) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 @torch.no_grad()
-def _set_unforeseen(outlook: Outlook, batches: Sequence[Stretches]) -> None:
-    """By how much all but one in a thousand recorded steps cost more than expected, at most."""
+def _set_by_steps(outlook: Outlook, batches: Sequence[Stretches], idle: Tensor) -> None:
+    """By how much all but one in a thousand recorded steps cost more than expected, at most; and
+    what doing nothing costs on average, where the criteria do not tell."""
     scale, centre = outlook.get_buffer("cost_scale"), outlook.get_buffer("cost_centre")
-    errors = torch.cat(
-        [
-            each.cost
-            - centre
-            - scale * outlook.step(each.state[:, 0], each.action, each.timestep[:, 0])[0].mean(0)
-            for each in batches
-        ]
-    )
-    outlook.get_buffer("unforeseen").copy_(errors.quantile(SURE, dim=0).clamp(min=0))
+    idle_cost, errors, idling = outlook.get_buffer("idle_cost"), list[Tensor](), list[Tensor]()
+    for each in batches:
+        state, now = each.state[:, 0], each.timestep[:, 0]
+        errors.append(each.cost - centre - scale * outlook.step(state, each.action, now)[0].mean(0))
+        nothing = outlook.step(state, idle.expand_as(each.action), now)[0].mean((0, 1))
+        idling.append((centre + scale * nothing).clamp(min=0))
+    outlook.get_buffer("unforeseen").copy_(torch.cat(errors).quantile(SURE, dim=0).clamp(min=0))
+    estimate = torch.stack(idling).mean(0)
+    idle_cost.copy_(torch.where(idle_cost.isnan(), estimate, idle_cost))
