@@ -11,6 +11,7 @@ import torch
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import WindowBatch
 from saformer.core.transformer import TrunkConfig
+from saformer.criteria import code
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
@@ -28,6 +29,13 @@ def _data_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Built datasets are shared by the tests of one session and never touch the user's own."""
     home = tmp_path_factory.getbasetemp() / "home"
     monkeypatch.setenv("SAFORMER_HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "configuration"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test begins as a process does: nobody has typed the name of any code."""
+    monkeypatch.setattr(code, "_vouched", {})
 
 
 @pytest.fixture(scope="session", autouse=True)

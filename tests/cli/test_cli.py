@@ -33,7 +33,7 @@ def test_flags_are_frozen(capsys):
     # fmt: off
     of_training = {
         "--agent", "--batch-size", "--checkpoint-every", "--compile", "--cost-discount", "--criteria", "--data-seed",
-        "--data-steps", "--device", "--evaluate-every", "--gradient-clip", "--held-out", "--learning-rate", "--limit",
+        "--data-steps", "--device", "--environment", "--evaluate-every", "--gradient-clip", "--held-out", "--learning-rate", "--limit",
         "--out", "--precision", "--preset", "--report-every", "--resume", "--seed", "--tensorboard", "--updates",
         "--warmup-updates", "--weight-decay",
     }
@@ -66,8 +66,8 @@ def test_flags_are_frozen(capsys):
         assert flags(capsys, "train", "--agent", agent) == of_training | own
     assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     of_acting = {
-        "--action-noise", "--candidates", "--data", "--device", "--may-end", "--out", "--past-return", "--rule",
-        "--seed", "--temperature", "--workers",
+        "--action-noise", "--candidates", "--criteria", "--data", "--device", "--environment", "--may-end", "--out",
+        "--past-return", "--rule", "--seed", "--temperature", "--workers",
     }
     of_ours, of_the_paper = {"--holdback", "--risk"}, {"--fallback", "--rounds"}
     assert flags(capsys, "evaluate") == {

@@ -97,7 +97,7 @@ def test_an_export_knows_what_its_data_knew(folder, tmp_path):
     totals = saformer.load(tmp_path / "export", device="cpu").totals
     assert totals.ended_early.mean() == 0.5
     assert not totals.environment.may_end
-    assert totals.with_may_end(True).environment.may_end
+    assert totals.with_environment(may_end=True).environment.may_end
 
 
 def test_an_export_of_an_older_version_goes_by_its_task(folder, tmp_path):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 
 from saformer.agents.agent import Phase
+from saformer.agents.checked import check_memory
 from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import SequenceAgent, SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
@@ -122,6 +123,7 @@ class SaFormerAgent(SequenceAgent):
     def policy(self, options: ProposalOptions | None = None) -> SaFormerPolicy:
         """Algorithm 1 with what has been learnt so far, by the rule that the options belong to."""
         rule, config = self._rule(options or self.options()), self.config
+        check_memory(rule.options.candidates, self.model, config.trunk.width)
         how: Any = {"window": config.window, "cost_discount": config.cost_discount}
         return SaFormerPolicy(fastest(self.model), rule, recorder=Recorder, **how)
 

@@ -15,6 +15,7 @@ from saformer.api.run_data import store_of, training_data
 from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
+from saformer.data.remembered import remember
 from saformer.data.store import TrajectoryStore
 from saformer.files import validated
 from saformer.runs.run import Run
@@ -55,7 +56,8 @@ class Finetuning:
     def store(self) -> TrajectoryStore:
         loaded = self.loaded
         store = store_of(loaded.run, loaded.listener, loaded.context.data, exact=True)
-        return store if self.may_end is None else store.with_may_end(self.may_end)
+        store = loaded.attached(store)
+        return store if self.may_end is None else store.with_environment(may_end=self.may_end)
 
     @cached_property
     def original(self) -> RelabelledStore:
@@ -122,6 +124,7 @@ class Finetuning:
         store = path.resolve() / source.spec.task_name.replace("/", "-").replace(":", "-")
         run = Run(path)
         with run.writing(self.spec(store), resume=resume):
+            remember(run.path, run.spec.digest, run.spec.criteria)
             if run.is_done:
                 say(f"{run.path} has already finished; nothing to do")
                 return FineTuned(run, None)

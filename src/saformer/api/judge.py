@@ -151,7 +151,7 @@ def judge_held_out(loaded: Loaded, limits: Sequence[str]) -> OfflineEvaluation:
         raise ValueError(f"{alone}; {run.path} is {spec.agent}")
     store = store_of(run, listener, loaded.context.data, exact=True)
     training = training_data(run, store, listener)
-    held_out = relabelled(store.split(spec.held_out)[1], spec.criteria, training.cost_discount)
+    held_out = relabelled(store.split(spec.held_out)[1], training.criteria, training.cost_discount)
     return judge_offline(
         loaded.agent.model,  # type: ignore[arg-type]
         training,

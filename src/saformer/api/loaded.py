@@ -12,8 +12,9 @@ import torch
 from saformer.agents.agent import Agent
 from saformer.agents.registry import find_kind, restore_agent
 from saformer.api.listener import Listener
-from saformer.api.run_data import limits_of, may_end_of, totals_of
+from saformer.api.run_data import limits_of, may_end_of, run_criteria, totals_of
 from saformer.data.limits import Limit, Totals
+from saformer.data.remembered import recall
 from saformer.data.store import EnvironmentSpec
 from saformer.engine.device import pick_device
 from saformer.files import validated
@@ -33,6 +34,12 @@ class Context:
     """Where the run's store is now, if it was moved."""
     out: Path | None = None
     """Folder of findings; by default the run's, for pretrained:NAME runs/pretrained-NAME."""
+    environment: str | None = None
+    """Simulator to roll out in, where the data names none, or code that you have to vouch for:
+    a Gymnasium id, module:Name or ./file.py:Name (a class, a function, an id)."""
+    criteria: tuple[str, ...] = ()
+    """The run's criteria by the names they have here, one for each constraint: where they are code
+    (module:function, ./file.py:function) and the run comes from elsewhere."""
     workers: int | Literal["auto"] = "auto"
     """Processes that step environments, for the same results; auto: one per core where that pays,
     0: none beside this one."""
@@ -46,6 +53,10 @@ class Loaded:
     context: Context = Context()
     listener: Listener = field(default_factory=Listener)
     cost_discount: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.context.criteria:
+            run_criteria(self.run, self.context.criteria)
 
     @property
     def path(self) -> Path:
@@ -88,7 +99,21 @@ class Loaded:
                 f"{self.path} was trained on costs discounted by {own:g} and can be judged by no "
                 f"others; train again with cost_discount {other:g}"
             )
-        return totals_of(self.run, self.listener, self.context.data, other)
+        totals = totals_of(self.run, self.listener, self.context.data, other)
+        return self.attached(totals)
+
+    @cached_property
+    def environment(self) -> str | None:
+        """The one that was named now, or when the run was made on this machine."""
+        return self.context.environment or recall(self.path, self.run.spec.digest.__eq__)
+
+    def attached(self, data: Any) -> Any:
+        """A store or totals of the run, with the environment that was named."""
+        if self.environment is None:
+            return data
+        from saformer.envs.costed import attached
+
+        return attached(data, self.environment, self.run.spec.dimensions.state)
 
     @cached_property
     def may_end(self) -> bool:
@@ -97,13 +122,13 @@ class Loaded:
 
     def totals_for(self, may_end: bool | None) -> Totals:
         """The totals, by which episodes may end early, or may not; None: as they say."""
-        return self.totals if may_end is None else self.totals.with_may_end(may_end)
+        return self.totals if may_end is None else self.totals.with_environment(may_end=may_end)
 
     def check_environment(self, environment: EnvironmentSpec) -> None:
         if environment.identifier is None:
             raise ValueError(
-                f"the data of {self.path} has no environment to roll out in: saformer can be "
-                "judged by evaluate_offline (--offline)"
+                f"the data of {self.path} has no environment to roll out in: name one with "
+                "environment (--environment), or judge saformer by evaluate_offline (--offline)"
             )
 
     def parse_limits(self, names: Sequence[str]) -> list[Limit]:

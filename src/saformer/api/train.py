@@ -13,8 +13,10 @@ from saformer.agents.agent import Agent, Sampler
 from saformer.agents.registry import check_limit, create_agent, find_kind, name_of
 from saformer.api.listener import Listener
 from saformer.api.run_data import limits_of, task_data, training_part
+from saformer.criteria.code import typed
 from saformer.data.limits import parse_limit
 from saformer.data.relabel import RelabelledStore
+from saformer.data.remembered import remember
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.device import pick_device
 from saformer.engine.distributed import Ranks, joined_ranks
@@ -42,7 +44,10 @@ class DataSettings:
 
     criteria: Sequence[str] = ()
     """Criteria, one per constraint: torque, energy, a column's name, an expression such as
-    "abs(action).sum()", module:function; by default those of the data."""
+    "abs(action).sum()", module:function, ./file.py:function; by default those of the data."""
+    environment: str | None = None
+    """Simulator to roll out in, where the data names none, or code that you have to vouch for:
+    a Gymnasium id, module:Name or ./file.py:Name (a class, a function, an id)."""
     held_out: float | None = None
     """Share of trajectories held out to judge offline; by default 0 with a simulator, else 0.1."""
     data_steps: int | None = None
@@ -173,6 +178,10 @@ class RunTrainer:
         """What all runs of a task are trained on, and what their specs say of it."""
         wanted, preset = self.data, self.preset
         store = task_data(task, self.voice, wanted.data_steps, wanted.data_seed)
+        if wanted.environment:
+            from saformer.envs.costed import attached
+
+            store = attached(store, wanted.environment, store.steps["state"].shape[1])
         has_simulator = store.environment.identifier is not None
         held_out, criteria = wanted.held_out, wanted.criteria
         if held_out is None:
@@ -218,6 +227,8 @@ class RunTrainer:
                 return run.begun_with(spec)
             resume = run.spec_path.exists() if self.several else self.resume
             locks.enter_context(run.writing(spec, resume=resume))
+            attached = typed(self.data.environment) if self.data.environment else None
+            remember(run.path, spec.digest, spec.criteria, attached)
             return run
 
     def _observer(self, run: Run, task: str, data: RelabelledStore) -> Observer:

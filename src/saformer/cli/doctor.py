@@ -9,10 +9,9 @@ from typing import Annotated
 import torch
 import tyro
 from rich.console import Console
-from rich.text import Text
 
 from saformer import __version__
-from saformer.cli.command import Command
+from saformer.cli.command import Command, terminal
 from saformer.data.home import data_home
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import is_store
@@ -43,12 +42,12 @@ class DoctorCommand(Command):
     """What to check."""
 
     def run(self, console: Console) -> int:
+        out, machine = terminal(), f"{platform.system()} {platform.machine()}"
         if self.path is not None:
             is_data, path = is_store(self.path), self.path
             parts = TrajectoryStore.open(path).check() if is_data else check_whole(find_run(path))
-            Console(highlight=False).print(Text(f"{path} is whole: {parts}"), soft_wrap=True)
+            out.print(f"{path} is whole: {parts}", soft_wrap=True)
             return 0
-        out, machine = Console(highlight=False), f"{platform.system()} {platform.machine()}"
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")
         home = f"{data_home()} (set SAFORMER_HOME to change it)"
@@ -64,7 +63,7 @@ class DoctorCommand(Command):
             absent += [name] if None in versions else []
         out.print(terminal_table(("part", "for", "package", "version"), rows, justify="left"))
         for name in (name for name in absent if name in EXTRAS):
-            out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
+            out.print(f"for {EXTRAS[name][1]}: pip install 'saformer[{name}]'", soft_wrap=True)
         return 1 if "core" in absent else 0
 
 
@@ -77,12 +76,12 @@ class AgentsCommand(Command):
     """
 
     def run(self, console: Console) -> int:
-        from saformer.agents.registry import KINDS
+        from saformer.agents.registry import all_kinds
 
-        facts = [(n, kind.has_one_limit, kind.description) for n, kind in KINDS.items()]
+        facts = [(n, kind.has_one_limit, kind.description) for n, kind in all_kinds().items()]
         rows = [[name, "yes" if one_limit else "no", what] for name, one_limit, what in facts]
         headings = ("agent", "needs --limit", "what it is")
-        Console(highlight=False).print(terminal_table(headings, rows, justify="left"))
+        terminal().print(terminal_table(headings, rows, justify="left"))
         return 0
 
 

@@ -100,7 +100,8 @@ class EvaluateCommand(RunCommand):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             trained = self.load(listener)
-            if self.offline or not has_environment(trained.run, self.context.data):
+            is_there = trained.environment or has_environment(trained.run, self.context.data)
+            if self.offline or not is_there:
                 evaluation, table, write = self._offline(trained)
             else:
                 changes = {**self.changes, "seed": self.settings.seed}

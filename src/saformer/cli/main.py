@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from saformer import __version__
-from saformer.cli.command import Command, parse_command
+from saformer.cli.command import Command, parse_command, terminal
 from saformer.engine import torchrun
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
@@ -43,7 +43,7 @@ CAN_RESUME = ("train", "finetune")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors that a user can mend are said in one line, without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    console = Console(stderr=True, highlight=False)
+    console = terminal(stderr=True)
     is_data = words[:1] == ["data"]
     prog, commands = ("saformer data", DATA_COMMANDS) if is_data else ("saformer", COMMANDS)
     verb = next(iter(words[is_data:]), "--help")
@@ -108,7 +108,7 @@ def _is_resumable(error: BaseException) -> bool:
 
 
 def _show_help(prog: str, commands: Mapping[str, tuple[str, str]]) -> None:
-    console, is_data = Console(highlight=False), commands is DATA_COMMANDS
+    console, is_data = terminal(), commands is DATA_COMMANDS
     if is_data:
         console.print("saformer data: make, import, inspect and export trajectories.\n")
     else:

@@ -41,9 +41,9 @@ class TotalsAlone:
             counts = f"{num_returns} returns and {num_criteria} criteria"
             raise ValueError(f"costs of shape {self.episode_cost.shape} do not fit {counts}")
 
-    def with_may_end(self, may_end: bool) -> TotalsAlone:
-        """The same totals, of episodes that may end early, or may not."""
-        return replace(self, environment=replace(self.environment, may_end=may_end))
+    def with_environment(self, **changes: Any) -> TotalsAlone:
+        """The same totals, of a machine with these changes."""
+        return replace(self, environment=replace(self.environment, **changes))
 
 
 Totals = RelabelledStore | TotalsAlone

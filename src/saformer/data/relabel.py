@@ -48,9 +48,9 @@ class RelabelledStore:
         """[N] whether the trajectory terminated before the horizon."""
         return self.store.ended_early
 
-    def with_may_end(self, may_end: bool) -> RelabelledStore:
-        """The same data, whose episodes may end early, or may not."""
-        return replace(self, store=self.store.with_may_end(may_end))
+    def with_environment(self, **changes: Any) -> RelabelledStore:
+        """The same data, of a machine with these changes."""
+        return replace(self, store=self.store.with_environment(**changes))
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> RelabelledStore:
         """The trajectories where `keep` [N] is True, or at these indices, which may repeat."""
@@ -121,11 +121,10 @@ def relabel(
 
 
 def relabelled(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0
+    store: TrajectoryStore, criteria: Sequence[Any], cost_discount: float = 1.0
 ) -> RelabelledStore:
-    """The store's finished trajectories with costs by criteria of these names, or by those that the
-    store names."""
-    # a store may come from elsewhere: code that it names is never imported
+    """The store's finished trajectories with costs by these criteria, or by those that the store
+    names."""
     names, trusted = (criteria, True) if criteria else (store.criteria, False)
     known = [criterion(name, trusted=trusted) for name in names]
     return relabel(store, known, cost_discount=cost_discount)

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.criteria.code import is_code
 from saformer.data import folder
+from saformer.data.remembered import recall, remember
 from saformer.data.trajectory import RESERVED, Trajectory
 from saformer.files import validated
 
@@ -97,7 +99,11 @@ class TrajectoryStore:
             folder.check_horizon(longest, environment.horizon)
         except ValueError as error:
             raise ValueError(f"{about[0]} is damaged ({error}); {folder.REMEDY}") from None
-        return cls(steps, _with_start(episodes), environment, criteria, provenance, path.resolve())
+        own = (environment, criteria, provenance, path.resolve())
+        store = cls(steps, _with_start(episodes), *own)
+        if any(map(is_code, store.names)):
+            recall(path, lambda fingerprint: store.as_of(fingerprint) is not None)
+        return store
 
     def save(self, path: str | Path) -> TrajectoryStore:
         """Write this view to a new folder, all of it or nothing, and open it from there."""
@@ -105,7 +111,9 @@ class TrajectoryStore:
             for trajectory in self:
                 writer.add(trajectory)
             writer.finish(self.environment, criteria=self.criteria, provenance=self.provenance)
-        return TrajectoryStore.open(path)
+        store = TrajectoryStore.open(path)
+        remember(store.path or Path(path), store.fingerprint, store.names)
+        return store
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> TrajectoryStore:
         """A view, not a copy, of the trajectories where `keep` [N] is True, or at these indices."""
@@ -146,9 +154,14 @@ class TrajectoryStore:
         episodes = {name: np.concatenate([old, new[name]]) for name, old in self.episodes.items()}
         return replace(self, steps=steps, episodes=episodes)
 
-    def with_may_end(self, may_end: bool) -> TrajectoryStore:
-        """A view whose episodes may end early, or may not."""
-        return replace(self, environment=replace(self.environment, may_end=may_end))
+    def with_environment(self, **changes: Any) -> TrajectoryStore:
+        """A view from another machine: its episodes may end early, it has another simulator."""
+        return replace(self, environment=replace(self.environment, **changes))
+
+    @property
+    def names(self) -> list[str]:
+        """All that may be names of code: criteria and environment."""
+        return [*self.criteria, self.environment.identifier or ""]
 
     def __len__(self) -> int:
         return len(self.episodes["length"])

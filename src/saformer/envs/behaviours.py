@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.criteria.code import is_here, typed
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.bundle import Behaviour, Bundle, open_bundle
@@ -39,6 +40,7 @@ class _Chunk:
     behaviour: Behaviour
     steps: int
     seed: tuple[int, ...]
+    is_known: bool  # whether the environment's code was typed where the chunk was planned
 
 
 def build(
@@ -131,7 +133,8 @@ def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
         owed = steps * (index + 1) // len(members) - steps * index // len(members)
         sizes = [min(CHUNK_STEPS, owed - begun) for begun in range(0, owed, CHUNK_STEPS)]
         for part, size in enumerate(sizes):
-            chunks.append(_Chunk(bundle.environment, behaviour, size, (seed, index, part)))
+            about = (behaviour, size, (seed, index, part), is_here(bundle.environment))
+            chunks.append(_Chunk(bundle.environment, *about))
     return chunks
 
 
@@ -201,7 +204,8 @@ def _ignoring_interrupts() -> Iterator[None]:
 def _run(chunk: _Chunk) -> list[Trajectory]:
     rng = np.random.default_rng(np.random.SeedSequence(chunk.seed))
     trajectories: list[Trajectory] = []
-    with make_environment(chunk.environment) as environment:
+    environment_name = typed(chunk.environment) if chunk.is_known else chunk.environment
+    with make_environment(environment_name) as environment:
         state, _ = environment.reset(seed=int(rng.integers(2**31)))
         while sum(map(len, trajectories)) < chunk.steps:
             trajectories.append(run_episode(environment, chunk.behaviour, state, rng))

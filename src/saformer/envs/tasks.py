@@ -94,7 +94,7 @@ def load_data(
         with one_maker(path):
             if not path.exists():
                 return make_data(task, path, steps=steps, seed=seed, **how)
-    return TrajectoryStore.open(path).with_may_end(task.may_end)
+    return TrajectoryStore.open(path).with_environment(may_end=task.may_end)
 
 
 def data_path(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
@@ -125,7 +125,7 @@ def _mixture_task(name: str, robot: str, mixture: str, *, may_end: bool = False)
     def make(path: Path, **how: Any) -> TrajectoryStore:
         from saformer.envs import behaviours
 
-        return behaviours.build(robot, mixture, **how).with_may_end(may_end).save(path)
+        return behaviours.build(robot, mixture, **how).with_environment(may_end=may_end).save(path)
 
     steps = REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS
     return Task(name, steps, make, may_end=may_end)

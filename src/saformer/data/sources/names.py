@@ -80,3 +80,11 @@ def _download(address: str, path: Path, progress: Progress | None) -> None:
             f"could not download {address} ({getattr(error, 'reason', error)}); download it "
             f"elsewhere and put it at {path}"
         ) from None
+
+
+def default_name(source: str) -> str:
+    """Of the store that is made of a source, in the present folder."""
+    name = source.partition(":")[2] if is_hosted(source) else Path(source.rstrip("/*")).name
+    plain = name.split(".")[0].replace("/", "-").replace("*", "") or "store"
+    is_source = Path(source).is_dir() and plain == name  # never the folder that is read
+    return f"{plain}-store" if is_source else plain
