@@ -99,8 +99,7 @@ class Loaded:
                 f"{self.path} was trained on costs discounted by {own:g} and can be judged by no "
                 f"others; train again with cost_discount {other:g}"
             )
-        totals = totals_of(self.run, self.listener, self.context.data, other)
-        return self.attached(totals)
+        return self.attached(totals_of(self.run, self.listener, self.context.data, other))
 
     @cached_property
     def environment(self) -> str | None:

@@ -50,11 +50,9 @@ class DoctorCommand(Command):
             return 0
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")
-        home = f"{data_home()} (set SAFORMER_HOME to change it)"
-        out.print(f"datasets are kept in {home}", soft_wrap=True)
+        out.print(f"datasets: {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True)
         out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
-        rows: list[list[Cell]] = []
-        absent = []
+        rows, absent = list[list[Cell]](), list[str]()
         for name, (packages, purpose) in {"core": (CORE, "everything"), **EXTRAS}.items():
             versions = [_version(package) for package in packages]
             labels = [(name, purpose), *[("", "")] * (len(packages) - 1)]
@@ -80,8 +78,8 @@ class AgentsCommand(Command):
 
         facts = [(n, kind.has_one_limit, kind.description) for n, kind in all_kinds().items()]
         rows = [[name, "yes" if one_limit else "no", what] for name, one_limit, what in facts]
-        headings = ("agent", "needs --limit", "what it is")
-        terminal().print(terminal_table(headings, rows, justify="left"))
+        table = terminal_table(("agent", "needs --limit", "what it is"), rows, justify="left")
+        terminal().print(table)
         return 0
 
 
@@ -94,9 +92,7 @@ def _version(package: str) -> str | None:
 
 def _pretrained() -> str:
     names = [PREFIX + name for name in pretrained_names()]
-    if not names:
-        return "none come with this version"
-    return f"{', '.join(names)} (saformer evaluate {names[0]})"
+    return f"{', '.join(names)} (saformer evaluate {names[0]})" if names else "none"
 
 
 def _device() -> str:

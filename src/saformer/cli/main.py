@@ -93,9 +93,9 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
     elif isinstance(error, RuntimeError) and _is_resumable(error):
         resume = ["--resume"] if words[1] in CAN_RESUME else []
         again = shlex.join([*(word for word in words if word != "--resume"), *resume])
-        line = Text(f"{error}. Go on with:\n  {again}", style="yellow")
         if torchrun.is_first():
-            console.print(line, soft_wrap=True)
+            line = f"{error}. Go on with:\n  {again}"
+            console.print(Text(line, style="yellow"), soft_wrap=True)
         return 130
     console.print(Text(f"{command}: {message}", style="red"), soft_wrap=True)
     return code
@@ -112,14 +112,12 @@ def _show_help(prog: str, commands: Mapping[str, tuple[str, str]]) -> None:
     if is_data:
         console.print("saformer data: make, import, inspect and export trajectories.\n")
     else:
-        about = "one policy for any cost budget, learnt from logged behaviour"
-        console.print(f"saformer {__version__}: {about}.\n")
+        console.print(f"saformer {__version__}: one policy for any cost budget, from logs.\n")
     for verb, (_, summary) in commands.items():
         console.print(Text(f"  {prog} {verb:<11}{summary}"), soft_wrap=True)
     if not is_data:
         ready = [f"saformer evaluate {PREFIX}{name}\n" for name in pretrained_names()[:1]]
-        example = (
-            f"{''.join(ready)}"
+        example = "".join(ready) + (
             "saformer train hopper-medium-replay --preset small\n"
             "saformer evaluate runs/... --limits p10 300 p90\n"
             "saformer train hopper-medium-replay --agent bc_safe --limit p20"
