@@ -25,12 +25,13 @@ from saformer.core.execution import SaFormerPolicy
 from saformer.core.history import Prompt
 from saformer.core.model import SaFormer
 from saformer.core.policy import Policy
-from saformer.core.rules import PaperOptions, PaperRule
+from saformer.core.rules import PaperOptions, PaperRule, Rule
 from saformer.core.transformer import TrunkConfig
 from saformer.criteria import torque
 from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder
-from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule
+from saformer.rules.feasible import FeasibleOptions, FeasibleRule
+from saformer.rules.outlook import Outlook
 from saformer.shield import Shield
 
 HOPPER = Dimensions(state=11, action=3, horizon=1000)
@@ -81,22 +82,14 @@ def model_of_paper_size(device: str, dimensions: Dimensions = HOPPER) -> SaForme
     return SaFormer(dimensions, TRUNK).to(device).eval()
 
 
-def policy_at_work(
-    model: SaFormer,
-    case: Case,
-    reserve: Reserve | None = None,
-    *,
-    enforce: bool = True,
-) -> SaFormerPolicy:
+def policy_at_work(model: SaFormer, case: Case, outlook: Outlook | None = None) -> SaFormerPolicy:
     """A policy in the middle of its episodes, so far over its limits that every round is rejected.
 
     It computes the model as it is given: `fastest(model)` is how an agent's policy does.
     """
-    if reserve is None:
-        rule = PaperRule(PaperOptions(candidates=case.candidates, rounds=case.rounds))
-    else:
-        options = ReserveOptions(candidates=case.candidates, enforce=enforce)
-        rule = ReserveRule(options, reserve)
+    rule: Rule = PaperRule(PaperOptions(candidates=case.candidates, rounds=case.rounds))
+    if outlook is not None:
+        rule = FeasibleRule(FeasibleOptions(candidates=case.candidates), outlook, cost_discount=1.0)
     policy = SaFormerPolicy(model, rule, window=case.window, recorder=Recorder)
     policy.reset(
         torch.zeros(case.lanes, model.dimensions.state),
@@ -215,23 +208,22 @@ def row(model: SaFormer, case: Case, machine: Ceilings, options: argparse.Namesp
 
 
 def ways_to_verify(model: SaFormer, case: Case, options: argparse.Namespace) -> Iterator[str]:
-    """One round of the paper's rule, by reserve, that within a shield, and as policies act in one,
-    by turns."""
+    """One round of the paper's rule, our own, that within a shield, and as policies act in one, by
+    turns."""
     computed, dimensions = fastest(model) if options.kernels else model, model.dimensions
-    reserve = Reserve(dimensions).to(options.device)
+    outlook = Outlook(dimensions).to(options.device)
     bounds = {"action_low": (-1.0,) * dimensions.action, "action_high": (1.0,) * dimensions.action}
-    told = policy_at_work(computed, replace(case, candidates=1), reserve, enforce=False)
     shielded = [
-        Shield(policy, [torque], **bounds)
-        for policy in (policy_at_work(computed, case, reserve), told)
+        Shield(policy_at_work(computed, each, outlook), [torque], **bounds)
+        for each in (case, replace(case, candidates=1))
     ]
     for policy in shielded:
         policy.reset(torch.zeros(case.lanes, dimensions.state), torch.full((case.lanes, 1), 1e6))
     policies: dict[str, Policy] = {
         "the paper's rule, one round": policy_at_work(computed, case),
-        "by reserve": policy_at_work(computed, case, reserve),
-        "by reserve, in a shield": shielded[0],
-        "told what earns most, means alone, in a shield (the default there)": shielded[1],
+        "our own": policy_at_work(computed, case, outlook),
+        "our own, in a shield": shielded[0],
+        "our own, expected action alone, in a shield (the default there)": shielded[1],
     }
     taken: dict[str, list[float]] = {name: [] for name in policies}
     for _ in range(5):

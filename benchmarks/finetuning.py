@@ -7,8 +7,8 @@ JSON.
 Every trajectory that cost less than the 10th percentile is removed; a policy is trained on the rest
 (or given with --run) and judged under nine limits: five at the paper's ratios below that
 percentile, four in the data. Then it is fine-tuned and judged again, by the paper's rule or, with
---rule reserve, as users would run it; in any case the policies before and after are judged
-by reserve too. The same call goes on where an earlier one was stopped.
+--rule feasible, as users would run it; in any case the policies before and after are judged
+by our own too. The same call goes on where an earlier one was stopped.
 
 To train on the cut data elsewhere, among other runs:
 
@@ -78,8 +78,8 @@ class Settings:
     temperature: float | None = None
     past_return: Literal["selected", "expected", "highest"] | None = None
     """How to act; by default as the run was trained for."""
-    rule: Literal["paper", "reserve"] = "paper"
-    """By which limits are to hold; what is found by reserve is shown in any case."""
+    rule: Literal["paper", "feasible"] = "paper"
+    """By which limits are to hold; what is found by our own is shown in any case."""
     tuning: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(lanes=20, updates=600))
     """On a GPU 20 lanes take hardly longer than 10, and half as many rounds need half as many
     evaluations."""
@@ -169,9 +169,9 @@ def main(settings: Settings) -> None:
     watch.took("data and training")
     before = judged_before(offline, question, settings, plain)
     watch.took("judging before")
-    is_reserved = settings.rule == "reserve"
-    reserved = [before if is_reserved else judged(offline, question, settings, plain, "reserve")]
-    watch.took("judging by reserve")
+    is_ours = settings.rule == "feasible"
+    ours = [before if is_ours else judged(offline, question, settings, plain, "feasible")]
+    watch.took("judging by our own")
     place = settings.out / f"tuned-seed{settings.seed}"
     tuned = saformer.finetune(
         offline,
@@ -189,12 +189,10 @@ def main(settings: Settings) -> None:
     watch.took("setting up and saving")
     after = judged(tuned.run.path, question, settings, plain)
     watch.took("judging after")
-    reserved.append(
-        after if is_reserved else judged(tuned.run.path, question, settings, plain, "reserve")
-    )
-    watch.took("judging by reserve")
+    ours.append(after if is_ours else judged(tuned.run.path, question, settings, plain, "feasible"))
+    watch.took("judging by our own")
     found = findings(question, data, before, after, tuned.run)
-    found["by_reserve"] = compared(question, *reserved)
+    found["by_ours"] = compared(question, *ours)
     found["settings"] = json.loads(json.dumps(asdict(settings), default=str))
     found["versions"] = {"saformer": saformer.__version__, "torch": torch.__version__}
     found["seconds"] = watch.seconds
@@ -261,7 +259,7 @@ def judged_before(
     how = {
         "run": Run(run).spec.digest,
         "episodes": settings.judged_episodes,
-        "execution": settings.execution(),
+        "execution": settings.acting(),
     }
     if path.exists() and (found := json.loads(path.read_text()))["how"] == how:
         return dict(found["found"])

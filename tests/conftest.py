@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
 from saformer.core.batch import WindowBatch
 from saformer.core.transformer import TrunkConfig
+from saformer.criteria import code
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
+from tests import brief
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,6 +29,20 @@ def _data_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Built datasets are shared by the tests of one session and never touch the user's own."""
     home = tmp_path_factory.getbasetemp() / "home"
     monkeypatch.setenv("SAFORMER_HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "configuration"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test begins as a process does: nobody has typed the name of any code."""
+    monkeypatch.setattr(code, "_vouched", {})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brief_fitting() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saformer.rules.fitting.UPDATES", brief.BRIEF)
+        yield
 
 
 @pytest.fixture(scope="session")

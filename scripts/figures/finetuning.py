@@ -17,8 +17,8 @@ def table(found: dict[str, Any]) -> str:
             _line("", kinds),
             _line("cost limit", [f"{row['limit']:.5g}" for row in rows]),
             *_lines(rows),
-            "the same policies by reserve",
-            *_lines(found["by_reserve"]),
+            "the same policies by our own rule",
+            *_lines(found["by_ours"]),
             f"{found['limits_met']} of {len(rows)} limits met ({found['limits_met_before']} "
             "before) after "
             f"{found['new_trajectories']} new trajectories, {found['broke_ceiling']:.0%} of "

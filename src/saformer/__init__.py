@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from saformer.evaluation.evaluate import Evaluation
     from saformer.evaluation.offline import OfflineEvaluation
     from saformer.evaluation.sweep import Sweep
+    from saformer.experiments.demo import demo
     from saformer.shield import Shield
-    from saformer.trained import Trained, demo, load, train
+    from saformer.trained import Trained, load, train
 
 _HOMES = {
     "api.data": ("build_data", "export_data", "import_data", "inspect_data"),
@@ -41,9 +42,11 @@ _HOMES = {
     "api.run_data": ("data_of",),
     "api.train": ("train_together",),
     "shield": ("Shield",),
-    "trained": ("Trained", "demo", "load", "train"),
+    "experiments.demo": ("demo",),
+    "trained": ("Trained", "load", "train"),
 }
-_CONTEXT = {"cost_discount", "data", "device", "listener", "out", "workers"}
+_CONTEXT = {"cost_discount", "criteria", "data", "device", "environment", "listener", "out"}
+_CONTEXT |= {"workers"}
 """Keywords of `load`."""
 __all__ = [
     "Listener",

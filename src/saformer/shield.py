@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,12 +106,7 @@ class Shield:
         return replace(decision, action=action, shielded=torch.from_numpy(over).to(device))
 
     def observe(
-        self,
-        reward: Tensor,
-        cost: Tensor,
-        lanes: Tensor | None = None,
-        *,
-        action: Tensor | None = None,
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Any = None
     ) -> None:
         """Spend what the last action cost: as computed, whatever is observed; more if that is."""
         rows = self._rows(lanes)
@@ -186,12 +182,7 @@ class LimitBlind:
         return self._policy.act(state, lanes)
 
     def observe(
-        self,
-        reward: Tensor,
-        cost: Tensor,
-        lanes: Tensor | None = None,
-        *,
-        action: Tensor | None = None,
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Any = None
     ) -> None:
         which = torch.arange(len(self.budget.limit)) if lanes is None else lanes.cpu()
         self.budget.spend(as_rows(cost, self._fixed.shape[1], "cost", lanes=lanes), which)

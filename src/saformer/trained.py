@@ -1,32 +1,28 @@
 """A trained agent and what can be done with it."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from saformer.agents.checked import CheckedPolicy
 from saformer.api import calibrate, judge
 from saformer.api.export import export_run
 from saformer.api.finetune import FineTuned, Finetuning
 from saformer.api.listener import Listener
 from saformer.api.loaded import Context, Loaded
 from saformer.api.train import DataSettings, PresetName, RunTrainer, SomeLimit
-from saformer.core.policy import Policy
 from saformer.evaluation.calibration import Calibration
 from saformer.evaluation.offline import OfflineEvaluation
 from saformer.runs.export import copy_description
 from saformer.runs.pretrained import PREFIX, is_pretrained
-from saformer.runs.run import Run, find_run
+from saformer.runs.run import find_run
 from saformer.training.finetune.config import FinetuneConfig
-from saformer.training.loop.presets import PRESETS, Preset, find_preset
+from saformer.training.loop.presets import Preset, find_preset
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
     from saformer.evaluation.evaluate import Evaluation
     from saformer.evaluation.sweep import Sweep
-
-DEMO_TASK = "hopper-medium-replay"
-DEMO_LIMITS = ("p10", "p30", "p50", "p70", "p90")
 
 
 @dataclass(frozen=True)
@@ -37,17 +33,20 @@ class Trained(Loaded):
     offline.json, sweep.json, calibration.json.
     """
 
-    def policy(self, rule: str | None = None, **options: Any) -> Policy:
+    def policy(self, rule: str | None = None, **options: Any) -> CheckedPolicy:
         """Ready to act: `policy.reset(state, limit=...)`, `act(state)`, `observe(reward, cost)`.
 
         `rule` and `options` change how, by the names that `saformer evaluate RUN --help` shows.
         """
-        return self.agent.policy(self.options(rule, options))
+        return CheckedPolicy(self.agent.policy(self.options(rule, options)), self.agent.dimensions)
 
     def judge(
-        self, limits: Sequence[str] = (), **settings: Any
+        self, limits: Sequence[str] = (), *, environment: Any = None, **settings: Any
     ) -> tuple["Evaluation", dict[str, Any]]:
         """As `evaluate`, but nothing is written; also returns how the policy acted."""
+        if environment is not None:
+            context = replace(self.context, environment=environment)
+            return replace(self, context=context).judge(limits, **settings)
         wanted, calibration = judge.EvaluateSettings(limits=limits, **settings), None
         if wanted.rate is not None:
             calibration = calibrate.find_calibration(self, wanted.rate)
@@ -63,7 +62,9 @@ class Trained(Loaded):
         options={"target_return": 3600} for dt); `rate`, a violation rate that `calibrate` showed;
         `shield` (and `floor`, see docs/shield.md); `both`, with and without it; `reference`, the
         agent's mean action, blind to the limit; `may_end`, whether episodes may end early; `seed`.
-        Those to compare with are in `beside` of what is returned, doing nothing in `nothing`.
+        `environment`: roll out in this one, a class, a function that makes one, or a name as in
+        `Context`. Those to compare with are in `beside` of what is returned, doing nothing in
+        `nothing`.
         """
         from saformer.evaluation.trace import shown_trajectories
 
@@ -234,39 +235,3 @@ def train(
     if failures:
         raise failures[run.path]
     return Trained(run, Context(device=device), trainer.voice)
-
-
-def demo(
-    out: str | Path = "demo",
-    *,
-    scale: Literal["full", "smoke"] = "full",
-    seed: int = 0,
-    device: str = "auto",
-    listener: Listener | None = None,
-) -> Path:
-    """Make data, train the small preset on it, evaluate under five limits, and write a report.
-    Returns its path.
-
-    `smoke` takes the same steps with next to no data and training, to show that they work.
-    """
-    from saformer.report.rollouts import write_report
-
-    listener, run = listener or Listener(), demo_run(out, scale, seed)
-    preset, data_steps, episodes = PRESETS["small"](), None, 20
-    if scale == "smoke":
-        fit = replace(preset.fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15)
-        preset, data_steps, episodes = replace(preset, fit=fit), 6_000, 2
-    how: dict[str, Any] = {"seed": seed, "device": device, "listener": listener}
-    begun = run.checkpoint_path.exists()
-    trained = train(
-        DEMO_TASK, preset=preset, data_steps=data_steps, out=run.path, resume=begun, **how
-    )
-    trained.evaluate(DEMO_LIMITS, episodes=episodes, seed=seed)
-    command = " ".join(["saformer", *sys.argv[1:]])
-    page = write_report(trained.run, Path(out) / "report.html", command=command)
-    listener.say(f"report written to {page}")
-    return page
-
-
-def demo_run(out: str | Path, scale: str, seed: int) -> Run:
-    return Run(Path(out) / f"run-{scale}-seed{seed}")

@@ -12,7 +12,7 @@ import saformer
 from saformer.agents.registry import KINDS
 from saformer.cli.main import command_of
 from saformer.core.rules import NoCriticRule, PaperRule
-from saformer.rules.reserve import ReserveRule
+from saformer.rules.feasible import FeasibleRule
 from saformer.runs.run import Run
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
@@ -80,18 +80,19 @@ def test_elsewhere_nothing_is_written_to_the_run(run, tmp_path):
 def test_a_rule_and_its_options_are_named_once(run):
     """Seen to fail when options of one rule are taken for those of another."""
     trained = saformer.load(run, device="cpu")
-    assert isinstance(trained.policy().rule, ReserveRule)
+    assert isinstance(trained.policy().rule, FeasibleRule)
     paper = trained.policy("paper", candidates=7, fallback="likely").rule
     assert isinstance(paper, PaperRule)
     assert (paper.options.candidates, paper.options.fallback) == (7, "likely")
     assert isinstance(trained.policy("none").rule, NoCriticRule)
     assert trained.options().candidates == 4, "as the run's config has it"
-    assert trained.options(shielded=True).enforce is False
-    assert trained.options("reserve", shielded=True).enforce, "a rule that is named stays as it is"
+    assert trained.options(shielded=True).candidates == 1
+    named = trained.options("feasible", shielded=True)
+    assert named.candidates == 4, "a rule that is named stays as it is"
     assert trained.options("paper", shielded=True) == trained.options("paper")
     with pytest.raises(ValueError, match="PaperOptions has no option holdback"):
         trained.policy("paper", holdback=0.1)
-    with pytest.raises(ValueError, match="unknown rule 'told'; known are reserve, paper, none"):
+    with pytest.raises(ValueError, match="unknown rule 'told'; known are feasible, paper, none"):
         trained.policy("told")
 
 
@@ -105,11 +106,9 @@ def test_a_run_of_the_papers_preset_acts_by_its_rule(tmp_path):
         trained = saformer.load(path, device="cpu")
         assert isinstance(trained.policy().rule, PaperRule)
         assert trained.options() == trained.options("paper")
-        assert (trained.options().fallback, trained.options(shielded=True).rounds) == (
-            "least_cost",
-            4,
-        )
-        assert isinstance(trained.policy("reserve").rule, ReserveRule)
+        assert trained.options(shielded=True) == trained.options()
+        assert (trained.options().fallback, trained.options().rounds) == ("least_cost", 4)
+        assert isinstance(trained.policy("feasible").rule, FeasibleRule)
         acting = command_of(["evaluate", str(path), "--rounds", "2"]).acting
         assert acting == replace(trained.options(), rounds=2)
 

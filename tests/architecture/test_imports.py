@@ -51,6 +51,7 @@ CONFINED = {
     "h5py": {"data"},
     "pyarrow": {"data"},
     "minari": {"data"},
+    "pydantic": {"files"},
     "ray": {"engine"},
     "triton": {"kernels"},
 }
@@ -113,7 +114,7 @@ def test_core_can_be_imported_where_only_torch_is_installed():
     code = (
         "import sys\n"
         "others = 'safetensors tyro rich matplotlib gymnasium mujoco h5py pyarrow minari'\n"
-        "others += ' scipy jinja2'\n"
+        "others += ' scipy jinja2 pydantic'\n"
         "for name in others.split():\n"
         "    sys.modules[name] = None\n"
         "import saformer.core.execution, saformer.core.objectives\n"

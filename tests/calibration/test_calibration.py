@@ -3,7 +3,6 @@ it is of."""
 
 import json
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +30,6 @@ from saformer.evaluation.calibration import (
 from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.evaluate import FIRST_SEED, evaluate_policy
 from saformer.evaluation.verdict import Verdict
-from saformer.rules.reserve import fit_reserve
 from saformer.runs.run import Run
 from tests.cli.test_cli import tiny_run
 
@@ -173,11 +171,9 @@ def run(tmp_path_factory):
         "device": "cpu",
         "workers": 0,
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
-        tiny_run(path)
-        with pytest.warns(UserWarning, match="outside the data"):
-            saformer.calibrate(path, **asked)
+    tiny_run(path)
+    with pytest.warns(UserWarning, match="outside the data"):
+        saformer.calibrate(path, **asked)
     return path
 
 
@@ -198,7 +194,7 @@ def test_of_a_limit_the_policy_is_told_less(run, capsys, monkeypatch):
     assert told == [pytest.approx([27.0] * 3)]
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert (evaluation["rate"], evaluation["margins"]) == (0.1, [0.1])
-    assert evaluation["options"]["rule"] == "reserve"
+    assert evaluation["options"]["rule"] == "feasible"
     assert evaluation["verdicts"][0]["limit"]["values"] == [30.0]
 
 
@@ -241,8 +237,8 @@ def test_another_run_is_refused(run, tmp_path):
         saformer.evaluate(tmp_path / "other", rate=0.1, limits=["p50"], device="cpu", workers=0)
     trained = saformer.load(run, device="cpu")
     calibration, settings = find_calibration(trained, 0.1), EvaluateSettings()
-    assert as_calibrated(trained, calibration, settings).rule == "reserve"
-    for part in (trained.agent.model.reserve, trained.agent.model.actor):
+    assert as_calibrated(trained, calibration, settings).rule == "feasible"
+    for part in (trained.agent.model.outlook, trained.agent.model.actor):
         weights = next(value for value in part.state_dict().values() if value.ndim)
         before = weights.clone()
         weights[0] += 1e-3

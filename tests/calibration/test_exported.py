@@ -1,7 +1,6 @@
 """Calibrations and exports: they go with the very weights that they are of, and with no others."""
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 import saformer
 from saformer.api.calibrate import read_calibrations
 from saformer.cli.main import main
-from saformer.rules.reserve import fit_reserve
 from saformer.runs import pretrained
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
@@ -25,10 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:limit 30 lies outside the data")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that is calibrated for a rate of 0.1, and its exports: exact and rounded."""
     folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=20))
-        tiny_run(folder / "run")
-        saformer.calibrate(folder / "run", **CALIBRATING)
+    tiny_run(folder / "run")
+    saformer.calibrate(folder / "run", **CALIBRATING)
     saformer.export(folder / "run", folder / "exact", dtype="float32")
     saformer.export(folder / "run", folder / "rounded")
     return folder

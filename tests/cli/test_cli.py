@@ -33,13 +33,13 @@ def test_flags_are_frozen(capsys):
     # fmt: off
     of_training = {
         "--agent", "--batch-size", "--checkpoint-every", "--compile", "--cost-discount", "--criteria", "--data-seed",
-        "--data-steps", "--device", "--evaluate-every", "--gradient-clip", "--held-out", "--learning-rate", "--limit",
+        "--data-steps", "--device", "--environment", "--evaluate-every", "--gradient-clip", "--held-out", "--learning-rate", "--limit",
         "--out", "--precision", "--preset", "--report-every", "--resume", "--seed", "--tensorboard", "--updates",
         "--warmup-updates", "--weight-decay",
     }
     of_transformers = {"--dropout", "--heads", "--layers", "--width", "--window"}
     of_agents = {
-        "saformer": {"--action-noise", "--candidates", "--past-return", "--penalty", "--rule", "--temperature"},
+        "saformer": {"--action-noise", "--candidates", "--past-return", "--penalty", "--rule", "--temperature", "--to-go-weight"},
         "dt": {"--action"},
         "cdt": {"--augmentation", "--cost-weight", "--initial-temperature", "--target-entropy", "--temperature-rate"},
         "bc_safe": {"--best"},
@@ -66,19 +66,19 @@ def test_flags_are_frozen(capsys):
         assert flags(capsys, "train", "--agent", agent) == of_training | own
     assert set(of_agents) | set(of_agents_of_steps) == set(KINDS)
     of_acting = {
-        "--action-noise", "--candidates", "--data", "--device", "--may-end", "--out", "--past-return", "--rule",
-        "--seed", "--temperature", "--workers",
+        "--action-noise", "--candidates", "--criteria", "--data", "--device", "--environment", "--may-end", "--out",
+        "--past-return", "--rule", "--seed", "--temperature", "--workers",
     }
-    of_reserve, of_the_paper = {"--holdback", "--no-enforce", "--spread"}, {"--fallback", "--rounds"}
+    of_ours, of_the_paper = {"--holdback", "--risk"}, {"--fallback", "--rounds"}
     assert flags(capsys, "evaluate") == {
         "--both", "--episodes", "--floor", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
-    } | of_acting | of_reserve
+    } | of_acting | of_ours
     assert flags(capsys, "evaluate", "--rule", "paper") == {
         "--both", "--episodes", "--floor", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
     } | of_acting | of_the_paper
     assert flags(capsys, "calibrate") == {
         "--confidence", "--episodes", "--json", "--limits", "--margins", "--rate",
-    } | of_acting | of_reserve
+    } | of_acting | of_ours
     assert flags(capsys, "finetune") == {
         "--attenuation", "--ceiling", "--episodes", "--evaluate-every", "--evaluation-episodes",
         "--exploration-fallback", "--exploration-rounds", "--floor", "--initial-temperature", "--lanes",
@@ -87,7 +87,7 @@ def test_flags_are_frozen(capsys):
     } | of_acting | of_the_paper
     assert flags(capsys, "sweep") == {
         "--episodes", "--json", "--limits", "--option", "--values",
-    } | of_acting | of_reserve
+    } | of_acting | of_ours
     # fmt: on
     assert flags(capsys, "demo") == {"--device", "--out", "--scale", "--seed"}
 
@@ -101,8 +101,8 @@ def test_presets_fill_in_what_is_not_said():
     full = command_of(["train", "allowance", "--preset", "full"])
     assert replace(full.config, **PUBLISHED["saformer"]) == paper.config
     assert (small.config.rule, full.config.rule, paper.config.rule) == (
-        "reserve",
-        "reserve",
+        "feasible",
+        "feasible",
         "paper",
     )
     changed = command_of(["train", "allowance", "--preset=paper", "--width", "32"])
@@ -182,7 +182,7 @@ def test_resume_of_a_run_that_died_before_its_first_checkpoint(tmp_path):
             "saformer is not trained for one limit: leave limit (--limit) out",
         ),
         (["train", "allowance", "--window", "0"], "window must be at least 1"),
-        (["sweep", "OUT/exists"], "ReserveOptions has no option target_return; it has"),
+        (["sweep", "OUT/exists"], "FeasibleOptions has no option target_return; it has"),
         (["sweep", "OUT/exists", "--option", "temperature"], "say which values of temperature"),
         (["train", "allowance", "--device", "quantum"], "unknown device 'quantum'"),
         (["train", "allowance", "--resume", "--out", "OUT/none"], "no run to resume"),

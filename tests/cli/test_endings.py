@@ -17,7 +17,7 @@ from saformer.report.table import mark_of, summary, verdict_rows, verdict_table
 from saformer.runs.run import Run
 from tests.envs import ending
 
-SETTINGS = "--updates 3 --batch-size 8 --evaluate-every 0 --width 16 --layers 1 --candidates 4"
+SETTINGS = "--updates 3 --batch-size 8 --evaluate-every 0 --width 16 --layers 1 --candidates 4 --temperature 0.5"
 ROLLING = ("--device", "cpu", "--workers", "0", "--rule", "paper")
 NEW = {"may_end", "ended_early", "data_ended_early", "nothing", "idle_limits", "uncapped_share"}
 
@@ -97,7 +97,7 @@ def test_an_export_knows_what_its_data_knew(folder, tmp_path):
     totals = saformer.load(tmp_path / "export", device="cpu").totals
     assert totals.ended_early.mean() == 0.5
     assert not totals.environment.may_end
-    assert totals.with_may_end(True).environment.may_end
+    assert totals.with_environment(may_end=True).environment.may_end
 
 
 def test_an_export_of_an_older_version_goes_by_its_task(folder, tmp_path):

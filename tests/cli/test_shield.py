@@ -52,7 +52,7 @@ def test_with_without_and_beside_the_reference(tmp_path, capsys):
     )
     plain, reference = found["beside"]
     kept = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    assert (kept["options"]["rule"], kept["options"]["enforce"]) == ("reserve", False)
+    assert (kept["options"]["rule"], kept["options"]["candidates"]) == ("feasible", 1)
     assert [one["name"] for one in (found, plain, reference)] == [
         "the policy + shield", "the policy", "limit-blind mean action + shield",
     ]  # fmt: skip

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from saformer.core.batch import Dimensions
 from saformer.core.budget import Budget
 from saformer.core.execution import SaFormerPolicy
+from saformer.core.history import History
 from saformer.core.policy import as_rows, to_device
 from saformer.core.rules import NoCriticOptions, NoCriticRule, PaperOptions, PaperRule
 from saformer.kernels.recording import Recorder
-from saformer.rules.reserve import Reserve, ReserveOptions, ReserveRule
+from saformer.rules.feasible import FeasibleOptions, FeasibleRule
+from saformer.rules.outlook import Outlook
 from tests.contracts.test_recording import LANES, Eager, Rehearsed, episodes, policy_of
 
 CPU = torch.device("cpu")
@@ -24,13 +25,13 @@ WAYS_TO_DECIDE = [
     PaperOptions(candidates=8),
     PaperOptions(candidates=8, action_noise="two_point", past_return="highest"),
     NoCriticOptions(candidates=8, past_return="expected"),
-    ReserveOptions(candidates=8, action_noise="two_point"),
+    FeasibleOptions(candidates=8, action_noise="two_point"),
 ]
 
 
-def rule_of(options, dimensions, device="cpu"):
-    if isinstance(options, ReserveOptions):
-        return ReserveRule(options, Reserve(dimensions, width=8).to(device))
+def rule_of(options, dimensions, device="cpu", cost_discount=1.0):
+    if isinstance(options, FeasibleOptions):
+        return FeasibleRule(options, Outlook(dimensions).to(device), cost_discount)
     return (PaperRule if isinstance(options, PaperOptions) else NoCriticRule)(options)
 
 
@@ -85,7 +86,7 @@ def test_a_decision_asks_little_of_the_host(agent, operations):
         assert operations.counts.total() <= 48, operations.counts
 
 
-@pytest.mark.parametrize("options", [NoCriticOptions(candidates=4), ReserveOptions(candidates=4)])
+@pytest.mark.parametrize("options", [NoCriticOptions(candidates=4), FeasibleOptions(candidates=4)])
 def test_nobody_asks_for_rejections_where_nothing_is_rejected(agent, operations, options):
     """Seen to fail when the host waits for what every lane decided."""
     rule = rule_of(options, agent.model.dimensions)
@@ -130,14 +131,18 @@ def test_one_cost_is_booked_on_every_lane():
     assert plain.spent.tolist() == [[4.0], [4.0]]
 
 
-@pytest.mark.parametrize("options", [PaperOptions(6, 0.5), ReserveOptions(6, 0.5)])
+@pytest.mark.parametrize("options", [PaperOptions(6, 0.5), FeasibleOptions(6, 0.5)])
 @pytest.mark.parametrize("action_noise", ["normal", "two_point"])
-def test_what_was_drawn_stays_as_it_was(options, action_noise):
+def test_what_was_drawn_stays_as_it_was(agent, options, action_noise):
     """A recording reads it in its place. Seen to fail when it is scaled there."""
-    rule = rule_of(replace(options, action_noise=action_noise), Dimensions(2, 3))
-    drawn = rule.options.draw(2, 3, torch.Generator().manual_seed(0))
+    model = agent.model
+    rule = rule_of(replace(options, action_noise=action_noise), model.dimensions)
+    budget = Budget(torch.full((2, 1), 9.0))
+    history = History(2, 3, model.dimensions, CPU)
+    prefix = model.prefill(history.prompt(torch.zeros(2, 2), budget, torch.arange(2)))
+    drawn = rule.options.draw(2, 1, torch.Generator().manual_seed(0))
     kept = [part.clone() for part in drawn]
-    once, twice = rule.deviations(*drawn), rule.deviations(*drawn)
+    once, twice = rule.deviations(prefix, *drawn), rule.deviations(prefix, *drawn)
     assert all(torch.equal(part, before) for part, before in zip(drawn, kept, strict=True))
     assert all(torch.equal(one, other) for one, other in zip(once, twice, strict=True))
 
@@ -151,7 +156,7 @@ def test_replayed_and_plain_policies_go_the_same_way(agent, device, options, cos
     """Steps of all lanes, of fewer in any order, of one begun anew. Seen to fail when a row is not
     handed over."""
     model = copy.deepcopy(agent.model).to(device)
-    rule = rule_of(options, model.dimensions, device)
+    rule = rule_of(options, model.dimensions, device, cost_discount)
     ways = []
     for recorder in (Recorder if device == "cuda" else Rehearsed, Eager):
         policy = SaFormerPolicy(

@@ -41,9 +41,9 @@ odd.reads = "speed"
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """A module in the current folder, which is not on the path."""
+    """A module of one's own."""
     (tmp_path / "own_costs.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     yield "own_costs"
     sys.modules.pop("own_costs", None)
 
@@ -127,7 +127,7 @@ def test_a_cost_is_one_number_per_step():
 
 
 def test_a_function_of_ones_own(own):
-    """Seen to fail when the current folder stays on the path."""
+    """Seen to fail when its module stays unknown."""
     path = list(sys.path)
     jolt = criterion(f" {own}:jolt ")
     assert jolt.name == f"{own}:jolt"
@@ -146,8 +146,8 @@ def test_a_function_of_ones_own(own):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("own_costs:nothing", "own_costs has nothing of that name"),
-        ("own_costs:number", "own_costs has int of that name; a function Step -> cost is expected"),
+        ("own_costs:nothing", "there is nothing of that name"),
+        ("own_costs:number", "there is int of that name; a function Step -> cost is expected"),
         ("own_costs:odd", "reads is 'speed'; a set of names is expected"),
         ("no.such.module:cost", "'no.such.module' cannot be imported: No module named 'no'"),
     ],
@@ -160,7 +160,9 @@ def test_a_function_that_is_none_is_refused(text, message):
 
 def test_a_file_from_elsewhere_runs_no_code(own):
     """Seen to fail when trust is not asked for."""
-    with pytest.raises(ValueError, match=r"would run Python code .* pass the criterion yourself"):
+    with pytest.raises(
+        ValueError, match=r"would run Python code .* type --criteria own_costs:jolt"
+    ):
         criterion(f"{own}:jolt", trusted=False)
     assert own not in sys.modules
 

@@ -109,7 +109,7 @@ def test_policies_of_the_nine_are_held_against_the_canonical_build(data):
     for criteria in ((energy,), (*data.criteria, energy)):
         assert frontier_of(name, replace(data, criteria=criteria), limit) == frontier(data, limit)
     assert frontier_of(name, replace(data, cost_discount=0.9), limit) == frontier(data, limit)
-    whole = data.with_may_end(False)
+    whole = data.with_environment(may_end=False)
     assert frontier_of(name, whole, limit) == frontier(whole, limit), "frozen for the other setting"
 
 

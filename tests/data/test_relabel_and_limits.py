@@ -122,7 +122,7 @@ def many() -> TrajectoryStore:
     earns least."""
     parts = [episode([[k / 10, 0.0]], [float(k)]) for k in range(10)]
     store = TrajectoryStore.of([*parts, episode([[1.0, 0.0]], [-5.0])], BOX)
-    return store.with_may_end(True)
+    return store.with_environment(may_end=True)
 
 
 def test_limits_by_percentile_and_by_value(many):
@@ -206,7 +206,7 @@ def test_where_none_may_end_early_those_that_did_show_nothing(falling):
     assert np.isnan(frontier(data, cheap).best)
     assert frontier(data, loose) == Frontier(best=17.5, worst=7.0, spread=13.0)
     assert FrontierCurve.of(data).at(4.5) == frontier(data, loose)
-    may = data.with_may_end(True)
+    may = data.with_environment(may_end=True)
     assert frontier(may, cheap).best == 7.0
     assert FrontierCurve.of(may).at(1.0) == frontier(may, cheap)
     assert not data.environment.may_end, "the original stays as it was"
@@ -221,7 +221,7 @@ def test_an_episode_that_terminates_at_the_horizon_did_not_end_early(falling):
 
 def test_whether_episodes_may_end_travels_with_the_store(falling, tmp_path):
     """Stores that do not say are of episodes that may not. Seen to fail when it is not saved."""
-    falling.with_may_end(True).save(tmp_path / "new")
+    falling.with_environment(may_end=True).save(tmp_path / "new")
     assert TrajectoryStore.open(tmp_path / "new").environment.may_end
     manifest = tmp_path / "new" / "manifest.json"
     plain = json.loads(manifest.read_text())

@@ -326,7 +326,7 @@ def test_episodes_that_may_never_end_are_refused(tmp_path):
         ({"environment": np.array("Nowhere-v1")}, "environment 'Nowhere-v1' cannot be made"),
         (
             {"environment": np.array("absent_module:Arm-v0")},
-            "cannot be made: No module named 'absent_module'",
+            "type --environment absent_module:Arm-v0",
         ),
         (
             {"environment": np.array("CartPole-v1")},

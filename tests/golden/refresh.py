@@ -14,6 +14,7 @@ from saformer.data.relabel import relabel
 from saformer.data.sampling import WindowSampler
 from saformer.envs import allowance
 from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import PUBLISHED
 from tests.alone import Trainer
 from tests.conftest import randomise, tiny_config
 
@@ -23,7 +24,7 @@ FILE = Path(__file__).parent / "saformer.json"
 def measure() -> dict[str, Any]:
     """Losses of the first updates, and the decisions of a model with random weights."""
     data = relabel(allowance.dataset(episodes=50), allowance.criteria())
-    agent = SaFormerAgent.create(data, tiny_config(), seed=0)
+    agent = SaFormerAgent.create(data, tiny_config(**PUBLISHED["saformer"]), seed=0)
     trainer = Trainer(
         agent, WindowSampler(data, window=4), FitConfig(batch_size=16, warmup_updates=2), seed=0
     )

@@ -25,8 +25,9 @@ from saformer.agents.registry import create_agent
 from saformer.core.rules import NoCriticOptions, PaperOptions, ProposalOptions
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
-from saformer.rules.reserve import ReserveOptions
+from saformer.rules.feasible import FeasibleOptions
 from saformer.training.loop.config import FitConfig
+from saformer.training.loop.presets import PUBLISHED
 from saformer.training.loop.trainer import Member, PackTrainer
 from tests.contracts.cases import CASES
 
@@ -38,9 +39,8 @@ RULES = {
     "paper, likely": PaperOptions(fallback="likely", past_return="highest"),
     "none": NoCriticOptions(past_return="expected"),
     "none, two points": NoCriticOptions(action_noise="two_point"),
-    "reserve": ReserveOptions(),
-    "reserve, two points": ReserveOptions(action_noise="two_point", holdback=0.1, spread=4.0),
-    "told": ReserveOptions(enforce=False, candidates=1),
+    "feasible": FeasibleOptions(),
+    "feasible, two points": FeasibleOptions(action_noise="two_point", may_end=True),
 }
 
 
@@ -59,7 +59,7 @@ def machine() -> str:
 
 
 def _agent(name: str, data: RelabelledStore) -> dict[str, Any]:
-    agent = create_agent(data, CASES[name].config(0.1, 1), seed=0)
+    agent = create_agent(data, config(name, dropout=0.1), seed=0)
     before = digests(agent.model.state_dict().values())
     trained(data, [agent])
     found = {
@@ -71,7 +71,12 @@ def _agent(name: str, data: RelabelledStore) -> dict[str, Any]:
         return {**found, "decisions": digests(decisions(agent, None))}
     agent.finish(data)
     by_rule = {rule: digests(decisions(agent, _eight(options))) for rule, options in RULES.items()}
-    return {**found, "reserve": digests(agent.reserve.state_dict().values()), "decisions": by_rule}
+    return {**found, "outlook": digests(agent.outlook.state_dict().values()), "decisions": by_rule}
+
+
+def config(name: str, *, dropout: float) -> Any:
+    """As published, whatever our own defaults are."""
+    return replace(CASES[name].config(dropout, 1), **PUBLISHED.get(name, {}))
 
 
 def _eight(options: ProposalOptions) -> ProposalOptions:
@@ -80,7 +85,7 @@ def _eight(options: ProposalOptions) -> ProposalOptions:
 
 def _pack(name: str, data: RelabelledStore) -> list[list[str]]:
     """Two seeds as one program."""
-    agents = [create_agent(data, CASES[name].config(0.0, 1), seed=seed) for seed in (0, 1)]
+    agents = [create_agent(data, config(name, dropout=0.0), seed=seed) for seed in (0, 1)]
     trained(data, agents)
     return [digests(agent.model.state_dict().values()) for agent in agents]
 

@@ -1,8 +1,6 @@
 """A stated violation rate holds on fresh episodes of the toy task, and something is earned within
 it."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -10,7 +8,6 @@ import saformer
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.transformer import TrunkConfig
 from saformer.envs import allowance
-from saformer.rules.reserve import fit_reserve
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
 
@@ -31,9 +28,7 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibration")
     allowance.dataset().save(folder / "store")
     asked = {"criteria": ["torque"], "out": folder / "run", "device": "cpu"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saformer.agents.saformer.fit_reserve", partial(fit_reserve, updates=300))
-        run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
+    run = saformer.train(str(folder / "store"), preset=Preset(AGENT, FIT), **asked)
     calibration = saformer.calibrate(
         run.path, rate=RATE, limits=LIMITS, episodes=60, margins=MARGINS, **QUIET
     )

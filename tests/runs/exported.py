@@ -16,7 +16,7 @@ def telling_run(path: Path, *more: str) -> Run:
     assert tiny_run(path, *more) == 0
     run = Run(path)
     saved, generator = run.load(), torch.Generator().manual_seed(0)
-    buffers = ("normalizer.", "action_low", "action_high", "reserve.")
+    buffers = ("normalizer.", "action_low", "action_high", "outlook.")
     model = {
         name: value
         if name.startswith(buffers)

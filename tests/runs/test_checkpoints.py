@@ -67,7 +67,7 @@ def test_a_missing_checkpoint_says_so(tmp_path):
         load_checkpoint(tmp_path / "c")
 
 
-@pytest.mark.parametrize("step", ["save_file", "replace"])
+@pytest.mark.parametrize("step", ["save", "replace"])
 def test_a_death_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch, step):
     """Seen to fail when the checkpoint is written in place."""
     save_checkpoint(tmp_path / "c", SAVED)
@@ -75,9 +75,7 @@ def test_a_death_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch, s
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(
-        *((checkpoints, "save_file") if step == "save_file" else (os, "replace")), die
-    )
+    monkeypatch.setattr(*((checkpoints, "save") if step == "save" else (os, "replace")), die)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(tmp_path / "c", Checkpoint({"model": {"a.b": torch.zeros(3)}}, {"n": 2}))
     monkeypatch.undo()

@@ -13,6 +13,7 @@ import saformer
 from saformer.agents.registry import KINDS
 from saformer.api import run_data
 from saformer.cli.main import main
+from saformer.criteria import code
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.runs.export import read_facts, read_groups, read_model
@@ -100,7 +101,7 @@ def test_rounded_to_bfloat16_are_matrices_alone(made):
     assert matrices
     assert all(kept[name].ndim > 1 for name in matrices)
     for name, value in run.items():
-        assert read_model(Run(made / "rounded"))[name].dtype == torch.float32
+        assert read_model(Run(made / "rounded"))[name].dtype == value.dtype
         if name in matrices:
             assert torch.equal(loaded[name], value.bfloat16().float())
             torch.testing.assert_close(loaded[name], value, rtol=2**-8, atol=0)
@@ -314,16 +315,14 @@ def test_code_that_an_export_names_is_not_run(tmp_path, monkeypatch, capsys):
     trusted."""
     monkeypatch.chdir(tmp_path)
     Path("exported_costs.py").write_text("def spent(step):\n    return abs(step.action).sum(-1)\n")
-    assert tiny_run("run", "--criteria", "exported_costs:spent") == 0
-    saformer.export("run", "export")
+    assert tiny_run("run", "--criteria", "./exported_costs.py:spent") == 0
+    saformer.export("run", "made-here")
+    Path("made-here").rename("export")
+    monkeypatch.setattr(code, "_vouched", {})
     saformer.load("export")
     for more in ([], ["--data", "allowance"]):
         said = refused(capsys, "evaluate", "export", *more)
-        assert (
-            "criterion 'exported_costs:spent' would run Python code that a file from elsewhere "
-            "names" in said
-        )
-        assert "The run that it was made from can be judged" in said
+        assert "exported_costs.py:spent' would run Python code that a file from" in said
 
 
 def test_without_a_simulator_it_needs_the_data(tmp_path, capsys):

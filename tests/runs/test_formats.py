@@ -11,7 +11,7 @@ import torch
 import saformer
 from saformer.cli.main import main
 from saformer.core.rules import PaperRule
-from saformer.rules.reserve import ReserveRule
+from saformer.rules.feasible import FeasibleRule
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.run import FORMAT, Run
 from tests.cli.test_cli import tiny_run
@@ -36,11 +36,11 @@ def rewritten(path: Path, **changes: object) -> None:
 
 
 def split_reserve(path: Path, spec: str) -> dict[str, torch.Tensor]:
-    """Take the reserve out of the model's group, as files of format 1 have it."""
+    """Take what was fitted last out of the model's group; format 1 has a reserve of its own."""
     saved = load_checkpoint(path)
     model = saved.groups["model"]
-    names = [name for name in model if name.startswith("reserve.")]
-    reserve = {name.removeprefix("reserve."): model.pop(name) for name in names}
+    names = [name for name in model if name.startswith("outlook.")]
+    reserve = {name.removeprefix("outlook."): model.pop(name) for name in names}
     assert reserve
     save_checkpoint(path, Checkpoint(saved.groups, {**saved.facts, "spec": spec}))
     return reserve
@@ -79,8 +79,8 @@ def test_what_is_written_carries_its_format(made):
     """Seen to fail when a writer leaves the number out."""
     for name in ("run/run.json", "export/run.json", "export/export.json"):
         assert json.loads((made / name).read_text())["format"] == FORMAT == 2
-    assert isinstance(saformer.load(made / "run", device="cpu").policy().rule, ReserveRule)
-    assert isinstance(saformer.load(made / "export", device="cpu").policy().rule, ReserveRule)
+    assert isinstance(saformer.load(made / "run", device="cpu").policy().rule, FeasibleRule)
+    assert isinstance(saformer.load(made / "export", device="cpu").policy().rule, FeasibleRule)
 
 
 @pytest.mark.parametrize("kind", ["run", "run with a reserve", "export"])
@@ -95,8 +95,8 @@ def test_older_files_act_by_the_papers_rule_and_say_so(made, tmp_path, capsys, k
     with pytest.warns(UserWarning, match=OLDER):
         trained = saformer.load(path, device="cpu")
     assert isinstance(trained.policy().rule, PaperRule)
-    with pytest.raises(ValueError, match="rule of reserve is fitted as training ends"):
-        trained.policy("reserve")
+    with pytest.raises(ValueError, match="rule 'feasible' is fitted as training ends"):
+        trained.policy("feasible")
     with pytest.warns(UserWarning, match=OLDER):
         saformer.evaluate(path, **ROLLING)
     options = json.loads((path / "evaluation.json").read_text())["options"]

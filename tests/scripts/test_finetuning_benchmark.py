@@ -38,7 +38,7 @@ def test_the_table_has_a_column_per_limit_and_the_figure_both_lines():
         {"limit": 95.0, "in_sample": True, **within, "met": False, "earned": True},
     ]
     found = {
-        **{"task": "some-task", "limits": rows, "by_reserve": rows[::-1], "limits_met": 1},
+        **{"task": "some-task", "limits": rows, "by_ours": rows[::-1], "limits_met": 1},
         **{"limits_met_before": 1, "new_trajectories": 20, "broke_ceiling": 0.25},
         **{"done": {"kept_after": 10}, "seconds": {"exploring": 30.0}},
     }
@@ -47,7 +47,7 @@ def test_the_table_has_a_column_per_limit_and_the_figure_both_lines():
     assert lines[2].split()[-2:] == ["99", "94"]
     assert lines[3].split()[-2:] == ["88", "96.5"]
     assert lines[4].split() == ["met", "yes", "NO"]
-    assert lines[12].split() == ["met", "NO", "yes"], "the same policies by reserve"
+    assert lines[12].split() == ["met", "NO", "yes"], "the same policies by our own rule"
     assert "25% of which broke the ceiling" in lines[-2]
     drawn = figure(found)
     assert "fine-tuned" in drawn

@@ -19,12 +19,14 @@ from saformer.data.relabel import relabel
 from saformer.engine.device import pick_device
 from saformer.engine.distributed import Ranks, joined_ranks
 from saformer.envs import allowance
+from saformer.rules import fitting
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.fit import InterruptedTrainingError
 from saformer.training.loop.trainer import NonFiniteLossError, Observer
 from tests.alone import fit
+from tests.brief import BRIEF
 from tests.conftest import tiny_config
 
 CONFIG = FitConfig(
@@ -158,6 +160,7 @@ def report(scenario: str, folder: Path, ranks: Ranks, **found) -> None:
 
 if __name__ == "__main__":
     place, processor, *names = sys.argv[1:]
+    fitting.UPDATES = BRIEF
     with joined_ranks(pick_device(processor)) as (ranks, device):
         for scenario in (same, interrupted, diverging, refused):
             if scenario.__name__ in names:

@@ -126,7 +126,7 @@ def test_a_loss_that_is_not_finite_saves_and_says_where(data, tmp_path):
 def command(path: Path, *more: str) -> list[str]:
     settings = "--updates 400 --batch-size 8 --checkpoint-every 5 --evaluate-every 0 --width 16 --layers 1 --dropout 0.1"
     return [
-        *(sys.executable, "-m", "saformer.cli.main", "train", "allowance", "--data-steps", "2000"),
+        *(sys.executable, "-m", "tests.brief", "train", "allowance", "--data-steps", "2000"),
         *(*settings.split(), "--device", "cpu", "--out", str(path), *more),
     ]
 

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import Agent, Phase
 from saformer.agents.networks import EntropyConfig, EntropyWeight, entropy_terms
-from saformer.agents.saformer import SaFormerAgent, SaFormerConfig
+from saformer.agents.saformer import SaFormerAgent, SaFormerConfig, weighed
 from saformer.core.batch import WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
-from saformer.core.objectives import PerSample, weighed_nll
+from saformer.core.objectives import PerSample, actor_nll
 from saformer.core.rules import ProposalOptions
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
@@ -76,7 +76,7 @@ class FineTunedAgent(Agent):
         predictions = self.model.saformer.actor(batch)
         weight, target = self.model.temperature, self._entropy.target_entropy
         bonus, _ = entropy_terms(weight, predictions.action, batch.valid, target)
-        return weighed_nll(predictions, batch, self.config.to_go_weight) | bonus
+        return weighed(actor_nll(predictions, batch), self.config.to_go_weight) | bonus
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 7, in model units."""

@@ -1,7 +1,10 @@
-"""Agents by name."""
+"""Agents by name: ours, and those of installed packages (entry points of "saformer.agents")."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, get_origin, get_type_hints
 
 from torch import Tensor
@@ -28,14 +31,32 @@ KINDS = {kind.name: kind for kind in _KINDS}
 
 
 def find_kind(name: str) -> type[Agent]:
-    if name not in KINDS:
+    if name not in KINDS and name not in all_kinds():
         raise ValueError(f"unknown agent {name!r}; known are {', '.join(KINDS)}")
     return KINDS[name]
 
 
+@cache
+def all_kinds() -> dict[str, type[Agent]]:
+    """Those of installed packages too; none takes the name of another."""
+    for point in entry_points(group="saformer.agents"):
+        try:
+            kind = point.load()
+        except Exception as error:  # another's package, which may be broken in any way
+            warnings.warn(f"the agent {point.value} cannot be imported: {error!r}", stacklevel=2)
+            continue
+        if not (isinstance(kind, type) and issubclass(kind, Agent)) or kind.name in KINDS:
+            problem = "is no Agent, or has the name of another"
+            warnings.warn(f"{point.value}, of saformer.agents, {problem}", stacklevel=2)
+            continue
+        KINDS[kind.name] = kind
+    return KINDS
+
+
 def name_of(config: AgentConfig) -> str:
     """The agent that this config belongs to."""
-    return next(name for name, kind in KINDS.items() if isinstance(config, kind.config_type))
+    kinds = KINDS if type(config).__module__.startswith("saformer.") else all_kinds()
+    return next(name for name, kind in kinds.items() if type(config) is kind.config_type)
 
 
 def check_limit(config: Any, limit: str | float | None) -> None:

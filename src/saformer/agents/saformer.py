@@ -6,12 +6,13 @@ from typing import Any, Literal
 import torch
 
 from saformer.agents.agent import Phase
+from saformer.agents.checked import check_memory
 from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import SequenceAgent, SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
-from saformer.core.objectives import PerSample, critic_loss, weighed_nll
+from saformer.core.objectives import PerSample, actor_nll, critic_loss
 from saformer.core.rules import (
     ActionNoise,
     NoCriticOptions,
@@ -87,7 +88,7 @@ class SaFormerAgent(SequenceAgent):
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 5, in model units, its terms weighed."""
         batch = self.model.normalizer.window(batch)
-        return weighed_nll(self.model.actor(batch), batch, self.config.to_go_weight)
+        return weighed(actor_nll(self.model.actor(batch), batch), self.config.to_go_weight)
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 7, in model units."""
@@ -96,8 +97,9 @@ class SaFormerAgent(SequenceAgent):
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
     def finish(self, data: RelabelledStore) -> None:
-        """Fit the outlook in this data, for the weights as they are."""
-        self.model.add_module("outlook", fit_outlook(self.model, data, replay=replayed))
+        """Fit the outlook in this data, for the weights as they are, if the rule acts by it."""
+        if self.config.rule == "feasible":
+            self.model.add_module("outlook", fit_outlook(self.model, data, replay=replayed))
 
     @property
     def outlook(self) -> Outlook | None:
@@ -108,9 +110,11 @@ class SaFormerAgent(SequenceAgent):
         """By its config's rule; until an outlook is fitted, by the paper's. Within a shield, which
         keeps the limit, by what is expected alone."""
         options = self.options_of(self.config)
-        if isinstance(options, FeasibleOptions) and self.outlook is None:
+        if not isinstance(options, FeasibleOptions):
+            return options
+        if self.outlook is None:
             return self.options_of(self.config, "paper")
-        return replace(options, candidates=1) if shielded and self.outlook else options
+        return replace(options, candidates=1) if shielded else options
 
     def mean_options(self, options: ProposalOptions | None = None) -> NoCriticOptions:
         """The first of the candidates, the mean of both heads, whatever it costs."""
@@ -119,6 +123,7 @@ class SaFormerAgent(SequenceAgent):
     def policy(self, options: ProposalOptions | None = None) -> SaFormerPolicy:
         """Algorithm 1 with what has been learnt so far, by the rule that the options belong to."""
         rule, config = self._rule(options or self.options()), self.config
+        check_memory(rule.options.candidates, self.model, config.trunk.width)
         how: Any = {"window": config.window, "cost_discount": config.cost_discount}
         return SaFormerPolicy(fastest(self.model), rule, recorder=Recorder, **how)
 
@@ -135,6 +140,11 @@ class SaFormerAgent(SequenceAgent):
                 "older version: act by the paper's rule (rule 'paper'), or train to the end"
             )
         return FeasibleRule(options, self.outlook, self.config.cost_discount)
+
+
+def weighed(terms: dict[str, PerSample], to_go_weight: float) -> dict[str, PerSample]:
+    """Eq. 5's terms, with a weight on the first two; 1 as published."""
+    return {n: term if n == "action" else term.scaled(to_go_weight) for n, term in terms.items()}
 
 
 def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -10,10 +10,11 @@ from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit
 from saformer.evaluation.calibration import MARGINS, Calibration, calibrate_margins, check_terms
 from saformer.evaluation.verdict import Verdict
+from saformer.files import read_json, validated
 from saformer.runs.export import policy_identity, read_facts
 from saformer.runs.run import FORMAT, Run, check_format
 
-FILE = "calibration.json"
+FILE, REMEDY = "calibration.json", "calibrate again (saformer calibrate)"
 LEFT_BEHIND = "left_calibrations"
 """Fact of an export: rates of its run's calibrations that rounding made untrue."""
 
@@ -132,13 +133,10 @@ def read_calibrations(folder: Run) -> list[Calibration]:
     path = folder.path / FILE
     if not path.exists():
         return []
-    try:
-        content = folder.read_json(FILE)
-        # a list, without a number, is of an older version
-        if isinstance(content, dict) and check_format(path, content) == FORMAT:
-            return [Calibration.from_plain(plain) for plain in content["calibrations"]]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}): calibrate again") from None
+    content: Any = read_json(path, dict[str, Any] | list[Any], REMEDY)
+    # a list, without a number, is of an older version
+    if isinstance(content, dict) and check_format(path, content) == FORMAT:
+        return list(validated(list[Calibration], content.get("calibrations"), path, REMEDY))
     reason = f"{path} was made by an older version, whose policies acted otherwise"
     raise ValueError(f"{reason}: remove it and calibrate again (saformer calibrate)")
 

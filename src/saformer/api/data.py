@@ -9,6 +9,7 @@ from pathlib import Path
 from saformer.api.listener import Listener
 from saformer.api.run_data import task_data
 from saformer.criteria import criterion
+from saformer.criteria.code import typed
 from saformer.data.inspection import Inspection, inspect
 from saformer.data.limits import parse_limit
 from saformer.data.logs.logs import is_log, open_logs
@@ -28,13 +29,15 @@ def build_data(
     steps: int | None = None,
     seed: int = 0,
     mixture: str = "medium",
+    environment: str | None = None,
     workers: int | None = None,
     out: str | Path | None = None,
     listener: Listener | None = None,
 ) -> Path:
-    """Make the data of a named task, or of a bundle of behaviour policies (.npz); returns its
-    folder. Without `out` that is where `train` looks for it, and it is not made twice."""
-    listener = listener or Listener()
+    """Make the data of a named task, or of a bundle of behaviour policies (.npz), whose environment
+    you vouch for if it is code; returns its folder. Without `out` that is where `train` looks for
+    it, and it is not made twice."""
+    listener, _ = listener or Listener(), typed(environment or "")
     if steps is not None and steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     is_bundle = task.endswith(".npz")
@@ -100,7 +103,7 @@ def inspect_data(
     `may_end` says whether its episodes may end early, by default as the task or store does."""
     with open_data(source, steps=steps, seed=seed, mapping=mapping, listener=listener) as store:
         data = relabelled(store, criteria, cost_discount)
-        data = data if may_end is None else data.with_may_end(may_end)
+        data = data if may_end is None else data.with_environment(may_end=may_end)
         return inspect(data, [parse_limit(limit, data) for limit in limits] or None)
 
 

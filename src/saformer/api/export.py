@@ -12,10 +12,11 @@ from saformer.api.calibrate import LEFT_BEHIND, file_content, read_calibrations
 from saformer.api.loaded import Loaded
 from saformer.api.run_data import data_of
 from saformer.data.relabel import RelabelledStore
+from saformer.data.remembered import remember
 from saformer.data.statistics import percentiles
 from saformer.evaluation.calibration import Calibration
 from saformer.files import check_is_new
-from saformer.runs.export import DTYPES, narrowed, policy_identity, widened, write_export
+from saformer.runs.export import DTYPES, EXPORTS, narrowed, policy_identity, widened, write_export
 from saformer.runs.run import Run
 
 
@@ -26,8 +27,9 @@ def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Pa
         raise ValueError(f"unknown dtype {dtype!r}; weights are kept in {' or '.join(DTYPES)}")
     if run.is_export:
         raise ValueError(f"{run.path} is an export already: copy its folder, or export its run")
-    check_is_new(out, "exports")
+    check_is_new(out, EXPORTS)
     data, weights = data_of(run, loaded.listener, data=loaded.context.data), model.state_dict()
+    data = loaded.attached(data)
     rounded = narrowed(weights, {name for name, _ in model.named_parameters()}, dtype)
     of_run, of_export = policy_identity(run, weights), policy_identity(run, widened(rounded))
     known = read_calibrations(run)
@@ -40,6 +42,7 @@ def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Pa
     facts[LEFT_BEHIND] = [each.rate for each in left]
     files = file_content(carried) if carried else {}
     path = write_export(out, run, {"model": rounded, "totals": totals}, facts, files).path
+    remember(path, run.spec.digest, [*run.spec.criteria, data.environment.identifier or ""])
     size = sum(file.stat().st_size for file in path.iterdir()) / 1e6
     judge_it = f"saformer evaluate {out}"
     say(f"exported to {out}: {size:.2f} MB, weights in {dtype}. Judge it with: {judge_it}")

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from saformer.agents.finetuned import FineTunedAgent
-from saformer.agents.registry import from_plain
 from saformer.agents.saformer import SaFormerAgent
 from saformer.api.loaded import Loaded
 from saformer.api.run_data import store_of, training_data
 from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit, parse_limit
 from saformer.data.relabel import RelabelledStore
+from saformer.data.remembered import remember
 from saformer.data.store import TrajectoryStore
-from saformer.runs.lock import alone_in
+from saformer.files import validated
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.finetune.config import FinetuneConfig
@@ -51,15 +51,13 @@ class Finetuning:
 
         pick_workers(self.loaded.context.workers, num_lanes=self.config.lanes, num_steps=0)
         self.loaded.run.load(groups=())  # an export has no checkpoint, and says so
-        if not getattr(self.options, "enforce", True):
-            reason = "a reserve that is not enforced keeps no limit without a shield"
-            raise ValueError(f"{reason}: fine-tune by the paper's rule, or enforce it")
 
     @cached_property
     def store(self) -> TrajectoryStore:
         loaded = self.loaded
         store = store_of(loaded.run, loaded.listener, loaded.context.data, exact=True)
-        return store if self.may_end is None else store.with_may_end(self.may_end)
+        store = loaded.attached(store)
+        return store if self.may_end is None else store.with_environment(may_end=self.may_end)
 
     @cached_property
     def original(self) -> RelabelledStore:
@@ -93,7 +91,8 @@ class Finetuning:
 
     @cached_property
     def fit_config(self) -> FitConfig:
-        original: FitConfig = from_plain(FitConfig, self.loaded.run.spec.fit_config)
+        run = self.loaded.run
+        original = validated(FitConfig, run.spec.fit_config, run.spec_path, "train again")
         return self.config.fit_config(original)
 
     def spec(self, store: Path) -> RunSpec:
@@ -113,21 +112,22 @@ class Finetuning:
         }
         if self.may_end not in {None, self.loaded.may_end}:
             finetuning["may_end"] = self.may_end
-        fit, seed = asdict(self.fit_config), self.seed
-        new = replace(source.spec, fit_config=fit, finetuning=finetuning, seed=seed)
-        return replace(new, task=str(store), data_steps=None)
+        how: Any = {"fit_config": asdict(self.fit_config), "seed": self.seed, "data_steps": None}
+        return replace(source.spec, task=str(store), finetuning=finetuning, **how)
 
     def run(self, out: str | Path | None, *, resume: bool) -> FineTuned:
         """Algorithm 3 in a folder of its own, with a store of its own."""
         source, say = self.loaded.run, self.loaded.listener.say
-        name = f"{source.path.resolve().name}-finetuned-seed{self.seed}"
+        names = "-".join(limit.name.replace("/", "-") for limit in self.limits)
+        name = f"{source.path.resolve().name}-finetuned-{names}-seed{self.seed}"
         path = Path(out) if out else Path("runs") / name
         store = path.resolve() / source.spec.task_name.replace("/", "-").replace(":", "-")
-        run = Run.open_or_create(path, self.spec(store), resume=resume)
-        if run.is_done:
-            say(f"{run.path} has already finished; nothing to do")
-            return FineTuned(run, None)
-        with alone_in(run.path):
+        run = Run(path)
+        with run.writing(self.spec(store), resume=resume):
+            remember(run.path, run.spec.digest, run.spec.criteria)
+            if run.is_done:
+                say(f"{run.path} has already finished; nothing to do")
+                return FineTuned(run, None)
             if not store.exists():
                 origin = {"finetuned_from": str(source.path.resolve()), **self.store.provenance}
                 replace(self.store, provenance=origin).save(store)

@@ -32,7 +32,7 @@ class JudgeSettings:
     episodes: int = 20
     """Episodes under each limit."""
     rule: str | None = None
-    """How SaFormer decides: reserve (its default), paper (Algorithm 1) or none (no critic)."""
+    """How SaFormer decides: feasible (its default), paper (Algorithm 1) or none (no critic)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Changes of the agent's or the rule's options, by their names."""
     seed: int = 0
@@ -97,16 +97,15 @@ def judge_rollouts(
     margins = [calibration.margin_for(limit) for limit in limits] if calibration else None
     terms = Terms([frontier_of(task, totals, limit) for limit in limits], margins)
     how: dict[str, Any] = {"episodes": settings.episodes, "seed": settings.seed, "terms": terms}
-    how |= {"workers": loaded.context.workers}
+    how["workers"] = loaded.context.workers
     nothing = nothing or evaluate_nothing(totals, limits, **how)
-    how |= {"progress": loaded.listener.evaluating}
+    how["progress"] = loaded.listener.evaluating
     evaluation, *others = [
         evaluate_policy(policy, totals, limits, name=name, **how)
         for name, policy in _policies(loaded, settings).items()
     ]
     rate = calibration.rate if calibration else None
-    is_shielded = settings.shield or settings.both
-    options = _options(loaded, settings, shielded=is_shielded)
+    options = _options(loaded, settings, shielded=settings.shield or settings.both)
     judged = replace(evaluation, beside=tuple(others), rate=rate, nothing=nothing)
     return judged, loaded.described(options)
 
@@ -126,8 +125,8 @@ def _policies(loaded: Loaded, settings: EvaluateSettings) -> dict[str, Policy]:
     if settings.both or not settings.shield:
         policies[PLAIN] = agent.policy(_options(loaded, settings))
     if settings.reference:
-        mean = agent.policy(agent.mean_options())
-        blind = LimitBlind(mean, data.episode_cost.max(0).tolist())
+        largest = data.episode_cost.max(0).tolist()
+        blind = LimitBlind(agent.policy(agent.mean_options()), largest)
         policies[REFERENCE] = shielded(blind, data, settings.floor)
     return policies
 
@@ -151,7 +150,7 @@ def judge_held_out(loaded: Loaded, limits: Sequence[str]) -> OfflineEvaluation:
         raise ValueError(f"{alone}; {run.path} is {spec.agent}")
     store = store_of(run, listener, loaded.context.data, exact=True)
     training = training_data(run, store, listener)
-    held_out = relabelled(store.split(spec.held_out)[1], spec.criteria, training.cost_discount)
+    held_out = relabelled(store.split(spec.held_out)[1], training.criteria, training.cost_discount)
     return judge_offline(
         loaded.agent.model,  # type: ignore[arg-type]
         training,

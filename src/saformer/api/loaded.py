@@ -12,10 +12,12 @@ import torch
 from saformer.agents.agent import Agent
 from saformer.agents.registry import find_kind, restore_agent
 from saformer.api.listener import Listener
-from saformer.api.run_data import limits_of, may_end_of, totals_of
+from saformer.api.run_data import limits_of, may_end_of, run_criteria, totals_of
 from saformer.data.limits import Limit, Totals
+from saformer.data.remembered import recall
 from saformer.data.store import EnvironmentSpec
 from saformer.engine.device import pick_device
+from saformer.files import validated
 from saformer.runs.export import read_model
 from saformer.runs.run import FORMAT, Run
 
@@ -32,6 +34,12 @@ class Context:
     """Where the run's store is now, if it was moved."""
     out: Path | None = None
     """Folder of findings; by default the run's, for pretrained:NAME runs/pretrained-NAME."""
+    environment: str | None = None
+    """Simulator to roll out in, where the data names none, or code that you have to vouch for:
+    a Gymnasium id, module:Name or ./file.py:Name (a class, a function, an id)."""
+    criteria: tuple[str, ...] = ()
+    """The run's criteria by the names they have here, one for each constraint: where they are code
+    (module:function, ./file.py:function) and the run comes from elsewhere."""
     workers: int | Literal["auto"] = "auto"
     """Processes that step environments, for the same results; auto: one per core where that pays,
     0: none beside this one."""
@@ -45,6 +53,10 @@ class Loaded:
     context: Context = Context()
     listener: Listener = field(default_factory=Listener)
     cost_discount: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.context.criteria:
+            run_criteria(self.run, self.context.criteria)
 
     @property
     def path(self) -> Path:
@@ -62,12 +74,14 @@ class Loaded:
     def agent(self) -> Agent:
         spec, is_old, weights = self.run.spec, self.run.format < FORMAT, read_model(self.run)
         form = (spec.agent, spec.dimensions, spec.agent_config)
+        validated(self.kind.config_type, spec.agent_config, self.run.spec_path, "train again")
         try:
             agent = restore_agent(*form, weights, strict=not is_old)
         except (RuntimeError, TypeError) as error:
+            reason = " ".join(str(error).split())[:200]
             raise ValueError(
-                f"the weights in {self.path} do not fit this version's {spec.agent}"
-                f"{', as it was made by an older one' if is_old else ''}: train again ({error})"
+                f"the weights in {self.path} do not fit its run.json in this version's {spec.agent}"
+                f"{', as it was made by an older one' if is_old else ''}: train again ({reason})"
             ) from None
         rule = self.kind.rule_of(agent.options())
         if rule != self.kind.rule_of(self.kind.options_of(agent.config)):
@@ -85,7 +99,20 @@ class Loaded:
                 f"{self.path} was trained on costs discounted by {own:g} and can be judged by no "
                 f"others; train again with cost_discount {other:g}"
             )
-        return totals_of(self.run, self.listener, self.context.data, other)
+        return self.attached(totals_of(self.run, self.listener, self.context.data, other))
+
+    @cached_property
+    def environment(self) -> str | None:
+        """The one that was named now, or when the run was made on this machine."""
+        return self.context.environment or recall(self.path, self.run.spec.digest.__eq__)
+
+    def attached(self, data: Any) -> Any:
+        """A store or totals of the run, with the environment that was named."""
+        if self.environment is None:
+            return data
+        from saformer.envs.costed import attached
+
+        return attached(data, self.environment, self.run.spec.dimensions.state)
 
     @cached_property
     def may_end(self) -> bool:
@@ -94,13 +121,13 @@ class Loaded:
 
     def totals_for(self, may_end: bool | None) -> Totals:
         """The totals, by which episodes may end early, or may not; None: as they say."""
-        return self.totals if may_end is None else self.totals.with_may_end(may_end)
+        return self.totals if may_end is None else self.totals.with_environment(may_end=may_end)
 
     def check_environment(self, environment: EnvironmentSpec) -> None:
         if environment.identifier is None:
             raise ValueError(
-                f"the data of {self.path} has no environment to roll out in: saformer can be "
-                "judged by evaluate_offline (--offline)"
+                f"the data of {self.path} has no environment to roll out in: name one with "
+                "environment (--environment), or judge saformer by evaluate_offline (--offline)"
             )
 
     def parse_limits(self, names: Sequence[str]) -> list[Limit]:

@@ -2,13 +2,16 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from saformer.api.listener import Listener
-from saformer.criteria import criterion
+from saformer.criteria import CostCriterion
 from saformer.data.limits import Limit, Totals, TotalsAlone, parse_limit
 from saformer.data.relabel import RelabelledStore, relabelled
+from saformer.data.remembered import criteria_of
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.envs.tasks import find_task, load_data, task_names
+from saformer.files import validated
 from saformer.runs.export import read_facts, read_groups
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
@@ -35,13 +38,13 @@ def totals_of(
     own_discount = run.spec.agent_config["cost_discount"]
     if not run.is_export or data is not None or cost_discount not in {None, own_discount}:
         return data_of(run, listener, data=data, cost_discount=cost_discount)
-    check_export_criteria(run)
+    criteria = tuple(run_criteria(run))
     totals = read_groups(run, "totals")
     count = len(totals["episode_return"])
     listener.say(f"data: what {count} trajectories earned and cost, as the export holds it")
     return TotalsAlone(
         environment=_environment_of_export(run),
-        criteria=tuple(criterion(name, trusted=False) for name in run.spec.criteria),
+        criteria=criteria,
         cost_discount=own_discount,
         episode_cost=totals["episode_cost"].numpy(),
         episode_return=totals["episode_return"].numpy(),
@@ -67,7 +70,6 @@ def store_of(
 
     Where it is another, that is an error if it must be `exact`, else a warning.
     """
-    check_export_criteria(run)
     spec = run.spec
     store = task_data(data or spec.task, listener, spec.data_steps, spec.data_seed)
     store = store.as_of(spec.data_fingerprint) or store
@@ -96,13 +98,13 @@ def training_data(
     """The share of its store that a run learnt from, with its costs."""
     spec = run.spec
     discount = spec.agent_config["cost_discount"] if cost_discount is None else cost_discount
-    return training_part(store, spec.held_out, spec.criteria, discount, listener)
+    return training_part(store, spec.held_out, run_criteria(run), discount, listener)
 
 
 def training_part(
     store: TrajectoryStore,
     held_out: float,
-    criteria: Sequence[str],
+    criteria: Sequence[Any],
     cost_discount: float,
     listener: Listener,
 ) -> RelabelledStore:
@@ -116,16 +118,9 @@ def training_part(
     return data
 
 
-def check_export_criteria(run: Run) -> None:
-    """An export may come from elsewhere: code that it names is never imported."""
-    try:
-        for name in run.spec.criteria if run.is_export else ():
-            criterion(name, trusted=False)
-    except ValueError as error:
-        raise ValueError(
-            f"{run.path} cannot be judged by what it names, only loaded and acted with: {error}. "
-            "The run that it was made from can be judged"
-        ) from None
+def run_criteria(run: Run, typed: Sequence[Any] = ()) -> list[CostCriterion]:
+    """Its criteria; `typed`: what those that are code are called here."""
+    return criteria_of(run.path, run.spec.digest, run.spec.criteria, typed)
 
 
 def has_environment(run: Run, data: str | None = None) -> bool:
@@ -147,11 +142,7 @@ def may_end_of(run: Run, data: str | None = None) -> bool:
 
 
 def _environment_of_export(run: Run) -> EnvironmentSpec:
-    try:
-        plain, task = read_facts(run)["environment"], run.spec.task
-        if "may_end" not in plain and task in task_names():  # exported by an older version
-            plain["may_end"] = find_task(task).may_end
-        return EnvironmentSpec.from_plain(plain)
-    except (KeyError, TypeError) as error:
-        path = run.export_path
-        raise ValueError(f"{path} is damaged ({error!r}); copy the export again") from None
+    plain, task = read_facts(run)["environment"], run.spec.task
+    if "may_end" not in plain and task in task_names():  # exported by an older version
+        plain["may_end"] = find_task(task).may_end
+    return validated(EnvironmentSpec, plain, run.export_path, "copy the export again")

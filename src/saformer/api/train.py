@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +13,10 @@ from saformer.agents.agent import Agent, Sampler
 from saformer.agents.registry import check_limit, create_agent, find_kind, name_of
 from saformer.api.listener import Listener
 from saformer.api.run_data import limits_of, task_data, training_part
+from saformer.criteria.code import typed
 from saformer.data.limits import parse_limit
 from saformer.data.relabel import RelabelledStore
+from saformer.data.remembered import remember
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.device import pick_device
 from saformer.engine.distributed import Ranks, joined_ranks
@@ -41,7 +44,10 @@ class DataSettings:
 
     criteria: Sequence[str] = ()
     """Criteria, one per constraint: torque, energy, a column's name, an expression such as
-    "abs(action).sum()", module:function; by default those of the data."""
+    "abs(action).sum()", module:function, ./file.py:function; by default those of the data."""
+    environment: str | None = None
+    """Simulator to roll out in, where the data names none, or code that you have to vouch for:
+    a Gymnasium id, module:Name or ./file.py:Name (a class, a function, an id)."""
     held_out: float | None = None
     """Share of trajectories held out to judge offline; by default 0 with a simulator, else 0.1."""
     data_steps: int | None = None
@@ -126,14 +132,14 @@ class RunTrainer:
         """All runs; which failed and why."""
         runs: list[Run] = []
         members: list[Member] = []
-        with joined_ranks(pick_device(self.device)) as (ranks, device):
+        with joined_ranks(pick_device(self.device)) as (ranks, device), ExitStack() as locks:
             for task in tasks:
                 with ranks.first_alone():  # it may make the data
                     data, facts = self._data(task)
                 samplers: dict[Any, Sampler] = {}  # of all seeds, for each limit
                 for limit, seed in itertools.product(self.limits_of(task), seeds):
                     agent, name = self._agent(data, seed, limit)
-                    run = self._run(agent, ranks, limit=name, seed=seed, **facts)
+                    run = self._run(agent, ranks, locks, limit=name, seed=seed, **facts)
                     runs.append(run)
                     if ranks.as_first(run.is_done):
                         self.voice.say(f"{run.path} has already finished; nothing to do")
@@ -172,6 +178,10 @@ class RunTrainer:
         """What all runs of a task are trained on, and what their specs say of it."""
         wanted, preset = self.data, self.preset
         store = task_data(task, self.voice, wanted.data_steps, wanted.data_seed)
+        if wanted.environment:
+            from saformer.envs.costed import attached
+
+            store = attached(store, wanted.environment, store.steps["state"].shape[1])
         has_simulator = store.environment.identifier is not None
         held_out, criteria = wanted.held_out, wanted.criteria
         if held_out is None:
@@ -204,18 +214,22 @@ class RunTrainer:
             name = ",".join(f"{value:g}" for value in config.limit)
         return create_agent(data, config, seed=seed), name
 
-    def _run(self, agent: Agent, ranks: Ranks, **facts: Any) -> Run:
-        """The run's folder: begun by the first rank, then seen by the others."""
+    def _run(self, agent: Agent, ranks: Ranks, locks: ExitStack, **facts: Any) -> Run:
+        """The run's folder: begun by the first rank, which keeps it, then seen by the others."""
         facts |= {"agent_config": asdict(agent.config), "fit_config": asdict(self.preset.fit)}
         spec = RunSpec(agent=agent.name, dimensions=agent.dimensions, **facts)
         path = Path(self.out or "runs")
         if self.several or self.out is None:
             path /= spec.name
         with ranks.first_alone():
+            run = Run(path)
             if not ranks.is_first:
-                return Run(path).begun_with(spec)
-            resume = Run(path).spec_path.exists() if self.several else self.resume
-            return Run.open_or_create(path, spec, resume=resume)
+                return run.begun_with(spec)
+            resume = run.spec_path.exists() if self.several else self.resume
+            locks.enter_context(run.writing(spec, resume=resume))
+            attached = typed(self.data.environment) if self.data.environment else None
+            remember(run.path, spec.digest, spec.criteria, attached)
+            return run
 
     def _observer(self, run: Run, task: str, data: RelabelledStore) -> Observer:
         """Reports; rolls out under the watched limits where there is a simulator."""

@@ -92,7 +92,12 @@ def show(content: Any, tables: Callable[[Any], Any], *, as_json: bool = False) -
         return
     shown = tables(content)
     for each in shown if isinstance(shown, list) else [shown]:
-        Console(highlight=False).print(each, soft_wrap=isinstance(each, Text))
+        terminal().print(each, soft_wrap=isinstance(each, Text))
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """Prints all text as it is: in names, brackets are no markup and colons no emoji."""
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def peek(arguments: Sequence[str], *flags: str) -> dict[str, str | None]:

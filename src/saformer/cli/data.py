@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from saformer.api.data import build_data, export_data, import_data, inspect_data
-from saformer.cli.command import Command, peek, show
+from saformer.cli.command import Command, peek, show, terminal
 from saformer.cli.progress import listening
+from saformer.criteria.code import typed
 from saformer.data.home import data_home
 from saformer.data.logs.logs import open_logs
 from saformer.data.logs.mapping import LogMapping
-from saformer.data.sources.names import is_hosted
+from saformer.data.sources.names import default_name
 from saformer.data.sources.source import EnvironmentHints
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import is_store, task_names
@@ -40,6 +41,8 @@ class BuildCommand(Command):
     """Decides every episode."""
     mixture: Literal["medium", "medium-replay", "medium-expert"] = "medium"
     """Which snapshots of a bundle (.npz) to use."""
+    environment: str | None = None
+    """The environment that a bundle names, to vouch for it where that is code (module:Id)."""
     workers: int | None = None
     """Processes; by default one per core."""
     out: Path | None = None
@@ -48,7 +51,7 @@ class BuildCommand(Command):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             path = build_data(**vars(self), listener=listener)
-        Console().print(str(path), soft_wrap=True)
+        terminal().print(str(path), soft_wrap=True)
         return 0
 
 
@@ -68,7 +71,8 @@ class ImportCommand(Command):
     mapping: Path | None = None
     """TOML file that says which columns are what; flags overrule it."""
     criteria: tuple[str, ...] = ()
-    """Criteria, one per constraint: torque, a column's name, an expression, module:function."""
+    """Criteria, one per constraint: torque, a column's name, an expression, module:function,
+    ./file.py:function."""
     drop_faulty: bool = False
     """Leave faulty episodes out (missing values, steps recorded twice), else the log is refused."""
     check: bool = False
@@ -81,7 +85,9 @@ class ImportCommand(Command):
     @classmethod
     def defaults(cls, arguments: Sequence[str]) -> Self:
         """Those of the mapping file."""
-        path = peek(arguments, "mapping")["mapping"]
+        words = peek(arguments, "mapping", "environment")
+        typed(words["environment"] or "")  # one in a file is not
+        path = words["mapping"]
         log = LogMapping.from_toml(path) if path else LogMapping()
         return cls(sources=tyro.MISSING, log=log)
 
@@ -91,7 +97,7 @@ class ImportCommand(Command):
                 "what is to be imported? Give a task, a trajectory store, d4rl:NAME, minari:NAME, "
                 "or a file (.csv, .parquet, .hdf5, .npz)"
             )
-        log, out = self.log, self.out or Path(_default_name(self.sources[0]))
+        log, out = self.log, self.out or Path(default_name(self.sources[0]))
         hints = EnvironmentHints(log.environment, log.horizon, log.action_low, log.action_high)
         with listening(console) as listener:
             if self.check:
@@ -118,7 +124,7 @@ class InspectCommand(Command):
     """A task, a trajectory store, d4rl:NAME, minari:NAME, or a file."""
     criteria: tuple[str, ...] = ()
     """Criteria, one per constraint: torque, energy, a column's name, an expression such as
-    "abs(action).sum()", module:function."""
+    "abs(action).sum()", module:function, ./file.py:function."""
     cost_discount: float = 1.0
     """gamma_c: step t counts this to the power of t."""
     limits: tuple[str, ...] = ()
@@ -171,7 +177,7 @@ class ListCommand(Command):
     """Tasks that can be built, and datasets that were."""
 
     def run(self, console: Console) -> int:
-        out, home = Console(highlight=False), data_home()
+        out, home = terminal(), data_home()
         out.print(f"can be built: {', '.join(task_names())}", soft_wrap=True)
         headings = (f"in {home}", "trajectories", "steps", "fingerprint")
         rows = [_store_row(path) for path in sorted(home.glob("*")) if is_store(path)]
@@ -185,10 +191,3 @@ def _store_row(path: Path) -> list[Cell]:
     except ValueError:
         return [path.name, "-", "-", ("damaged or of another version", "missed")]
     return [path.name, str(len(store)), str(store.num_steps), store.fingerprint]
-
-
-def _default_name(source: str) -> str:
-    name = source.partition(":")[2] if is_hosted(source) else Path(source.rstrip("/*")).name
-    plain = name.split(".")[0].replace("/", "-").replace("*", "") or "store"
-    is_source = Path(source).is_dir() and plain == name  # never the folder that is read
-    return f"{plain}-store" if is_source else plain

@@ -4,17 +4,23 @@ import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import torch
+import tyro
 from rich.console import Console
 
 from saformer import __version__
-from saformer.cli.command import Command
+from saformer.cli.command import Command, terminal
 from saformer.data.home import data_home
+from saformer.data.store import TrajectoryStore
+from saformer.envs.tasks import is_store
 from saformer.report.table import Cell, terminal_table
+from saformer.runs.export import check_whole
 from saformer.runs.pretrained import PREFIX, pretrained_names
+from saformer.runs.run import find_run
 
-CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib")
+CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib", "pydantic")
 EXTRAS = {
     "mujoco": (("gymnasium", "mujoco", "imageio"), "robots and plants, rollouts, the demo"),
     "hdf5": (("h5py",), "D4RL and DSRL files"),
@@ -29,17 +35,24 @@ MISSING = ("missing", "missed")
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
-    """Say what is installed, which device will be used, and how to get what is missing."""
+    """Say what is installed, which device will be used, and how to get what is missing; or hold
+    a store, a run or an export against its checksums."""
+
+    path: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="PATH")]] = None
+    """What to check."""
 
     def run(self, console: Console) -> int:
-        out, machine = Console(highlight=False), f"{platform.system()} {platform.machine()}"
+        out, machine = terminal(), f"{platform.system()} {platform.machine()}"
+        if self.path is not None:
+            is_data, path = is_store(self.path), self.path
+            parts = TrajectoryStore.open(path).check() if is_data else check_whole(find_run(path))
+            out.print(f"{path} is whole: {parts}", soft_wrap=True)
+            return 0
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
         out.print(f"device: {_device()}")
-        home = f"{data_home()} (set SAFORMER_HOME to change it)"
-        out.print(f"datasets are kept in {home}", soft_wrap=True)
+        out.print(f"datasets: {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True)
         out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
-        rows: list[list[Cell]] = []
-        absent = []
+        rows, absent = list[list[Cell]](), list[str]()
         for name, (packages, purpose) in {"core": (CORE, "everything"), **EXTRAS}.items():
             versions = [_version(package) for package in packages]
             labels = [(name, purpose), *[("", "")] * (len(packages) - 1)]
@@ -48,7 +61,7 @@ class DoctorCommand(Command):
             absent += [name] if None in versions else []
         out.print(terminal_table(("part", "for", "package", "version"), rows, justify="left"))
         for name in (name for name in absent if name in EXTRAS):
-            out.print(f"for {EXTRAS[name][1]}: pip install 'saformer\\[{name}]'", soft_wrap=True)
+            out.print(f"for {EXTRAS[name][1]}: pip install 'saformer[{name}]'", soft_wrap=True)
         return 1 if "core" in absent else 0
 
 
@@ -61,12 +74,12 @@ class AgentsCommand(Command):
     """
 
     def run(self, console: Console) -> int:
-        from saformer.agents.registry import KINDS
+        from saformer.agents.registry import all_kinds
 
-        facts = [(n, kind.has_one_limit, kind.description) for n, kind in KINDS.items()]
+        facts = [(n, kind.has_one_limit, kind.description) for n, kind in all_kinds().items()]
         rows = [[name, "yes" if one_limit else "no", what] for name, one_limit, what in facts]
-        headings = ("agent", "needs --limit", "what it is")
-        Console(highlight=False).print(terminal_table(headings, rows, justify="left"))
+        table = terminal_table(("agent", "needs --limit", "what it is"), rows, justify="left")
+        terminal().print(table)
         return 0
 
 
@@ -79,9 +92,7 @@ def _version(package: str) -> str | None:
 
 def _pretrained() -> str:
     names = [PREFIX + name for name in pretrained_names()]
-    if not names:
-        return "none come with this version"
-    return f"{', '.join(names)} (saformer evaluate {names[0]})"
+    return f"{', '.join(names)} (saformer evaluate {names[0]})" if names else "none"
 
 
 def _device() -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from saformer.cli.command import Command
+from saformer.cli.command import Command, terminal
 from saformer.cli.progress import listening
 from saformer.data.home import home
 from saformer.engine.engine import Engine, LocalEngine
@@ -74,12 +74,12 @@ class ExperimentCommand(Command):
     @classmethod
     def defaults(cls, arguments: Sequence[str]) -> Self:
         if arguments and arguments[0] in {"-h", "--help"}:
-            Console(highlight=False).print(_listing())
+            terminal().print(_listing())
         return cls(line=shlex.join(["saformer", "experiment", *arguments]))
 
     def run(self, console: Console) -> int:
         if not self.name:
-            Console(highlight=False).print(_listing())
+            terminal().print(_listing())
             return 0
         experiments = find_experiments(self.name)
         if self.render is not None:

@@ -100,7 +100,8 @@ class EvaluateCommand(RunCommand):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             trained = self.load(listener)
-            if self.offline or not has_environment(trained.run, self.context.data):
+            is_there = trained.environment or has_environment(trained.run, self.context.data)
+            if self.offline or not is_there:
                 evaluation, table, write = self._offline(trained)
             else:
                 changes = {**self.changes, "seed": self.settings.seed}
@@ -184,7 +185,7 @@ class FinetuneCommand(RunCommand):
     limit: tuple[str, ...] = ()
     """Limits to keep: costs (3700) or the data's percentiles (p10); commas separate constraints."""
     rule: str | None = "paper"
-    """How the policy is judged: paper (Algorithm 1), or reserve as `saformer evaluate` judges."""
+    """How the policy is judged: paper (Algorithm 1), or feasible as `saformer evaluate` judges."""
     may_end: bool | None = None
     """Whether episodes may end early to keep a limit; by default as the run's data says."""
     ceiling: str | None = None

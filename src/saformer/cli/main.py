@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from saformer import __version__
-from saformer.cli.command import Command, parse_command
+from saformer.cli.command import Command, parse_command, terminal
 from saformer.engine import torchrun
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
@@ -32,6 +32,7 @@ DATA_COMMANDS = {
     "build": ("data:BuildCommand", "make a task's data on this machine, without a download"),
     "import": ("data:ImportCommand", "turn logs, HDF5, NPZ or Minari data into a store"),
     "inspect": ("data:InspectCommand", "which limits can this data support?"),
+    "check": ("doctor:DoctorCommand", "is a store what was stored? Reads all of it"),
     "export": ("data:ExportDataCommand", "write data as a Minari dataset"),
     "list": ("data:ListCommand", "what can be built, and what is there already"),
 }
@@ -42,7 +43,7 @@ CAN_RESUME = ("train", "finetune")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors that a user can mend are said in one line, without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    console = Console(stderr=True, highlight=False)
+    console = terminal(stderr=True)
     is_data = words[:1] == ["data"]
     prog, commands = ("saformer data", DATA_COMMANDS) if is_data else ("saformer", COMMANDS)
     verb = next(iter(words[is_data:]), "--help")
@@ -92,9 +93,9 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
     elif isinstance(error, RuntimeError) and _is_resumable(error):
         resume = ["--resume"] if words[1] in CAN_RESUME else []
         again = shlex.join([*(word for word in words if word != "--resume"), *resume])
-        line = Text(f"{error}. Go on with:\n  {again}", style="yellow")
         if torchrun.is_first():
-            console.print(line, soft_wrap=True)
+            line = f"{error}. Go on with:\n  {again}"
+            console.print(Text(line, style="yellow"), soft_wrap=True)
         return 130
     console.print(Text(f"{command}: {message}", style="red"), soft_wrap=True)
     return code
@@ -107,18 +108,16 @@ def _is_resumable(error: BaseException) -> bool:
 
 
 def _show_help(prog: str, commands: Mapping[str, tuple[str, str]]) -> None:
-    console, is_data = Console(highlight=False), commands is DATA_COMMANDS
+    console, is_data = terminal(), commands is DATA_COMMANDS
     if is_data:
         console.print("saformer data: make, import, inspect and export trajectories.\n")
     else:
-        about = "one policy for any cost budget, learnt from logged behaviour"
-        console.print(f"saformer {__version__}: {about}.\n")
+        console.print(f"saformer {__version__}: one policy for any cost budget, from logs.\n")
     for verb, (_, summary) in commands.items():
         console.print(Text(f"  {prog} {verb:<11}{summary}"), soft_wrap=True)
     if not is_data:
         ready = [f"saformer evaluate {PREFIX}{name}\n" for name in pretrained_names()[:1]]
-        example = (
-            f"{''.join(ready)}"
+        example = "".join(ready) + (
             "saformer train hopper-medium-replay --preset small\n"
             "saformer evaluate runs/... --limits p10 300 p90\n"
             "saformer train hopper-medium-replay --agent bc_safe --limit p20"

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from rich import progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from saformer.api.listener import Listener
+from saformer.report.tensorboard import tensorboard_writer
 from saformer.runs.metrics import terms_by_phase
 from saformer.training.loop.trainer import Metrics
 
@@ -24,11 +24,11 @@ class Bars:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description:<12}"),
+            TextColumn("{task.description:<12}", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             progress.TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             disable=not console.is_terminal,
         )
@@ -60,7 +60,7 @@ class Bars:
 @contextmanager
 def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listener]:
     """A listener that draws bars and, if wanted, writes metrics for TensorBoard."""
-    row = _tensorboard_writer() if tensorboard else (lambda run, row: None)
+    row = tensorboard_writer() if tensorboard else (lambda run, row: None)
     with Bars(console) as bars:
 
         def training(update: int, total: int, metrics: Metrics) -> None:
@@ -81,23 +81,3 @@ def _losses(metrics: Metrics) -> str:
     terms = terms_by_phase(metrics).items()
     sums = {phase: sum(metrics[name] for name in names) for phase, names in terms}
     return "  ".join(f"{phase} {total:7.4f}" for phase, total in sums.items())
-
-
-def _tensorboard_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError("--tensorboard needs TensorBoard: pip install 'saformer[track]'") from None
-    writers: dict[Path, SummaryWriter] = {}
-
-    def write(run: Path, row: dict[str, Any]) -> None:
-        writer = writers.setdefault(run, SummaryWriter(str(run / "tensorboard")))
-        for name, value in row.items():
-            if isinstance(value, float):
-                writer.add_scalar(name, value, row["update"])
-        for limit, verdict in row.get("evaluation", {}).items():
-            writer.add_scalar(f"evaluation/{limit}/return", verdict["return"], row["update"])
-            writer.add_scalar(f"evaluation/{limit}/cost", verdict["cost"][0], row["update"])
-        writer.flush()
-
-    return write

@@ -9,13 +9,14 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from saformer.agents.registry import KINDS
+from saformer.agents.registry import find_kind
 from saformer.api.train import DataSettings, PresetName, train_together
-from saformer.cli.command import Command, peek, show
+from saformer.cli.command import Command, peek, show, terminal
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
+from saformer.experiments.demo import demo, demo_run
 from saformer.report.table import verdict_table
-from saformer.trained import demo, demo_run, train
+from saformer.trained import train
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import PRESETS, Preset
 
@@ -67,7 +68,7 @@ class TrainCommand(Command):
     def defaults(cls, arguments: Sequence[str]) -> Self:
         """Those of the agent and the preset."""
         words = peek(arguments, "agent", "preset")
-        agent = words["agent"] if words["agent"] in KINDS else "saformer"
+        agent = find_kind(words["agent"] or "saformer").name
         preset = PRESETS[words["preset"] if words["preset"] in PRESETS else "small"](agent)
         return cls(tasks=tyro.MISSING, config=preset.agent, fit=preset.fit)
 
@@ -112,5 +113,5 @@ class DemoCommand(Command):
             page = demo(**vars(self), listener=listener)
         run = demo_run(self.out, self.scale, self.seed)
         show(run.read_json("evaluation.json"), verdict_table)
-        Console().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
+        terminal().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
         return 0

@@ -59,14 +59,6 @@ def actor_nll(predictions: Predictions, batch: WindowBatch) -> dict[str, PerSamp
     }
 
 
-def weighed_nll(
-    predictions: Predictions, batch: WindowBatch, to_go_weight: float
-) -> dict[str, PerSample]:
-    """Eq. 5 with a weight on its first two terms; 1 as published."""
-    terms = actor_nll(predictions, batch)
-    return {n: term if n == "action" else term.scaled(to_go_weight) for n, term in terms.items()}
-
-
 def forecast_error(forecast: Tensor, cost_to_go: Tensor, valid: Tensor) -> PerSample:
     """Squared error of the critic's forecast, summed over constraints.
     Implements: Eq. (6)"""

@@ -1,19 +1,14 @@
 """Criteria by name, and by the text that a user writes."""
 
-import importlib
 import math
-import os
-import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from saformer.criteria import code
 from saformer.criteria.expression import column_expression, parse_expression
 from saformer.criteria.step import PARTS, Array, CostCriterion, Step
-
-FUNCTION = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*):([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def _sum_of_magnitudes(step: Step) -> Array:
@@ -61,41 +56,34 @@ def logged(column: str) -> CostCriterion:
     return _expression(column_expression(column))
 
 
-def criterion(text: str, *, trusted: bool = True) -> CostCriterion:
+def criterion(text: str | Callable[[Step], Array], *, trusted: bool = True) -> CostCriterion:
     """The criterion that a text describes.
 
     That is "torque", "torque[0]", "energy", the name of a logged column, an expression over the
-    step and its columns, or "module:function" for a Python function Step -> cost. The last one runs
-    code: read texts that were made elsewhere with `trusted=False`, which refuses it.
+    step and its columns, or "module:function" or "./file.py:function" for a Python function
+    Step -> cost; or such a function itself. Functions are code: read texts that were found in a
+    file with `trusted=False`, which refuses those that nobody typed.
     """
+    if isinstance(text, CostCriterion):
+        return text
+    if trusted or not isinstance(text, str):
+        text = code.typed(text)
     text = text.strip()
     if text == torque.name:
         return torque
-    function = FUNCTION.fullmatch(text)
-    if function is None:
-        return _expression(text)
-    if not trusted:
-        raise ValueError(
-            f"criterion {text!r} would run Python code that a file from elsewhere names; if you "
-            "know the code, pass the criterion yourself, as an option or argument"
-        )
-    return _of_function(text, *function.groups())
+    return _of_function(text) if code.is_code(text) else _expression(text)
 
 
-def _of_function(text: str, module: str, name: str) -> CostCriterion:
-    folder = os.getcwd()
-    sys.path.insert(0, folder)  # as `python -m` has it
+def _of_function(text: str) -> CostCriterion:
     try:
-        function = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise ValueError(f"criterion {text!r}: {module!r} cannot be imported: {error}") from error
-    finally:
-        sys.path.remove(folder)
+        function = code.load(text, "criteria")
+    except ValueError as error:
+        raise ValueError(f"criterion {error}") from error.__cause__
     if isinstance(function, CostCriterion):
         return replace(function, name=text)
     if not callable(function):
         kind = "nothing" if function is None else type(function).__name__
-        problem = f"{module} has {kind} of that name; a function Step -> cost is expected"
+        problem = f"there is {kind} of that name; a function Step -> cost is expected"
         raise ValueError(f"criterion {text!r}: {problem}")
     reads = getattr(function, "reads", PARTS)
     if isinstance(reads, str) or not all(isinstance(part, str) for part in reads):

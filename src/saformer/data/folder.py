@@ -6,24 +6,33 @@ a process that dies at any point leaves the store as it was, and later bytes mea
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import math
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data.trajectory import DIGEST_BYTES, Trajectory
-from saformer.files import locked, write_atomically
+from saformer.files import (
+    finding_room,
+    locked,
+    open_to_change,
+    publish,
+    read_json,
+    unfinished_folder,
+    validated,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from saformer.data.store import EnvironmentSpec
@@ -31,7 +40,9 @@ if TYPE_CHECKING:
 FORMAT = 2
 MANIFEST = "manifest.json"
 LOCK = "lock"
-PLAIN_TYPES = {"float32", "float64", "int64", "bool", "uint8"}
+STORES = "stores"
+REMEDY = "build or import the data again"
+PlainType = Literal["float32", "float64", "int64", "bool", "uint8"]
 Array = NDArray[Any]
 
 
@@ -39,12 +50,16 @@ Array = NDArray[Any]
 class Column:
     """Type and shape of one row of a column."""
 
-    dtype: str
+    dtype: PlainType
     shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(size < 1 for size in self.shape):
+            raise ValueError(f"a column of shape {list(self.shape)} has no entries")
 
     @property
     def row_bytes(self) -> int:
-        return np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
@@ -61,24 +76,20 @@ class StoreLayout:
     def of(cls, trajectory: Trajectory) -> StoreLayout:
         """The columns that a trajectory like this one needs."""
         rows = trajectory.episode_columns().items()
-        episodes = {name: Column(str(row.dtype), row.shape) for name, row in rows}
+        episodes = {name: _column(row.dtype, row.shape) for name, row in rows}
         return cls(_step_columns(trajectory), episodes)
 
-    @classmethod
-    def of_manifest(cls, manifest: Mapping[str, Any]) -> StoreLayout:
-        """The columns that a manifest lists; KeyError, TypeError or ValueError if it is damaged."""
-        steps, episodes = (
-            {name: Column(c["dtype"], tuple(c["shape"])) for name, c in columns.items()}
-            for columns in (manifest["columns"]["steps"], manifest["columns"]["episodes"])
-        )
-        if not {c.dtype for c in (*steps.values(), *episodes.values())} <= PLAIN_TYPES:
-            raise ValueError("a column has an unknown type")
-        if any(size < 1 for column in steps.values() for size in column.shape):
-            raise ValueError("a column has no entries")
-        has_digests = episodes["digest"] == Column("uint8", (DIGEST_BYTES,))
-        if not has_digests or not {"state", "action", "reward"} <= set(steps):
-            raise ValueError("columns are missing")
-        return cls(steps, episodes)
+    def __post_init__(self) -> None:
+        state = self.steps.get("state", Column("float32"))
+        action = self.steps.get("action", state)
+        expected = {"reward": Column("float32"), "state": state, "action": action}
+        _check_columns(self.steps, expected)
+        for name in ("state", "action"):
+            if expected[name].dtype != "float32" or len(expected[name].shape) != 1:
+                raise ValueError(f"column {name} is {expected[name]}, expected float32 [n]")
+        flags = dict.fromkeys(("terminated", "truncated"), Column("bool"))
+        ends = {"length": Column("int64"), "final_state": state, **flags}
+        _check_columns(self.episodes, {**ends, "digest": Column("uint8", (DIGEST_BYTES,))})
 
     def check(self, index: int, trajectory: Trajectory) -> None:
         """Refuse a trajectory with other columns."""
@@ -97,11 +108,56 @@ class StoreLayout:
         if columns != bounds:
             raise ValueError(f"{columns} action columns and {bounds} action bounds")
 
-    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, rows: Mapping[str, int]) -> dict[str, int]:
         """{file: bytes} that count."""
-        rows, kinds = _counted_rows(manifest), vars(self).items()
+        kinds = vars(self).items()
         columns = [(kind, name, column) for kind, each in kinds for name, column in each.items()]
         return {_file_of(kind, name): rows[kind] * c.row_bytes for kind, name, c in columns}
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """Of how the first trajectories were cut and how they ended, and of their digests."""
+
+    trajectories: int
+    sha256: str
+
+    @classmethod
+    def of(cls, episodes: Mapping[str, Array], count: int) -> Checksum:
+        digest = hashlib.sha256()
+        for name in ("length", "terminated", "truncated", "digest"):
+            digest.update(np.ascontiguousarray(episodes[name][:count]).data)
+        return cls(count, digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the manifest says; the environment as `EnvironmentSpec` has it."""
+
+    format: int
+    trajectories: int
+    steps: int
+    columns: StoreLayout
+    environment: dict[str, Any]
+    criteria: tuple[str, ...]
+    provenance: dict[str, Any]
+    checksum: Checksum | None = None  # older versions wrote none
+
+    def __post_init__(self) -> None:
+        if self.steps < self.trajectories or self.trajectories < 1:
+            raise ValueError(f"{self.steps} steps of {self.trajectories} trajectories")
+        if self.checksum and not 0 < self.checksum.trajectories <= self.trajectories:
+            raise ValueError(f"{self.trajectories} trajectories are fewer than were stored")
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return {"steps": self.steps, "episodes": self.trajectories}
+
+    def write(self, path: Path) -> None:
+        """Last, once the columns are on disk."""
+        checksum = Checksum.of(_mapped(path, self)["episodes"], self.trajectories)
+        content = json.dumps(asdict(replace(self, checksum=checksum)), indent=2)
+        write_atomically(path / MANIFEST, content)
 
 
 class StoreWriter:
@@ -112,27 +168,17 @@ class StoreWriter:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.num_trajectories, self.num_steps = 0, 0
+        self.num_trajectories, self.num_steps, self._longest = 0, 0, 0
         self._layout: StoreLayout | None = None
         self._open = ExitStack()
         self._files: dict[str, IO[bytes]] = {}
 
     def __enter__(self) -> StoreWriter:
-        if self.path.exists():
-            advice = "stores are never overwritten: choose another name or remove it"
-            raise FileExistsError(f"{self.path} exists; {advice}")
-        folder, name = self.path.parent, self.path.name
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(self.path)
-        self._unfinished = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
-        self._open.enter_context(locked(self._unfinished / LOCK))
+        self._unfinished = self._open.enter_context(unfinished_folder(self.path, STORES))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._open.close()
-        finally:
-            shutil.rmtree(self._unfinished, ignore_errors=True)
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     def add(self, trajectory: Trajectory) -> None:
         if self._layout is None:
@@ -144,6 +190,7 @@ class StoreWriter:
                     self._files[file] = self._open.enter_context(writer)
         self._layout.check(self.num_trajectories, trajectory)
         _write(self._files, trajectory)
+        self._longest = max(self._longest, len(trajectory) if trajectory.finished else 0)
         self.num_trajectories += 1
         self.num_steps += len(trajectory)
 
@@ -158,124 +205,110 @@ class StoreWriter:
         if self._layout is None:
             raise ValueError("the dataset is empty: at least one trajectory is needed")
         self._layout.check_bounds(environment)
+        check_horizon(self._longest, environment.horizon)
         for file in self._files.values():
             _flush(file)
-        manifest = {
-            "format": FORMAT,
-            "trajectories": self.num_trajectories,
-            "steps": self.num_steps,
-            "columns": asdict(self._layout),
-            "environment": asdict(environment),
-            "criteria": list(criteria),
-            "provenance": dict(provenance),
-        }
-        write_atomically(self._unfinished / MANIFEST, json.dumps(manifest, indent=2))
-        self._open.close()
-        (self._unfinished / LOCK).unlink()
-        try:
-            os.rename(self._unfinished, self.path)
-        except OSError:
-            if not self.path.exists():
-                raise
-            raise FileExistsError(f"{self.path} was made by somebody else meanwhile") from None
+        counts = (FORMAT, self.num_trajectories, self.num_steps)
+        about = (asdict(environment), tuple(criteria), dict(provenance))
+        Manifest(*counts, self._layout, *about).write(self._unfinished)
+        publish(self._unfinished, self.path, STORES)
 
 
 def append(path: Path, trajectories: Iterable[Trajectory]) -> int:
     """Add trajectories to a store, all of them or none. Returns how many there were before."""
     with locked(path / LOCK):
         manifest = read_manifest(path)
-        layout = StoreLayout.of_manifest(manifest)
-        num_before, sizes = int(manifest["trajectories"]), layout.sizes(manifest)
+        layout, sizes = manifest.columns, manifest.columns.sizes(manifest.rows)
         added = {name: io.BytesIO() for name in sizes}
+        count, steps = manifest.trajectories, manifest.steps
         for trajectory in trajectories:
-            layout.check(manifest["trajectories"], trajectory)
+            layout.check(count, trajectory)
+            if trajectory.finished:
+                check_horizon(len(trajectory), manifest.environment["horizon"])
             _write(added, trajectory)
-            manifest["trajectories"] += 1
-            manifest["steps"] += len(trajectory)
+            count, steps = count + 1, steps + len(trajectory)
         try:
             for name, content in added.items():
-                with (path / name).open("r+b") as file:
+                with finding_room(path / name), open_to_change(path / name) as file:
                     file.truncate(sizes[name])  # what an interrupted append left
                     file.seek(sizes[name])
                     file.write(content.getbuffer())
                     _flush(file)
-            write_atomically(path / MANIFEST, json.dumps(manifest, indent=2))
+            replace(manifest, trajectories=count, steps=steps).write(path)
         except BaseException:
             for name, size in sizes.items():
-                os.truncate(path / name, size)
+                with suppress(OSError), open_to_change(path / name) as file:
+                    file.truncate(size)
             raise
-    return num_before
+    return manifest.trajectories
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def check_horizon(longest: int, horizon: int) -> None:
+    """Refuse finished episodes that no episode of the environment could be."""
+    if longest > horizon:
+        raise ValueError(f"an episode ended after {longest} steps, and the horizon is {horizon}")
+
+
+def read_manifest(path: Path) -> Manifest:
     """The manifest of the store in this folder."""
-    try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(f"{path} is not a trajectory store: it has no {MANIFEST}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise damaged_manifest(path, str(error)) from None
-    version = manifest.get("format") if isinstance(manifest, dict) else "nothing"
-    if version != FORMAT:
+    file = path / MANIFEST
+    if not file.exists():
+        raise FileNotFoundError(f"{path} is not a trajectory store: it has no {MANIFEST}")
+    content = read_json(file, dict[str, Any], REMEDY)
+    if content.get("format") != FORMAT:
         advice = f"this version reads {FORMAT}: remove it and build or import it again"
-        raise ValueError(f"{path} has store format {version}, {advice}")
+        raise ValueError(f"{path} has store format {content.get('format')!r}, {advice}")
+    manifest: Manifest = validated(Manifest, content, file, REMEDY)
     return manifest
 
 
-def damaged_manifest(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path / MANIFEST} is damaged ({why}); build or import the data again")
-
-
-def open_columns(
-    path: Path, manifest: Mapping[str, Any]
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Memory-map every column: steps and episodes. Nothing is read."""
-    try:
-        layout, rows = StoreLayout.of_manifest(manifest), _counted_rows(manifest)
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged_manifest(path, repr(error)) from None
-    steps, episodes = (
-        {name: _map(path / _file_of(kind, name), c, rows[kind]) for name, c in columns.items()}
-        for kind, columns in vars(layout).items()
-    )
-    num_steps = int(episodes["length"].sum())
-    if num_steps != rows["steps"]:
-        counts = f"its trajectories have {num_steps} steps, its manifest says {rows['steps']}"
-        raise ValueError(f"{path} is damaged: {counts}; build or import the data again")
+def open_columns(path: Path, manifest: Manifest) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Memory-map every column: steps and episodes. What is read is how trajectories were cut."""
+    columns = _mapped(path, manifest)
+    steps, episodes = columns["steps"], columns["episodes"]
+    lengths, known = episodes["length"].tolist(), manifest.checksum  # no sum of these wraps around
+    if min(lengths) < 1 or sum(lengths) != manifest.steps:
+        counts = f"its trajectories have {sum(lengths)} steps, its manifest says {manifest.steps}"
+        if min(lengths) < 1:
+            counts = f"a trajectory has {min(lengths)} steps"
+        raise ValueError(f"{path} is damaged: {counts}; {REMEDY}")
+    if known and Checksum.of(episodes, known.trajectories) != known:
+        raise ValueError(f"{path} is damaged: its episodes are not what was stored; {REMEDY}")
     return steps, episodes
 
 
-def remove_abandoned(path: Path) -> None:
-    """Remove what writers of this store left behind when they were killed."""
-    for folder in path.parent.glob(f".{path.name}-*"):
-        if (folder / LOCK).exists():
-            with locked(folder / LOCK, wait=False) as is_ours:
-                if is_ours:
-                    shutil.rmtree(folder, ignore_errors=True)
+def _mapped(path: Path, manifest: Manifest) -> dict[str, dict[str, Array]]:
+    rows, kinds = manifest.rows, vars(manifest.columns).items()
+    return {
+        kind: {name: _map(path / _file_of(kind, name), c, rows[kind]) for name, c in each.items()}
+        for kind, each in kinds
+    }
+
+
+def _check_columns(columns: Mapping[str, Column], expected: Mapping[str, Column]) -> None:
+    for name, column in expected.items():
+        if columns.get(name) != column:
+            raise ValueError(f"column {name} is {columns.get(name, 'missing')}, expected {column}")
 
 
 def _step_columns(trajectory: Trajectory) -> dict[str, Column]:
     columns = trajectory.step_columns().items()
-    return {name: Column(str(rows.dtype), rows.shape[1:]) for name, rows in columns}
+    return {name: _column(rows.dtype, rows.shape[1:]) for name, rows in columns}
+
+
+def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
+    return Column(cast(PlainType, str(dtype)), shape)
 
 
 def _map(file: Path, column: Column, rows: int) -> Array:
     try:
         size = file.stat().st_size
     except OSError as error:
-        advice = "build or import the data again"
-        raise ValueError(f"{file} is missing or damaged ({error}); {advice}") from None
+        raise ValueError(f"{file} is missing or damaged ({error}); {REMEDY}") from None
     if size < rows * column.row_bytes:
         expected = f"its manifest says {rows * column.row_bytes}"
         raise ValueError(f"{file} holds {size} bytes, {expected}: restore or rebuild it")
     return np.memmap(file, dtype=column.dtype, mode="r", shape=(rows, *column.shape))
-
-
-def _counted_rows(manifest: Mapping[str, Any]) -> dict[str, int]:
-    steps, episodes = int(manifest["steps"]), int(manifest["trajectories"])
-    if steps < 1 or episodes < 1:
-        raise ValueError(f"{steps} steps of {episodes} trajectories")
-    return {"steps": steps, "episodes": episodes}
 
 
 def _file_of(kind: str, name: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion
+from saformer.criteria.afford import least_cost_action
 from saformer.data.relabel import Doubles, RelabelledStore
 from saformer.data.store import EnvironmentSpec
 
@@ -40,9 +41,9 @@ class TotalsAlone:
             counts = f"{num_returns} returns and {num_criteria} criteria"
             raise ValueError(f"costs of shape {self.episode_cost.shape} do not fit {counts}")
 
-    def with_may_end(self, may_end: bool) -> TotalsAlone:
-        """The same totals, of episodes that may end early, or may not."""
-        return replace(self, environment=replace(self.environment, may_end=may_end))
+    def with_environment(self, **changes: Any) -> TotalsAlone:
+        """The same totals, of a machine with these changes."""
+        return replace(self, environment=replace(self.environment, **changes))
 
 
 Totals = RelabelledStore | TotalsAlone
@@ -115,6 +116,13 @@ class Frontier:
         span = self.best - self.worst
         has_share = span > 0 and span >= LEAST_SPAN * self.spread
         return min((earned - self.worst) / span, cap) if has_share else float("nan")
+
+
+def idle_action(data: Totals) -> NDArray[np.float32]:
+    """[A] doing nothing: what costs least by criteria of the action alone, else is nearest to 0."""
+    return least_cost_action(
+        data.criteria, data.environment.action_low, data.environment.action_high
+    )
 
 
 def exemplary(data: Totals) -> NDArray[np.bool_]:

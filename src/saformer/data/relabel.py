@@ -48,9 +48,9 @@ class RelabelledStore:
         """[N] whether the trajectory terminated before the horizon."""
         return self.store.ended_early
 
-    def with_may_end(self, may_end: bool) -> RelabelledStore:
-        """The same data, whose episodes may end early, or may not."""
-        return replace(self, store=self.store.with_may_end(may_end))
+    def with_environment(self, **changes: Any) -> RelabelledStore:
+        """The same data, of a machine with these changes."""
+        return replace(self, store=self.store.with_environment(**changes))
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> RelabelledStore:
         """The trajectories where `keep` [N] is True, or at these indices, which may repeat."""
@@ -121,14 +121,24 @@ def relabel(
 
 
 def relabelled(
-    store: TrajectoryStore, criteria: Sequence[str], cost_discount: float = 1.0
+    store: TrajectoryStore, criteria: Sequence[Any], cost_discount: float = 1.0
 ) -> RelabelledStore:
-    """The store's finished trajectories with costs by criteria of these names, or by those that the
-    store names."""
-    # a store may come from elsewhere: code that it names is never imported
+    """The store's finished trajectories with costs by these criteria, or by those that the store
+    names."""
     names, trusted = (criteria, True) if criteria else (store.criteria, False)
     known = [criterion(name, trusted=trusted) for name in names]
     return relabel(store, known, cost_discount=cost_discount)
+
+
+def cost_of_action(data: RelabelledStore, action: NDArray[Any]) -> Doubles:
+    """[steps, C] what recorded steps would have cost with this action [A]; NaN by criteria that
+    read more than the present state and the action."""
+    state = data.store.gather("state")
+    step = Step(np.broadcast_to(np.asarray(action, np.float32), (len(state), len(action))), state)
+    unknown = np.full(len(state), np.nan)
+    known = (each.reads <= {"state", "action"} for each in data.criteria)
+    pairs = zip(data.criteria, known, strict=True)
+    return np.stack([each(step) if is_known else unknown for each, is_known in pairs], axis=-1)
 
 
 def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:

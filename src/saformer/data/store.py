@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.criteria.code import is_code
 from saformer.data import folder
+from saformer.data.remembered import recall, remember
 from saformer.data.trajectory import RESERVED, Trajectory
+from saformer.files import validated
 
 Array = NDArray[Any]
 
@@ -40,12 +43,6 @@ class EnvironmentSpec:
             raise ValueError(f"action bounds are empty: {low} to {high}")
         if self.horizon < 1:
             raise ValueError(f"the horizon must be at least 1 step, got {self.horizon}")
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> EnvironmentSpec:
-        """From what `asdict` gave, read from JSON."""
-        bounds = {name: tuple(plain[name]) for name in ("action_low", "action_high")}
-        return cls(**{**plain, **bounds})
 
 
 @dataclass(frozen=True)
@@ -92,12 +89,21 @@ class TrajectoryStore:
         path = Path(path)
         manifest = folder.read_manifest(path)
         steps, episodes = folder.open_columns(path, manifest)
+        about = (path / folder.MANIFEST, folder.REMEDY)
+        environment: EnvironmentSpec = validated(EnvironmentSpec, manifest.environment, *about)
+        criteria, provenance = manifest.criteria, manifest.provenance
+        finished = episodes["terminated"] | episodes["truncated"]
+        longest = episodes["length"][finished].max(initial=0)  # others may have passed the horizon
         try:
-            environment = EnvironmentSpec.from_plain(manifest["environment"])
-            criteria, provenance = tuple(manifest["criteria"]), manifest["provenance"]
-        except (KeyError, TypeError) as error:
-            raise folder.damaged_manifest(path, repr(error)) from None
-        return cls(steps, _with_start(episodes), environment, criteria, provenance, path.resolve())
+            manifest.columns.check_bounds(environment)
+            folder.check_horizon(longest, environment.horizon)
+        except ValueError as error:
+            raise ValueError(f"{about[0]} is damaged ({error}); {folder.REMEDY}") from None
+        own = (environment, criteria, provenance, path.resolve())
+        store = cls(steps, _with_start(episodes), *own)
+        if any(map(is_code, store.names)):
+            recall(path, lambda fingerprint: store.as_of(fingerprint) is not None)
+        return store
 
     def save(self, path: str | Path) -> TrajectoryStore:
         """Write this view to a new folder, all of it or nothing, and open it from there."""
@@ -105,7 +111,9 @@ class TrajectoryStore:
             for trajectory in self:
                 writer.add(trajectory)
             writer.finish(self.environment, criteria=self.criteria, provenance=self.provenance)
-        return TrajectoryStore.open(path)
+        store = TrajectoryStore.open(path)
+        remember(store.path or Path(path), store.fingerprint, store.names)
+        return store
 
     def filter(self, keep: NDArray[np.bool_] | NDArray[np.integer]) -> TrajectoryStore:
         """A view, not a copy, of the trajectories where `keep` [N] is True, or at these indices."""
@@ -146,9 +154,14 @@ class TrajectoryStore:
         episodes = {name: np.concatenate([old, new[name]]) for name, old in self.episodes.items()}
         return replace(self, steps=steps, episodes=episodes)
 
-    def with_may_end(self, may_end: bool) -> TrajectoryStore:
-        """A view whose episodes may end early, or may not."""
-        return replace(self, environment=replace(self.environment, may_end=may_end))
+    def with_environment(self, **changes: Any) -> TrajectoryStore:
+        """A view from another machine: its episodes may end early, it has another simulator."""
+        return replace(self, environment=replace(self.environment, **changes))
+
+    @property
+    def names(self) -> list[str]:
+        """All that may be names of code: criteria and environment."""
+        return [*self.criteria, self.environment.identifier or ""]
 
     def __len__(self) -> int:
         return len(self.episodes["length"])
@@ -226,6 +239,15 @@ class TrajectoryStore:
             stop = max(first + 1, int(np.searchsorted(ends, begin + max_steps, side="right")))
             yield first, stop
             first = stop
+
+    def check(self) -> str:
+        """Refuse a store whose trajectories are not what was stored; else its size, for people."""
+        damaged = self.damaged()
+        if damaged:
+            first = ", ".join(map(str, damaged[:10])) + (", ..." if len(damaged) > 10 else "")
+            counts = f"{len(damaged)} of {len(self)} trajectories are not what was stored: {first}"
+            raise ValueError(f"{self.path} is damaged: {counts}; {folder.REMEDY}")
+        return f"{len(self)} trajectories, {self.num_steps} steps"
 
     def damaged(self) -> list[int]:
         """Indices of the trajectories whose content is not what was stored. Reads everything."""

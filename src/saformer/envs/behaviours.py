@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.criteria.code import is_here, typed
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.bundle import Behaviour, Bundle, open_bundle
@@ -38,6 +40,7 @@ class _Chunk:
     behaviour: Behaviour
     steps: int
     seed: tuple[int, ...]
+    is_known: bool  # whether the environment's code was typed where the chunk was planned
 
 
 def build(
@@ -130,7 +133,8 @@ def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
         owed = steps * (index + 1) // len(members) - steps * index // len(members)
         sizes = [min(CHUNK_STEPS, owed - begun) for begun in range(0, owed, CHUNK_STEPS)]
         for part, size in enumerate(sizes):
-            chunks.append(_Chunk(bundle.environment, behaviour, size, (seed, index, part)))
+            about = (behaviour, size, (seed, index, part), is_here(bundle.environment))
+            chunks.append(_Chunk(bundle.environment, *about))
     return chunks
 
 
@@ -154,7 +158,8 @@ def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int,
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # a worker that runs its parent's script again; the parent says why
     try:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
             try:
                 with _ignoring_interrupts():
                     indices = {pool.submit(_run, chunk): i for i, chunk in enumerate(chunks)}
@@ -169,6 +174,18 @@ def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int,
             '"__main__":`, as every worker runs the script\'s other lines again, or make the data '
             "first (saformer data build TASK); where memory runs out, try fewer workers"
         ) from None
+
+
+def _end_with_parent() -> None:
+    """Of a worker: end as soon as the process that started it is gone, however it went."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker has a parent"
+    threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(process: BaseProcess) -> None:
+    process.join()
+    os._exit(1)
 
 
 @contextmanager
@@ -187,7 +204,8 @@ def _ignoring_interrupts() -> Iterator[None]:
 def _run(chunk: _Chunk) -> list[Trajectory]:
     rng = np.random.default_rng(np.random.SeedSequence(chunk.seed))
     trajectories: list[Trajectory] = []
-    with make_environment(chunk.environment) as environment:
+    environment_name = typed(chunk.environment) if chunk.is_known else chunk.environment
+    with make_environment(environment_name) as environment:
         state, _ = environment.reset(seed=int(rng.integers(2**31)))
         while sum(map(len, trajectories)) < chunk.steps:
             trajectories.append(run_episode(environment, chunk.behaviour, state, rng))

@@ -132,7 +132,7 @@ def save_bundle(arrays: Arrays, path: str | Path) -> Bundle:
     bundle = bundle_of(arrays, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {n: arrays[n] for n in REQUIRED + OPTIONAL if n in arrays}
-    with replacing(path) as unfinished, unfinished.open("wb") as file:
+    with replacing(path) as file:
         np.savez_compressed(file, **content)
     return bundle
 

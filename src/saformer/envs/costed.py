@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from saformer.criteria import CostCriterion, Step
+from saformer.criteria import CostCriterion, Step, code
 from saformer.data.store import EnvironmentSpec
 from saformer.envs import allowance, plants  # noqa: F401 (registers them for all who open stores)
 
@@ -29,12 +30,14 @@ class Costed(gymnasium.Wrapper):
         self._state: NDArray[Any] | None = None
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
-        self._state, info = self.env.reset(**keywords)
+        state, info = self.env.reset(**keywords)
+        self._state = self._vector(state)
         return self._state, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         action = np.clip(action, self.action_space.low, self.action_space.high)  # type: ignore[attr-defined]
         next_state, reward, terminated, truncated, info = self.env.step(action)
+        self._vector(next_state)
         step = Step(
             action=np.asarray(action, dtype=np.float32),
             state=np.asarray(self._state, dtype=np.float32),
@@ -47,6 +50,13 @@ class Costed(gymnasium.Wrapper):
         self._state = next_state
         return next_state, float(reward), terminated, truncated, {**info, "cost": cost}
 
+    def _vector(self, state: Any) -> Any:
+        """The observation, unless it would have to be stretched over the state."""
+        if np.shape(state) != self.observation_space.shape:
+            shapes = f"of shape {np.shape(state)}, its space says {self.observation_space.shape}"
+            raise ValueError(f"environment {self._name!r} gave an observation {shapes}: mend it")
+        return state
+
 
 def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
     """The environment that a store's data came from, with its costs."""
@@ -58,10 +68,40 @@ def make(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> Costed:
 
 
 def make_by_id(identifier: str, **arguments: Any) -> gymnasium.Env:
+    """The environment of a Gymnasium id that is registered, or what a name of code stands for: a
+    class, a function that makes one, or an id that its module registers."""
+    known, factory = identifier.rpartition(":")[2], None
     try:
-        return gymnasium.make(identifier, disable_env_checker=True, **arguments)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        if known not in gymnasium.registry and code.is_code(identifier):
+            factory = code.load(identifier, "environment")
+        if factory is None:
+            return gymnasium.make(known, disable_env_checker=True, **arguments)
+        environment = factory(**arguments)
+    except (gymnasium.error.Error, ModuleNotFoundError, ValueError) as error:
         raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
+    if not isinstance(environment, gymnasium.Env):
+        expected = "a gymnasium.Env is expected, from a class or from a function without arguments"
+        raise ValueError(f"environment {identifier!r} is {type(environment).__name__}: {expected}")
+    return environment
+
+
+def attached(data: Any, environment: Any, num_states: int) -> Any:
+    """A store or totals with this environment, by a name that was typed, or as a class or function
+    that was passed; None: as it is. It is made once, to see whether it fits."""
+    if environment is None:
+        return data
+    if isinstance(environment, gymnasium.Env):
+        kind = type(environment).__name__
+        raise ValueError(f"every episode needs an environment of its own: pass {kind}, not one")
+    spec, name = data.environment, code.typed(environment)
+    arguments = spec.arguments if name == spec.identifier else {}
+    changes: dict[str, Any] = {"identifier": name, "arguments": arguments}
+    with make(replace(spec, **changes), ()) as made:
+        theirs = [*made.observation_space.shape, *made.action_space.shape]  # type: ignore[misc]
+    if theirs != (ours := [num_states, len(spec.action_low)]):
+        sizes = "has {} states and {} actions".format(*theirs)
+        raise ValueError(f"environment {name!r} {sizes}, the data {ours[0]} and {ours[1]}")
+    return data.with_environment(**changes)
 
 
 def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from saformer.criteria import CostCriterion, criterion
+from saformer.criteria import CostCriterion, code, criterion
 from saformer.data.store import EnvironmentSpec
 from saformer.envs.costed import Costed, make
 
@@ -50,19 +50,11 @@ class Maker:
     def text(self) -> str:
         """All that another process needs to make the same; ValueError where text cannot say it."""
         spec = self.environment
-        module, _, name = str(spec.identifier).rpartition(":")
-        if module:  # which registers it
-            importlib.import_module(module)
-        registered = json.loads(gymnasium.spec(name).to_json())  # refuses functions
-        if str(registered["entry_point"]).startswith("__main__"):
-            where = "in the script that is run, not in a module"
-            raise ValueError(f"{spec.identifier} is defined {where}")
-        for cost in self.criteria:
-            if not _is_described_by_name(cost):
-                raise ValueError(f"criterion {cost.name!r} is not one that its name describes")
-        environment = {name: getattr(spec, name) for name in ("identifier", "horizon", "arguments")}
-        plain = {"environment": environment, "registered": registered}
-        plain["criteria"] = [cost.name for cost in self.criteria]
+        identifier, registered = _known_elsewhere(str(spec.identifier))
+        environment = {"identifier": identifier, "horizon": spec.horizon}
+        environment["arguments"] = spec.arguments
+        plain: dict[str, Any] = {"environment": environment, "registered": registered}
+        plain["criteria"] = [_name_elsewhere(cost) for cost in self.criteria]
         text = json.dumps({**plain, "bounds": [spec.action_low, spec.action_high]})
         if json.loads(text)["environment"] != environment:
             raise ValueError(f"arguments of {spec.identifier} change when they are written as JSON")
@@ -72,23 +64,40 @@ class Maker:
     def read(cls, text: str) -> Self:
         """The maker of this text; the environment becomes known to Gymnasium as it was there."""
         plain = json.loads(text)
-        registered = EnvSpec.from_json(json.dumps(plain["registered"]))
-        # the module first, as it may register itself
-        importlib.import_module(str(registered.entry_point).partition(":")[0])
-        # with a colon, Gymnasium imports the module that registers it
-        if ":" not in plain["environment"]["identifier"]:
+        if plain["registered"]:
+            registered = EnvSpec.from_json(json.dumps(plain["registered"]))
+            # the module first, as it may register itself
+            importlib.import_module(str(registered.entry_point).partition(":")[0])
             gymnasium.registry[registered.id] = registered
+        code.typed(plain["environment"]["identifier"])  # there, or known there already
         low, high = map(tuple, plain["bounds"])
         criteria = tuple(criterion(name) for name in plain["criteria"])
         return cls(EnvironmentSpec(low, high, **plain["environment"]), criteria)
 
 
-def _is_described_by_name(cost: CostCriterion) -> bool:
-    """Whether its name alone gives it back, in another process too."""
+def _known_elsewhere(identifier: str) -> tuple[str, dict[str, Any] | None]:
+    """The name by which another process makes the environment, and what to register there."""
+    known = identifier.rpartition(":")[2]
+    if code.is_here(identifier):
+        return code.importable(identifier) or identifier, None
+    if known not in gymnasium.registry and code.is_code(identifier):
+        raise ValueError(f"{identifier} is not to be found in a module by its name")
+    registered: dict[str, Any] = json.loads(gymnasium.spec(known).to_json())  # refuses functions
+    if str(registered["entry_point"]).startswith("__main__"):
+        where = "in the script that is run, not in a module"
+        raise ValueError(f"{identifier} is defined {where}")
+    return known, registered
+
+
+def _name_elsewhere(cost: CostCriterion) -> str:
+    """The name that gives the criterion back in another process."""
+    name = code.importable(cost.name) if code.is_code(cost.name) else cost.name
     try:
-        return criterion(cost.name) == cost and not cost.name.startswith("__main__")
+        if name and criterion(cost.name, trusted=False) == cost:
+            return name
     except ValueError:
-        return False
+        pass
+    raise ValueError(f"criterion {cost.name!r} is not one that its name describes")
 
 
 class Share:

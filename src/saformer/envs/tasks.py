@@ -51,15 +51,23 @@ def find_task(name: str) -> Task:
     if name in PLANT_TASKS:
         return _plant_task(name)
     if name in EFFORT_TASKS:
-        return replace(_mixture_task(name, name, "medium-replay"), steps=EFFORT_STEPS)
+        return replace(_mixture_task(name, *bundle_of(name)), steps=EFFORT_STEPS)
     if name in MIXTURE_TASKS:  # as in the paper's Eq. 1
-        return _mixture_task(name, *name.split("-", 1), may_end=True)
+        return _mixture_task(name, *bundle_of(name), may_end=True)
     if is_hosted(name):
         return Task(name, None, partial(_import_hosted, name))
     if is_store(name):
         store = TrajectoryStore.open(name)
         return Task(name, store=store, may_end=store.environment.may_end)
     raise ValueError(_unknown(name))
+
+
+def bundle_of(name: str) -> tuple[str, str]:
+    """The packaged behaviours of a robot's task, and how they are mixed."""
+    if name in EFFORT_TASKS:
+        return name, "medium-replay"
+    robot, mixture = name.split("-", 1)
+    return robot, mixture
 
 
 def is_store(path: str | Path) -> bool:
@@ -86,7 +94,7 @@ def load_data(
         with one_maker(path):
             if not path.exists():
                 return make_data(task, path, steps=steps, seed=seed, **how)
-    return TrajectoryStore.open(path).with_may_end(task.may_end)
+    return TrajectoryStore.open(path).with_environment(may_end=task.may_end)
 
 
 def data_path(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
@@ -117,7 +125,7 @@ def _mixture_task(name: str, robot: str, mixture: str, *, may_end: bool = False)
     def make(path: Path, **how: Any) -> TrajectoryStore:
         from saformer.envs import behaviours
 
-        return behaviours.build(robot, mixture, **how).with_may_end(may_end).save(path)
+        return behaviours.build(robot, mixture, **how).with_environment(may_end=may_end).save(path)
 
     steps = REPLAY_STEPS if mixture == "medium-replay" else MIXTURE_STEPS
     return Task(name, steps, make, may_end=may_end)

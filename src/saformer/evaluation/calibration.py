@@ -8,7 +8,7 @@ most 1 - confidence, whichever keep it, for each limit by itself.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class MarginTest:
     num_violations: int
     bound: float  # upper bound of the violation rate, at this margin's part of 1 - confidence
     mean_return: float
-    frontier_share: float
+    frontier_share: float | None  # None where it is not known
     mean_cost: tuple[float, ...]
     ended_early: float = 0.0  # share of episodes
 
@@ -46,6 +46,13 @@ class CalibratedLimit:
     limit: Limit
     tested: tuple[MarginTest, ...]  # in sequence; all failed but perhaps the last
     margin: float | None  # the smallest that passed; None if none did
+
+    def __post_init__(self) -> None:
+        margins = [self.margin or 0.0, *(test.margin for test in self.tested)]
+        if not all(0 <= margin < 1 for margin in margins):
+            raise ValueError(f"margins are shares of at least 0 and below 1, got {margins}")
+        if any(len(test.mean_cost) != len(self.limit.values) for test in self.tested):
+            raise ValueError(f"a test has another number of costs than {self.limit}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,10 @@ class Calibration:
     margins: tuple[float, ...] = ()  # to try, in their order
     may_end: bool = True  # else episodes that ended early count as violations
 
+    def __post_init__(self) -> None:
+        if not (0 < self.rate < 1 and 0 < self.confidence < 1) or "rule" not in self.options:
+            raise ValueError(f"a rate of {self.rate} with confidence {self.confidence}, or no rule")
+
     @property
     def is_whole(self) -> bool:
         """Whether every limit has its margin, or none of them passed."""
@@ -70,17 +81,6 @@ class Calibration:
 
     def plain(self) -> dict[str, Any]:
         return dict(without_nan(asdict(self)))
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        limits = []
-        for row in plain["limits"]:
-            limit = Limit(row["limit"]["name"], tuple(row["limit"]["values"]))
-            tests = [{**test, "mean_cost": tuple(test["mean_cost"])} for test in row["tested"]]
-            tested = tuple(MarginTest(**test) for test in tests)
-            limits.append(CalibratedLimit(limit, tested, row["margin"]))
-        margins = tuple(plain.get("margins", ()))
-        return cls(**{**plain, "limits": tuple(limits), "margins": margins})
 
     def margin_for(self, limit: Limit) -> float:
         """This limit's own margin, or the larger of its two neighbours'; beyond them, an error."""

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from saformer.core.budget import Budget
 from saformer.core.policy import Decision
-from saformer.criteria.afford import least_cost_action
-from saformer.data.limits import Totals
+from saformer.data.limits import Totals, idle_action
 
 NOTHING = "doing nothing"
 
@@ -17,8 +16,7 @@ class DoingNothing:
     """A policy that holds one action; its budget is counted but never read."""
 
     def __init__(self, data: Totals) -> None:
-        bounds = data.environment.action_low, data.environment.action_high
-        self.action = torch.from_numpy(least_cost_action(data.criteria, *bounds))
+        self.action = torch.from_numpy(idle_action(data))
         self.budget = Budget(torch.zeros(0, len(data.criteria)), data.cost_discount)
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:

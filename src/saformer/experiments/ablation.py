@@ -62,14 +62,15 @@ ABLATION = Experiment(
 )
 
 
-def _needs_sensitivity(setting: Setting) -> Needs:
+def needs_proposals(setting: Setting, dataset: str) -> Needs:
     """One model, acting with N = 1, 2, 4, ... proposals."""
     ways = {f"N = {count}": (("candidates", count),) for count in setting.scale.candidates}
-    return Needs(judgings=in_each_way(setting.each(DATASET), ways, SHOWN_LIMITS))
+    return Needs(judgings=in_each_way(setting.each(dataset), ways, SHOWN_LIMITS))
 
 
-def _present_sensitivity(results: Results) -> list[Part]:
-    verdicts = results.rows["verdicts"]
+def present_proposals(results: Results, dataset: str) -> list[Part]:
+    """Figure 5, and its numbers."""
+    verdicts = [row for row in results.rows["verdicts"] if row["variant"].startswith("N = ")]
     counts = sorted({int(row["variant"].removeprefix("N = ")) for row in verdicts})
     if not counts:
         return [Remark(("Nothing was measured.",))]
@@ -93,7 +94,7 @@ def _present_sensitivity(results: Results) -> list[Part]:
         shares.append([str(count), *(f"{total / len(own_rows):.0%}" for total in totals)])
     title = "Steps that took more than one round, and steps that the fallback decided"
     return [
-        Picture(f"Sensitivity to N on {DATASET} (Figure 5)", figure, ABOUT_CURVES),
+        Picture(f"Sensitivity to N on {dataset} (Figure 5)", figure, ABOUT_CURVES),
         Sheet("The same in numbers", ("N", *pooling.OURS), rows, pooling.NOTE),
         Sheet(title, ("N", "redrawn", "fallback"), shares),
     ]
@@ -102,6 +103,6 @@ def _present_sensitivity(results: Results) -> list[Part]:
 SENSITIVITY = Experiment(
     *("sensitivity", "Figure 5", "Sensitivity to the number of proposals"),
     f"One SaFormer on {DATASET} acts with N = 1, 2, 4, ..., 512 proposals under three limits.",
-    _needs_sensitivity,
-    _present_sensitivity,
+    lambda setting: needs_proposals(setting, DATASET),
+    lambda results: present_proposals(results, DATASET),
 )

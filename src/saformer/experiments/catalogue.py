@@ -6,13 +6,13 @@ from saformer.experiments.ablation import ABLATION, SENSITIVITY
 from saformer.experiments.adaptation import ADAPTATION
 from saformer.experiments.appendix import HYPER_PARAMETERS, PAIR_PLOTS, THRESHOLDS_TABLE
 from saformer.experiments.baselines import BASELINES
-from saformer.experiments.beyond import SAFETY, SPEED
+from saformer.experiments.beyond import EFFORT, SAFETY, SPEED
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.finetuning import FINETUNING
 from saformer.report.page import Caution, Facts, Page, Part, Remark
 
 _PAPER = (THRESHOLDS_TABLE, HYPER_PARAMETERS, PAIR_PLOTS, BASELINES, ADAPTATION, FINETUNING)
-_ALL = (*_PAPER, ABLATION, SENSITIVITY, SAFETY, SPEED)
+_ALL = (*_PAPER, ABLATION, SENSITIVITY, EFFORT, SAFETY, SPEED)
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 NO_MEANING = " At scale smoke: this shows that everything works, and its numbers mean nothing."
 

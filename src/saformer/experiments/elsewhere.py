@@ -1,6 +1,5 @@
 """Jobs on other machines, which may not see this one's files."""
 
-import fcntl
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from saformer.data.home import data_home
 from saformer.experiments.datasets import make_data_of
 from saformer.experiments.plan import WITHOUT_CHEAPEST, DataJob, Files, Gathered, RunJob
 from saformer.experiments.work import carry_out
-from saformer.files import is_unfinished, write_atomically
+from saformer.files import is_unfinished, locked, write_atomically
 from saformer.runs.lock import LOCK
 from saformer.runs.spec import stem_of
 
@@ -80,8 +79,7 @@ def _make_data(job: RunJob) -> None:
     """One process of a machine at a time; data that is there is not made again."""
     data_home().mkdir(parents=True, exist_ok=True)
     datasets = dict.fromkeys(training.dataset for training in job.trainings)
-    with (data_home() / ".making").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(data_home() / ".making"):
         for dataset in datasets:
             for name in dict.fromkeys((dataset.removesuffix(WITHOUT_CHEAPEST), dataset)):
                 make_data_of(DataJob(job.setting, name, job.threads))

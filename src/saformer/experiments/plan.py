@@ -22,6 +22,7 @@ Files = dict[str, bytes]
 ROBOTS = ("halfcheetah", "walker2d", "hopper")  # in the paper's order
 DATASETS = tuple(f"{robot}-{mixture}" for robot in ROBOTS for mixture in MIXTURES)
 CHEETAHS = DATASETS[:3]
+EFFORT_DATASETS = tuple(f"{robot}-effort" for robot in ROBOTS)
 LIMITS = ("p10", "p20", "p30", "p50")
 D4RL_LIMITS = dict(zip(CHEETAHS, ("4490", "4300", "4300"), strict=True))
 NEAREST_RANKS = dict(zip(CHEETAHS, ("p10", "p20", "p50"), strict=True))
@@ -174,6 +175,10 @@ class Setting:
         if self.source == "behaviours":
             return dataset
         return f"d4rl:{dataset}-v2" if self.source == "d4rl" else str(Path(self.source) / dataset)
+
+    def some(self, datasets: tuple[str, ...]) -> tuple[str, ...]:
+        """All of them; at scale smoke the first, which shows that everything works."""
+        return datasets[:1] if self.scale.name == "smoke" else datasets
 
     def watched(self, trainings: Iterable[Training]) -> dict[str, tuple[str, ...]]:
         """Limits while training: Figures 2 and 3 are of HalfCheetah and the paper's cost alone."""

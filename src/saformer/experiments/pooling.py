@@ -189,9 +189,12 @@ def interval_line(
 
 
 def compare_ways(verdicts: list[Row], datasets: Sequence[str], ways: Sequence[str]) -> list[Part]:
-    """Ways of acting beside each other: all in all, for each seed, and under every limit."""
-    idle = nothing_rows(verdicts)
-    verdicts, ways = [*verdicts, *idle], [*ways, *([NOTHING] if idle else [])]
+    """Ways of acting beside each other, as far as there are rows: all in all, for each seed, and
+    under every limit."""
+    verdicts = [*verdicts, *nothing_rows(verdicts)]
+    made, trained_on = ({row[key] for row in verdicts} for key in ("variant", "dataset"))
+    ways = [way for way in (*ways, NOTHING) if way in made]
+    datasets = [dataset for dataset in datasets if dataset in trained_on]
     keys = [{"dataset": dataset, "limit_name": name} for dataset in datasets for name in LIMITS]
     rows = [
         [key["dataset"], way, *our_cells(pooled(verdicts, variant=way, **key))]

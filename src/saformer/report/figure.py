@@ -9,12 +9,15 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 ACCEPTED, REJECTED, DATA, POINTS = "#2a7f4f", "#b5342d", "#c4c8cf", "#8a93a0"
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "saformer",
+    "text.parse_math": False,  # names are text, dollar signs too
     "font.family": "sans-serif",
     "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"],
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
@@ -91,6 +94,7 @@ def line_panels(panels: Sequence[Panel], *, columns: int, log_x: bool = False) -
             axis.axhline(panel.level, color="k", lw=0.9, ls="--")
         if log_x:
             axis.set_xscale("log", base=2)
+            write_plainly(axis.xaxis, base=2)
         axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     legend: dict[Any, Any] = {}
     for axis in axes:
@@ -100,6 +104,12 @@ def line_panels(panels: Sequence[Panel], *, columns: int, log_x: bool = False) -
         where: Any = {"loc": "outside lower center", "ncols": min(5, len(legend))}
         figure.legend(list(legend.values()), list(legend), **where)
     return svg(figure)
+
+
+def write_plainly(axis: Axis, base: float = 10) -> None:
+    """Logarithmic ticks as numbers: by default they are formulas, which no text is."""
+    axis.set_major_formatter(LogFormatter(base))
+    axis.set_minor_formatter(LogFormatter(base))
 
 
 def _draw(axis: Axes, line: Line, index: int, count: int) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from saformer import __version__
-from saformer.report.figure import ACCEPTED, POINTS, REJECTED, canvas, colours, styled, svg
+from saformer.report.figure import (
+    ACCEPTED,
+    POINTS,
+    REJECTED,
+    canvas,
+    colours,
+    styled,
+    svg,
+    write_plainly,
+)
 from saformer.report.page import Picture, Remark
 from saformer.runs.metrics import terms_by_phase
 from saformer.runs.run import Run
@@ -84,6 +93,7 @@ def _draw_terms(axis: Axes, rows: Rows, phase: str, terms: list[str]) -> None:
         _curve(axis, rows, name, name.partition("/")[2].replace("_", " "))
     if all(row[name] >= 0 for row in rows for name in terms if name in row):
         axis.set_yscale("log")
+        write_plainly(axis.yaxis)
     axis.set_title(f"{phase}: terms of its loss, model units")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, colours, styled, svg
+from saformer.report.findings import read_findings
 from saformer.report.learning import run_listing, training_pictures
 from saformer.report.page import Page, Part, Picture, Remark, Sheet
 from saformer.report.table import has_shield, numbers, summary, verdict_rows
@@ -22,8 +23,7 @@ LEGEND = (
     "returns within the limit. Share: (return - lowest stored return) / (frontier - lowest stored "
     "return), at most 1.25 (uncapped); none where the frontier lies within 5% of the range of "
     "returns. Doing nothing: the action of least cost, held, and the limits that it meets. "
-    "Fallback: steps in which no round held a safe candidate (by reserve: in which the limit was "
-    "at stake); 0 for agents that propose nothing."
+    "Fallback: steps in which no round held a safe candidate; 0 for agents that propose nothing."
 )
 SHIELDED = (
     " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says "
@@ -31,15 +31,15 @@ SHIELDED = (
 )
 ABOUT_PATHS = "Up to five episodes a limit; the dot marks the end, green if within the limit."
 ABOUT_DECISION = (
-    "Each point is a proposed return and action, at the cost that the critic forecasts for it. "
-    "Candidates beyond the remaining budget are rejected; of the rest, the one that asks for the "
-    "highest return is executed. By reserve, the expected one is, until the limit is at stake."
+    "Each point is a proposed return and action, at the cost that is forecast for it: the critic's "
+    "by the paper's rule, by the rule feasible the least that is still to come. Candidates beyond "
+    "the remaining budget are rejected."
 )
 
 
 def write_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
     """Describe an evaluated run for people to read. Needs nothing but the run's folder."""
-    evaluation, trace = (run.read_json(f"{name}.json") for name in ("evaluation", "trace"))
+    evaluation, trace = read_findings(run)
     spec = run.spec
     criteria, by_balance = trace["data"]["criteria"], lambda moment: moment["balance"]
     telling = sorted(trace["decisions"], key=by_balance, reverse=True)[:1]

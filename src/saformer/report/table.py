@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -61,7 +60,7 @@ def endings_line(judged: dict[str, Any], ended_early: float) -> str:
 
 def _remarks(evaluation: dict[str, Any]) -> Iterator[str]:
     """On endings and on doing nothing; evaluations of older versions know of neither."""
-    if "may_end" not in evaluation:
+    if not {"may_end", "ended_early", "data_ended_early", "idle_limits"} <= set(evaluation):
         return
     yield endings_line(evaluation, evaluation["ended_early"])
     verdicts = evaluation["verdicts"]
@@ -93,7 +92,7 @@ def terminal_table(
 ) -> Table:
     """Rows of cells, the first column to the left."""
     layout: Any = {"padding": (0, 1, 0, 0), "caption_justify": "left", "title_justify": "left"}
-    table = Table(box=None, pad_edge=False, title=title, caption=escape(caption) or None, **layout)
+    table = Table(box=None, pad_edge=False, title=title, caption=caption or None, **layout)
     for index, heading in enumerate(headings):
         table.add_column(heading, justify=justify if index else "left", overflow="fold")
     for row in rows:

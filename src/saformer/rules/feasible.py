@@ -8,11 +8,8 @@ from torch import Tensor
 from saformer.core.history import Prompt
 from saformer.core.model import Prefix, SaFormer
 from saformer.core.policy import Candidates, Decision, Verification
-from saformer.core.rules import LIKELY_SHARE, ProposalOptions, Rule, decision_of
+from saformer.core.rules import ProposalOptions, Rule, decision_of
 from saformer.rules.outlook import Outlook
-
-MOST = 1.0
-"""Deviations above what it expects that the actor is asked for, at most: what it has seen."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +17,12 @@ class FeasibleOptions(ProposalOptions):
     """Reject candidates after which the limit can no longer be kept; of the others, the best."""
 
     risk: float = 0.95
-    """How sure that must be: the quantile, over members that saw different trajectories, of the
-    least cost still to come; and of what another action earns more than the expected one."""
-    holdback: float = 0.03
-    """Share of a limit kept back where nothing could undo an overrun: no episode may be ended, and
-    doing nothing is no way that the data shows."""
+    """How sure it must be: the quantile, over members that saw different trajectories, of the least
+    cost still to come and of what another action gains or saves; and of the returns that the actor
+    expects, the highest that it is asked for."""
+    holdback: float = 0.05
+    """Share of a limit that is kept back where nothing could undo an overrun: no episode may be
+    ended, and doing nothing is no way that the data shows. The actor is told the whole limit."""
     may_end: bool = False
     """Whether an episode may be ended to keep a limit: a machine that may be switched off."""
 
@@ -36,12 +34,22 @@ class FeasibleOptions(ProposalOptions):
             raise ValueError(f"holdback is a share from 0 to below 1, got {self.holdback}")
 
 
+@dataclass(frozen=True)
+class Prospects:
+    """What follows each candidate, as each member sees it."""
+
+    cost: Tensor  # [M, L, N, C] of the step, as it counts at the start of the episode
+    to_come: Tensor  # [M, L, N, C] the least that must be spent after it
+    worth: Tensor  # [M, L, N] the best that can be earned, the step included
+
+
 class FeasibleRule(Rule):
     """The actor is asked, as an episode begins, for the return that the data shows to be possible
-    within the limit, and then for what it expects. That course is taken while it is admissible.
-    Where doing nothing keeps every limit, so that nothing is lost by a mistake, other admissible
-    candidates compete with it by what they are worth. If none is admissible, the least overrun
-    among those that the actor finds likely and doing nothing, where that is a way."""
+    within the limit, as far as that is likely, and then for what it expects. That course is taken
+    while it is admissible. Where doing nothing keeps every limit, so that nothing is lost by a
+    mistake, other admissible candidates compete with it by what they are worth. If none is
+    admissible, the least overrun of those that surely save something against the expected one;
+    doing nothing is among them where it is a way."""
 
     options: FeasibleOptions
 
@@ -52,11 +60,7 @@ class FeasibleRule(Rule):
         self._deviations = float(normal.icdf(torch.tensor(options.risk)))
 
     def prompt(self, prompt: Prompt) -> Prompt:
-        limit = prompt.past.limit
-        held_back = torch.where(self._can_stop, 0.0, self.options.holdback * limit)
-        cost_to_go = prompt.past.cost_to_go - held_back[:, None]
-        past = replace(prompt.past, limit=limit - held_back, cost_to_go=cost_to_go)
-        return replace(prompt, past=past, cost_to_go=prompt.cost_to_go - held_back)
+        return replace(prompt, remaining=prompt.cost_to_go - self._holdback * prompt.past.limit)
 
     def deviations(
         self, prefix: Prefix, for_returns: Tensor, for_actions: Tensor
@@ -67,15 +71,15 @@ class FeasibleRule(Rule):
 
     def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
         candidates = self._with_idling(candidates)
-        cost, gain = self._judge(model, prefix, candidates)
-        overrun = (cost - prefix.remaining[:, None]) / model.normalizer.scale("cost_to_go")
-        verification = Verification(cost, prefix.remaining, overrun.amax(-1))
-        gain = torch.where(self._outlook.get_buffer("can_idle"), gain, -torch.inf)
-        gain[:, 0] = 0.0  # gains are counted from there
-        gain = gain.masked_fill(~verification.safe, -torch.inf)
-        gain[:, -1] = -torch.inf  # nobody does nothing for its return
-        best_gain, best = gain.max(1)
-        score, cheapest = self._fallback(candidates, verification).min(1)
+        prospects = self._prospects(model, prefix, candidates)
+        remaining, scale = prefix.remaining, model.normalizer.scale("cost_to_go")
+        cost = self._at_most(prospects.cost) + self._at_most(prospects.to_come)
+        cost = cost + self._outlook.get_buffer("unforeseen")
+        overrun = ((cost - remaining[:, None]) / scale).amax(-1)
+        verification = Verification(cost, remaining, overrun)
+        best_gain, best = self._gain(prospects).masked_fill(~verification.safe, -torch.inf).max(1)
+        totals = (prospects.cost + prospects.to_come - remaining[:, None]) / scale
+        score, cheapest = overrun.masked_fill(~self._saves(totals.amax(-1)), torch.inf).min(1)
         fell_back = best_gain.isneginf()
         chosen = torch.where(fell_back, cheapest, best)
         return decision_of(candidates, chosen, verification, fell_back, score)
@@ -85,11 +89,17 @@ class FeasibleRule(Rule):
         """Whether doing nothing keeps a limit: the data shows it, or the episode may end by it."""
         return self._outlook.get_buffer("can_idle") | self.options.may_end
 
+    @property
+    def _holdback(self) -> Tensor:
+        return torch.where(self._can_stop, 0.0, self.options.holdback)
+
     def _ambition(self, prefix: Prefix) -> Tensor:
-        """[L] deviations from the expected return up to the frontier's, as far as is likely."""
-        expected, frontier = prefix.return_to_go, self._outlook.frontier(prefix.remaining)
+        """[L] deviations from the expected return up to the frontier's within the whole limit, as
+        far as is likely; as an episode begins."""
+        expected = prefix.return_to_go
+        frontier = self._outlook.frontier(prefix.remaining / (1 - self._holdback))
         above = (frontier - expected.mean[:, 0]) * torch.exp(-expected.log_deviation[:, 0])
-        return above.clamp(0.0, MOST)
+        return above.clamp(0.0, max(0.0, self._deviations))
 
     def _with_idling(self, candidates: Candidates) -> Candidates:
         """And doing nothing, as the last: as likely and as rewarding as the expected action."""
@@ -99,38 +109,42 @@ class FeasibleRule(Rule):
         first = (torch.cat([column, column[:, :1]], 1) for column in (returns, density))
         return Candidates(next(first), action, next(first))
 
-    def _judge(
-        self, model: SaFormer, prefix: Prefix, candidates: Candidates
-    ) -> tuple[Tensor, Tensor]:
-        """[L, N, C] what each candidate costs at least, to the end, and [L, N] what it gains over
-        the expected one, both as far as members agree."""
+    def _prospects(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Prospects:
         outlook, action = self._outlook, model.normalizer.normalize("action", candidates.action)
         state = prefix.state[:, None].expand(-1, action.shape[1], -1)
         timestep = prefix.timestep[:, None].expand(action.shape[:2])
         cost, reward, least = outlook.step(state, action, timestep)
         scale, left = outlook.get_buffer("cost_scale"), outlook.weight_left(timestep + 1)[..., None]
-        step = self._at_risk(cost * scale + outlook.get_buffer("cost_centre"))  # [L, N, C]
-        unforeseen = outlook.get_buffer("unforeseen")
-        to_come = self._at_risk(least[..., self._setting, :] * scale * left)
-        idling = step[:, -1:] * left  # doing nothing, to the end
-        to_come = torch.where(self._can_stop, torch.minimum(to_come, idling), to_come)
+        step = cost * scale + outlook.get_buffer("cost_centre")
+        to_come = least[..., self._setting, :] * scale * left
+        idling = outlook.get_buffer("idle_cost") * left  # doing nothing, to the end
+        if self.options.may_end:
+            to_come = torch.minimum(to_come, idling)
+        else:  # where it can be done anywhere, no estimate is needed
+            to_come = torch.where(outlook.get_buffer("can_idle"), idling, to_come)
         spent = self._discount ** timestep[..., None].to(step.dtype) * step
-        budget = outlook.budget_rate(prefix.remaining[:, None] - spent, timestep + 1)
-        then = outlook.then(state, action, timestep, budget) * outlook.steps_left(timestep + 1)
-        worth = reward + then  # [M, L, N]
-        gain = worth - worth[:, :, :1]
-        return spent + unforeseen + to_come, gain.mean(0) - self._deviations * gain.std(0)
+        budget = prefix.remaining[:, None] - self._at_most(spent)
+        rate = outlook.budget_rate(budget, timestep + 1)
+        then = outlook.then(state, action, timestep, rate) * outlook.steps_left(timestep + 1)
+        return Prospects(spent, to_come, reward + then)
 
-    def _fallback(self, candidates: Candidates, verification: Verification) -> Tensor:
-        """[L, N] the overrun of those that may be taken where none is admissible: of likely ones
-        and doing nothing; where that is no way, of the expected one alone, as nothing brakes."""
-        density = candidates.log_density
-        num_likely = max(1, round(LIKELY_SHARE * density.shape[1]))
-        excluded = density < density.topk(num_likely, dim=1).values[:, -1:]
-        excluded = torch.where(self._can_stop, excluded, True)
-        excluded[:, 0] = False
-        return verification.overrun.masked_fill(excluded, torch.inf)
+    def _gain(self, prospects: Prospects) -> Tensor:
+        """[L, N] what a candidate is surely worth above the expected one: that one gains nothing;
+        others count where nothing is lost by a mistake; nobody does nothing for its return."""
+        gain = prospects.worth - prospects.worth[:, :, :1]
+        gain = gain.mean(0) - self._deviations * gain.std(0)
+        gain = torch.where(self._outlook.get_buffer("can_idle"), gain, -torch.inf)
+        gain[:, 0], gain[:, -1] = 0.0, -torch.inf
+        return gain
 
-    def _at_risk(self, values: Tensor) -> Tensor:
+    def _saves(self, overrun: Tensor) -> Tensor:
+        """[L, N] whether a candidate surely overruns by less than the expected one, by members'
+        overruns [M, L, N]; or is that one, or doing nothing where that is a way."""
+        less = overrun - overrun[:, :, :1]
+        saves = less.mean(0) + self._deviations * less.std(0) < 0
+        saves[:, 0], saves[:, -1] = True, self._can_stop
+        return saves
+
+    def _at_most(self, values: Tensor) -> Tensor:
         """The quantile over members [M, ...]; no cost is below nothing."""
         return (values.mean(0) + self._deviations * values.std(0)).clamp(min=0)

@@ -19,22 +19,19 @@ from torch import Tensor
 
 from saformer.core.model import SaFormer
 from saformer.core.normalizer import Normalizer
-from saformer.criteria.afford import least_cost_action
-from saformer.data.limits import FRONTIER_SIZE, exemplary
-from saformer.data.relabel import RelabelledStore
+from saformer.data.limits import FRONTIER_SIZE, exemplary, idle_action
+from saformer.data.relabel import RelabelledStore, cost_of_action
 from saformer.data.sampling import WindowSampler
 from saformer.rules.outlook import FRONT_SIZE, MEMBERS, TINY, Outlook
 
-EXPECTILE = 0.05
-"""Of the courses that the data takes from a state, the cheapest is this expectile: low, but not as
-low as a single lucky one. The best is the expectile that lies as far from the other end."""
-STRETCH = 0.05
-"""Share of the longest episode over which courses are compared, before values take over."""
-SHOWN, NEAR = 0.01, 0.05
-"""Doing nothing is shown if this share of stretches does, within this share of half the range."""
+RARE = 0.05
+"""One in twenty. Of the courses that the data takes from a state, the cheapest is this expectile:
+low, but not as low as a single lucky one (the best lies as far from the other end). Courses are
+compared over this share of an episode, before values take over. Doing nothing is a way if this
+share of stretches does, to within this share of half the actions' range."""
 
 BATCH_SIZE, LEARNING_RATE, FOLLOWING, BEGINNING = 512, 3e-3, 0.02, 0.2
-CHECKED, RARE = 20, 0.999  # batches on which the cost of a step is checked, and how strictly
+CHECKED, SURE = 20, 0.999  # batches on which the cost of a step is checked, and how strictly
 UPDATES = (500, 3000)  # at least and at most; between them, each step is seen fifteen times
 Replay = Callable[[Callable[[], None], torch.Generator], Callable[[], Any]]
 
@@ -76,7 +73,8 @@ def fit_outlook(model: SaFormer, data: RelabelledStore, *, replay: Replay) -> Ou
             play()
     for weight in weights:
         weight.requires_grad_(False).grad = None
-    _set_unforeseen(outlook, [stretches.sample() for _ in range(CHECKED)])
+    idle = model.normalizer.normalize("action", outlook.get_buffer("idle"))
+    _set_by_steps(outlook, [stretches.sample() for _ in range(CHECKED)], idle)
     return outlook
 
 
@@ -143,7 +141,7 @@ class _Stretches:
 
 def _loss(outlook: Outlook, follower: Outlook, drawn: Stretches, *, is_first: bool) -> Tensor:
     """Of all four networks; each member's over the trajectories that it sees."""
-    now, level = drawn.timestep[:, 0], 0.5 if is_first else EXPECTILE
+    now, level = drawn.timestep[:, 0], 0.5 if is_first else RARE
     state, action = drawn.state[:, 0], drawn.action
     scale, centre = outlook.get_buffer("reward_scale"), outlook.get_buffer("reward_centre")
     cost_scale = outlook.get_buffer("cost_scale")
@@ -204,7 +202,7 @@ def _expectile_loss(predicted: Tensor, target: Tensor, level: float) -> Tensor:
 
 
 def _stretch(horizon: int) -> int:
-    return max(1, round(STRETCH * horizon))
+    return max(1, round(RARE * horizon))
 
 
 def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normalizer) -> None:
@@ -212,10 +210,11 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     counts = data.cost_discount ** np.arange(horizon)
     left = np.concatenate([np.cumsum(counts[::-1])[::-1], [0.0]])
     rates = data.episode_cost / (left[0] - left[store.lengths])[:, None]
-    bounds = data.environment.action_low, data.environment.action_high
-    idle = least_cost_action(data.criteria, *bounds)
+    idle = idle_action(data)
+    idle_cost = cost_of_action(data, idle)
     values: dict[str, Any] = {"dearest": rates.max(0), "left": left, "idle": idle}
-    values["can_idle"] = shows_idling(data, idle)
+    values["can_idle"] = shows_idling(data, idle, idle_cost, rates.max(0))
+    values["idle_cost"] = idle_cost.mean(0)
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
     for name, column in (("cost", np.asarray(data.cost, dtype=np.float64)), ("reward", reward)):
         deviation = column.std(0)
@@ -231,16 +230,28 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
         outlook.get_buffer(buffer)[len(front) :] = front[-1]
 
 
-def shows_idling(data: RelabelledStore, idle: NDArray[Any]) -> bool:
-    """Whether recorded trajectories do nothing for whole stretches: it may be done anywhere."""
-    store, length = data.store, _stretch(data.environment.horizon)
+def shows_idling(
+    data: RelabelledStore, idle: NDArray[Any], idle_cost: NDArray[Any], dearest: NDArray[Any]
+) -> bool:
+    """Whether whole stretches of recorded trajectories do nothing, or nothing that costs more by a
+    cost of the action, as a share of what the dearest episode costs: it may be done anywhere."""
     low, high = np.array(data.environment.action_low), np.array(data.environment.action_high)
-    distance = np.abs(np.asarray(store.gather("action")) - idle) / np.maximum(high - low, TINY) * 2
-    sums = np.concatenate([[0.0], np.cumsum(distance.max(1))])
+    distance = np.abs(np.asarray(data.store.gather("action")) - idle)
+    distance = (distance / np.maximum(high - low, TINY) * 2).max(1)
+    if all("action" in criterion.reads for criterion in data.criteria):
+        excess = (np.asarray(data.cost, dtype=np.float64) - idle_cost) / np.maximum(dearest, TINY)
+        distance = np.minimum(distance, np.nan_to_num(excess, nan=np.inf).max(1))
+    means = _stretch_means(data, distance)
+    return bool(len(means) and np.quantile(means, RARE) <= RARE)
+
+
+def _stretch_means(data: RelabelledStore, values: NDArray[Any]) -> NDArray[Any]:
+    """Of values [steps], over every stretch of recorded trajectories."""
+    store, length = data.store, _stretch(data.environment.horizon)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
     pairs = zip(store.starts, store.lengths, strict=True)
     first = np.concatenate([np.arange(start, start + count - length + 1) for start, count in pairs])
-    means = (sums[first + length] - sums[first]) / length
-    return bool(len(means) and np.quantile(means, SHOWN) <= NEAR)
+    return (sums[first + length] - sums[first]) / length
 
 
 def front_of(data: RelabelledStore) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -260,15 +271,16 @@ def front_of(data: RelabelledStore) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 @torch.no_grad()
-def _set_unforeseen(outlook: Outlook, batches: Sequence[Stretches]) -> None:
-    """By how much all but one in a thousand recorded steps cost more than expected, at most."""
+def _set_by_steps(outlook: Outlook, batches: Sequence[Stretches], idle: Tensor) -> None:
+    """By how much all but one in a thousand recorded steps cost more than expected, at most; and
+    what doing nothing costs on average, where the criteria do not tell."""
     scale, centre = outlook.get_buffer("cost_scale"), outlook.get_buffer("cost_centre")
-    errors = torch.cat(
-        [
-            each.cost
-            - centre
-            - scale * outlook.step(each.state[:, 0], each.action, each.timestep[:, 0])[0].mean(0)
-            for each in batches
-        ]
-    )
-    outlook.get_buffer("unforeseen").copy_(errors.quantile(RARE, dim=0).clamp(min=0))
+    idle_cost, errors, idling = outlook.get_buffer("idle_cost"), list[Tensor](), list[Tensor]()
+    for each in batches:
+        state, now = each.state[:, 0], each.timestep[:, 0]
+        errors.append(each.cost - centre - scale * outlook.step(state, each.action, now)[0].mean(0))
+        nothing = outlook.step(state, idle.expand_as(each.action), now)[0].mean((0, 1))
+        idling.append((centre + scale * nothing).clamp(min=0))
+    outlook.get_buffer("unforeseen").copy_(torch.cat(errors).quantile(SURE, dim=0).clamp(min=0))
+    estimate = torch.stack(idling).mean(0)
+    idle_cost.copy_(torch.where(idle_cost.isnan(), estimate, idle_cost))

@@ -57,6 +57,7 @@ class Outlook(nn.Module):
         self.register_buffer("dearest", torch.ones(costs))  # rate of the dearest recorded episode
         self.register_buffer("left", torch.zeros(dimensions.horizon + 1))  # see `weight_left`
         self.register_buffer("idle", torch.zeros(action))  # doing nothing, raw units
+        self.register_buffer("idle_cost", torch.zeros(costs))  # of a step that does nothing
         self.register_buffer("can_idle", torch.tensor(False))  # the data shows it
         self.register_buffer("unforeseen", torch.zeros(costs))  # that a step may cost beyond `step`
         self.register_buffer("front_cost", torch.full((FRONT_SIZE, costs), torch.inf))

@@ -1,17 +1,20 @@
 """Checkpoints: one safetensors file that is either whole or absent."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from saformer.files import replacing
+from saformer.files import validated, write_atomically
 
-VERSION = 1
+VERSION, FACTS = 1, "facts"
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,19 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         for group, content in checkpoint.groups.items()
         for name, tensor in content.items()
     }
-    metadata = {"version": str(VERSION), "facts": json.dumps(checkpoint.facts)}
-    with replacing(path) as unfinished:
-        save_file(tensors, unfinished, metadata)
+    facts = json.dumps(checkpoint.facts)
+    sums = {group: _checksum(content) for group, content in checkpoint.groups.items()}
+    sums[FACTS] = hashlib.sha256(facts.encode()).hexdigest()
+    metadata = {"version": str(VERSION), FACTS: facts, "sha256": json.dumps(sums)}
+    write_atomically(path, save(tensors, metadata))
 
 
 def load_checkpoint(path: Path, *, groups: tuple[str, ...] | None = None) -> Checkpoint:
     """Read a checkpoint back, or only some of its groups."""
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint at {path}; train first, or check the path")
-    content: dict[str, dict[str, Tensor]] = {}
+    content: dict[str, dict[str, Tensor]] = {group: {} for group in groups or ()}
+    remedy = "restore it from a copy, or train again"
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -47,10 +53,27 @@ def load_checkpoint(path: Path, *, groups: tuple[str, ...] | None = None) -> Che
                 known = f"this version reads {VERSION}"
                 raise ValueError(f"{path} has checkpoint version {version}; {known}")
             for key in file.keys():  # noqa: SIM118 (not a dictionary)
-                group, name = key.split("/", 1)
+                group, _, name = key.partition("/")
                 if groups is None or group in groups:
                     content.setdefault(group, {})[name] = file.get_tensor(key)
     except SafetensorError as error:
-        remedy = "restore it from a copy, or train again"
         raise ValueError(f"{path} is truncated or damaged ({error}); {remedy}") from None
-    return Checkpoint(content, json.loads(metadata["facts"]))
+    if groups and not all(content.values()):
+        raise ValueError(f"{path} is damaged: it lacks {', '.join(groups)}; {remedy}")
+    facts = metadata.get(FACTS, "").encode()
+    sums = {FACTS: hashlib.sha256(facts).hexdigest()}
+    sums |= {group: _checksum(tensors) for group, tensors in content.items()}
+    saved = validated(dict[str, str], metadata.get("sha256", "{}").encode(), path, remedy)
+    for name in (name for name in sums if saved.get(name, sums[name]) != sums[name]):
+        raise ValueError(f"{name} of {path} is not what was saved; {remedy}")
+    return Checkpoint(content, validated(dict[str, Any], facts, path, remedy))
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    """Of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        values = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(values.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -8,22 +8,31 @@ export.json           how it was trained, its environment, the precision and che
 """
 
 import hashlib
-import json
-import os
-import shutil
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from saformer.files import unfinished_path
+from saformer.files import publish, read_json, unfinished_folder, validated, write_atomically
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.run import FORMAT, Run, check_format
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """The precisions of matrices."""
+EXPORTS, REMEDY = "exports", "copy the export again"
+
+
+@dataclass(frozen=True)
+class ExportFacts:
+    """What is read of export.json; the rest is for people."""
+
+    sha256: str
+    environment: dict[str, Any]
+    dtype: str = ""
+    left_calibrations: tuple[float, ...] = ()
 
 
 def narrowed(
@@ -53,18 +62,14 @@ def write_export(
     findings: Mapping[str, Any] | None = None,
 ) -> Run:
     """A new folder, all of it or nothing; findings are by their files' names."""
-    unfinished = unfinished_path(path)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    export = Run(unfinished)
-    copy_description(run, export)
-    save_checkpoint(export.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
-    # safetensors would keep others from reading it
-    shutil.copymode(export.spec_path, export.weights_path)
-    described = {"format": FORMAT, **facts, "sha256": _digest(export.weights_path)}
-    for name, finding in {export.export_path.name: described, **(findings or {})}.items():
-        export.write_json(name, finding)
-    os.rename(unfinished, path)
+    with unfinished_folder(path, EXPORTS) as folder:
+        export = Run(folder)
+        copy_description(run, export)
+        save_checkpoint(export.weights_path, Checkpoint(dict(content), {"spec": run.spec.digest}))
+        described = {"format": FORMAT, **facts, "sha256": _digest(export.weights_path)}
+        for name, finding in {export.export_path.name: described, **(findings or {})}.items():
+            export.write_json(name, finding)
+        publish(folder, path, EXPORTS)
     return Run(path)
 
 
@@ -73,7 +78,7 @@ def copy_description(run: Run, to: Run) -> None:
     to.path.mkdir(parents=True, exist_ok=True)
     for name in (run.spec_path.name, "done.json"):
         if (run.path / name).exists():
-            shutil.copyfile(run.path / name, to.path / name)
+            write_atomically(to.path / name, (run.path / name).read_bytes())
 
 
 def read_model(run: Run) -> dict[str, Tensor]:
@@ -104,16 +109,20 @@ def read_groups(run: Run, group: str) -> dict[str, Tensor]:
 def read_facts(run: Run) -> dict[str, Any]:
     """How an export came about, and what of the data's environment it needs."""
     _check_is_there(run.export_path)
-    try:
-        facts: dict[str, Any] = json.loads(run.export_path.read_text())
-        missing = {"sha256", "environment"} - set(facts)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{run.export_path} is damaged ({error}); copy the export again") from None
-    if missing:
-        absent = ", ".join(sorted(missing))
-        raise ValueError(f"{run.export_path} is damaged: it has no {absent}; copy the export again")
+    facts: dict[str, Any] = read_json(run.export_path, dict[str, Any], REMEDY)
     check_format(run.export_path, facts)
+    validated(ExportFacts, facts, run.export_path, REMEDY)
     return facts
+
+
+def check_whole(run: Run) -> str:
+    """Read all tensors of a run or an export, which holds them against their checksums; says what
+    they are."""
+    if run.is_export:
+        groups = {group: read_groups(run, group) for group in ("model", "totals")}
+    else:
+        groups = run.load().groups
+    return f"{sum(map(len, groups.values()))} tensors of {', '.join(groups)}"
 
 
 def policy_identity(run: Run, weights: Mapping[str, Tensor]) -> str:

@@ -19,5 +19,4 @@ def alone_in(folder: Path) -> Iterator[None]:
             owner = f"process {lock.read_text().strip() or 'another one'}"
             wait = "wait until it has finished, or stop it first"
             raise RuntimeError(f"{folder} is being written by {owner}; {wait}")
-        lock.write_text(str(os.getpid()))
         yield

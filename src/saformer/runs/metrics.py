@@ -2,9 +2,12 @@
 it (a multiplier, an expected cost), PHASE/gradient_norm stands beside both."""
 
 from collections.abc import Iterable
+from typing import Any
 
 GRADIENT_NORM = "gradient_norm"
 WATCHED = "watched/"
+MetricsRow = dict[str, int | float | dict[str, dict[str, Any]] | None]
+"""Of metrics.jsonl: the update and figures by name; an evaluation's by limit."""
 
 
 def terms_by_phase(names: Iterable[str], *, watched: bool = False) -> dict[str, list[str]]:

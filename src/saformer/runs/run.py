@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from saformer.files import is_unfinished, write_atomically
+from saformer.files import append_line, is_unfinished, read_json, validated, write_atomically
 from saformer.runs import pretrained
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from saformer.runs.lock import LOCK, alone_in
+from saformer.runs.metrics import MetricsRow
 from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
+REMEDY = "restore it from a copy, or make it again"
 FORMAT = 2
 """Of run.json, export.json and calibration.json. Files of version 1 carry no number: their
 SaFormers were trained without a rule of their own, and act by the paper's."""
@@ -20,7 +24,9 @@ SaFormers were trained without a rule of their own, and act by the paper's."""
 
 def check_format(path: Path, content: dict[str, Any]) -> int:
     """The format that a file is written in, which must not be a later one than this version's."""
-    number: int = content.get("format", 1)
+    number = content.get("format", 1)
+    if not isinstance(number, int):
+        raise ValueError(f"{path} is damaged (format: {number!r} is no number); {REMEDY}")
     if number > FORMAT:
         formats = f"(format {number}, this one reads {FORMAT})"
         raise ValueError(
@@ -49,36 +55,58 @@ class Run:
         self.weights_path = self.path / "weights.safetensors"
         self.export_path = self.path / "export.json"
         self.metrics_path = self.path / "metrics.jsonl"
+        self._is_alone = False
         self.failure = ""  # why `train_together` left it unfinished
 
     @classmethod
     def create(cls, path: str | Path, spec: RunSpec) -> Run:
-        """Begin a run, or return to one of the same spec that has no checkpoint yet."""
-        run, another = cls(path), "choose another folder with --out"
-        if run.is_export:
-            raise FileExistsError(f"{path} holds an export, which cannot be trained; {another}")
-        is_run = run.spec_path.exists()
-        if is_run and (run.is_done or run.checkpoint_path.exists()):
-            raise FileExistsError(
-                f"{path} already holds a run; continue it with --resume, or {another}"
-            )
-        if not is_run and any(not is_unfinished(file) for file in run.path.glob("*")):
-            raise FileExistsError(f"{path} exists and is not a run; {another}")
-        run.path.mkdir(parents=True, exist_ok=True)
-        run.write_json(run.spec_path.name, {"format": FORMAT, **spec.plain()})
-        run.metrics_path.unlink(missing_ok=True)
-        return run
+        """Begin a run and leave it, as one that is killed before its first checkpoint does."""
+        run = cls(path)
+        with run.writing(spec):
+            return run
 
-    @classmethod
-    def open_or_create(cls, path: Path, spec: RunSpec, *, resume: bool) -> Run:
-        """A new run, or an interrupted one of the same spec to go on with."""
-        if not resume:
-            return cls.create(path, spec)
-        if not cls(path).spec_path.exists():
-            missing = f"there is no run to resume in {path}"
+    @contextmanager
+    def writing(self, spec: RunSpec, *, resume: bool = False) -> Iterator[None]:
+        """Begin this run, or go on with an interrupted one of the same spec, as the only one who
+        writes to it; a finished one is left as it is."""
+        self._check_can_be_written(spec, resume=resume)  # a folder that is refused stays untouched
+        if resume and self.is_done:
+            yield
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.alone():
+            self._check_can_be_written(spec, resume=resume)
+            if not self.is_done and not self.checkpoint_path.exists():
+                self.write_json(self.spec_path.name, {"format": FORMAT, **spec.plain()})
+                self.metrics_path.unlink(missing_ok=True)
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other writers out; who has done so may do it again."""
+        with nullcontext() if self._is_alone else alone_in(self.path):
+            before, self._is_alone = self._is_alone, True
+            try:
+                yield
+            finally:
+                self._is_alone = before
+
+    def _check_can_be_written(self, spec: RunSpec, *, resume: bool) -> None:
+        another, is_run = "choose another folder with --out", self.spec_path.exists()
+        if resume and not is_run:
+            missing = f"there is no run to resume in {self.path}"
             raise FileNotFoundError(f"{missing}; leave --resume out to begin one")
-        run = cls(path).begun_with(spec)
-        return run if run.is_done or run.checkpoint_path.exists() else cls.create(path, spec)
+        if self.is_export:
+            raise FileExistsError(f"{self.path} holds an export, which is not trained; {another}")
+        if resume:
+            self.begun_with(spec)
+        elif is_run and (self.is_done or self.checkpoint_path.exists()):
+            raise FileExistsError(
+                f"{self.path} already holds a run; continue it with --resume, or {another}"
+            )
+        others = (file for file in self.path.glob("*") if file.name != LOCK)
+        if not is_run and not all(map(is_unfinished, others)):
+            raise FileExistsError(f"{self.path} exists and is not a run; {another}")
 
     def begun_with(self, spec: RunSpec) -> Run:
         """This run, if it is there and has this spec."""
@@ -106,13 +134,10 @@ class Run:
     def _description(self) -> tuple[RunSpec, int]:
         if not self.spec_path.exists():
             raise FileNotFoundError(f"{self.path} is not a run: it has no {self.spec_path.name}")
-        try:
-            plain = json.loads(self.spec_path.read_text())
-            number = check_format(self.spec_path, plain)
-            return RunSpec.from_plain(plain), number
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            damaged = f"{self.spec_path} is damaged or of another version"
-            raise ValueError(f"{damaged}: {error!r}") from None
+        plain = read_json(self.spec_path, dict[str, Any], REMEDY)
+        number = check_format(self.spec_path, plain)
+        plain.pop("format", None)
+        return validated(RunSpec, plain, self.spec_path, REMEDY), number
 
     @property
     def is_export(self) -> bool:
@@ -148,22 +173,19 @@ class Run:
         return checkpoint
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        with self.metrics_path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_line(self.metrics_path, json.dumps(row))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        return self.read_rows(self.metrics_path.name)
+        return self.read_rows(self.metrics_path.name, MetricsRow)
 
-    def read_rows(self, name: str) -> Iterator[dict[str, Any]]:
+    def read_rows(self, name: str, schema: Any = dict[str, Any]) -> Iterator[Any]:
         """The rows of a file that is written line by line; a last one cut short is none."""
         path = self.path / name
         if not path.exists():
             return
-        for line in path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                return
+        *lines, _ = path.read_bytes().split(b"\n")
+        for line in lines:  # what follows the last line's end was cut short
+            yield validated(schema, line, path, REMEDY)
 
     def rewind_metrics(self, update: int) -> None:
         """Forget rows after this update: training makes them again."""
@@ -175,11 +197,14 @@ class Run:
         write_atomically(path, json.dumps(content, indent=2))
         return path
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str, schema: Any = dict[str, Any]) -> Any:
+        """What a file of findings holds, if it has what this type says; it may have more."""
         path = self.path / name
         if not path.exists():
             raise FileNotFoundError(f"there is no {name} in {self.path}")
-        return json.loads(path.read_text())
+        content = read_json(path, dict[str, Any], REMEDY)
+        validated(schema, content, path, REMEDY)
+        return content
 
 
 def find_run(path: str | Path) -> Run:

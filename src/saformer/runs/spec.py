@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from saformer.core.batch import Dimensions
 
@@ -34,6 +34,15 @@ class RunSpec:
     finetuning: dict[str, Any] | None = None
     """of a run that was fine-tuned: the run and checkpoint it came from, the limits, and how"""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise ValueError(f"held_out must be a share below 1, got {self.held_out}")
+        if len(self.criteria) != self.dimensions.constraints:
+            counts = f"{len(self.criteria)} criteria, {self.dimensions.constraints} constraints"
+            raise ValueError(f"one criterion is needed for each constraint, got {counts}")
+
     @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
@@ -52,12 +61,6 @@ class RunSpec:
         """As JSON; rare fields only where there is a value, so that older runs stay the same."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return {name: v for name, v in plain.items() if name not in RARE or v is not None}
-
-    @classmethod
-    def from_plain(cls, values: dict[str, Any]) -> RunSpec:
-        dimensions = Dimensions(**values["dimensions"])
-        changed = {"dimensions": dimensions, "criteria": tuple(values["criteria"])}
-        return cls(**{name: value for name, value in values.items() if name != "format"} | changed)
 
     def differences(self, other: RunSpec) -> list[str]:
         """Where the other differs, for a person to read."""

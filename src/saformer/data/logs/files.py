@@ -144,7 +144,7 @@ def _read_blocks(file: Path, mapping: LogMapping) -> Iterator[LogBlock]:
             if batch.num_rows:
                 yield _block(file, row, batch, mapping)
                 row += batch.num_rows
-    except _arrow().lib.ArrowException as error:
+    except (_arrow().lib.ArrowException, OSError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from None
     if row == 1:
         raise ValueError(f"{file} is empty: it has a header, but no rows")

@@ -59,7 +59,8 @@ class LogMapping:
     horizon: int | None = None
     """longest possible episode in steps"""
     environment: str | None = None
-    """Gymnasium id of a simulator of this machine, if there is one"""
+    """simulator of this machine: a Gymnasium id, or as code (a class, a function, an id)
+    module:Name or ./file.py:Name, which counts if it is typed, not if a mapping file names it"""
 
     def __post_init__(self) -> None:
         if self.gap is not None and self.time is None:

@@ -94,23 +94,32 @@ def _open_hdf5(path: Path) -> Iterator[OpenFile]:
         import h5py
     except ImportError:
         raise ValueError("HDF5 files need h5py: pip install 'saformer[hdf5]'") from None
-    shapes: Shapes = {}
-
-    def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.shape is not None:
-            shapes[name] = item.shape
-
     try:
         file = h5py.File(path, "r")
     except OSError as error:
         problem = f"is not an HDF5 file, or it is truncated or damaged ({error})"
         raise ValueError(f"{path} {problem}") from None
     with file:
-        file.visititems(note)
         try:
-            yield file, shapes
-        except OSError as error:
+            yield file, shapes_of(path, file)
+        except (OSError, KeyError, RuntimeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def shapes_of(path: Path, file: Any) -> Shapes:
+    """Of every array in an HDF5 file; one that lies in another file, which whoever made this one
+    chose, is refused."""
+    shapes: Shapes = {}
+
+    def note(name: str, item: Any) -> None:
+        shape = getattr(item, "shape", None)
+        if shape is not None and (item.external or item.is_virtual):
+            raise ValueError(f"{path}: {name} lies in another file, and none but this is read")
+        if shape is not None:
+            shapes[name] = shape
+
+    file.visititems(note)
+    return shapes
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.data.sources.arrays import shapes_of
 from saformer.data.sources.source import EnvironmentHints, Source
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import RESERVED, Trajectory
@@ -25,13 +27,17 @@ def read_minari(
     name: str | Path, known: EnvironmentHints | None = None, *, download: bool = False
 ) -> Source:
     """A dataset by its id, if it is on this machine (or may be downloaded), or by its folder."""
-    datasets = _open(str(name), download=download)
+    with _naming(name):
+        datasets = _open(str(name), download=download)
+        hints = (known or EnvironmentHints()).or_else(_hints(datasets[0]))
+        num_steps = sum(int(dataset.total_steps) for dataset in datasets)
     left_out: set[str] = set()
 
     def trajectories() -> Iterator[Trajectory]:
-        for dataset in datasets:
-            for episode in dataset.iterate_episodes():
-                yield _trajectory(episode, left_out)
+        with _naming(name):
+            for dataset in datasets:
+                for episode in dataset.iterate_episodes():
+                    yield _trajectory(episode, left_out)
 
     def notes() -> list[str]:
         names, kind = ", ".join(sorted(left_out)), "infos that are no numbers with a row per step"
@@ -39,8 +45,8 @@ def read_minari(
 
     return Source(
         trajectories,
-        sum(int(dataset.total_steps) for dataset in datasets),
-        (known or EnvironmentHints()).or_else(_hints(datasets[0])),
+        num_steps,
+        hints,
         {
             "source": " and ".join(dataset.spec.dataset_id for dataset in datasets),
             "layout": "Minari",
@@ -127,10 +133,27 @@ def _open(name: str, *, download: bool) -> list[Any]:
 
 
 def _read(path: Path, name: str) -> Any:
-    try:
+    import h5py
+
+    for part in path.glob("*.hdf5"):
+        with h5py.File(part, "r") as file:
+            shapes_of(part, file)
+    with _naming(name):
         return _minari().MinariDataset(str(path))
+
+
+@contextmanager
+def _naming(name: str | Path) -> Iterator[None]:
+    """Name the dataset where it cannot be read."""
+    try:
+        yield
+    except (FileNotFoundError, ModuleNotFoundError):
+        raise
     except Exception as error:  # h5py, json and Minari each have errors of their own
-        problem = f"{name} is damaged or of another version: {error}"
+        reason = " ".join(str(error).split())
+        if isinstance(error, ValueError) and str(name) in reason:
+            raise
+        problem = f"{name} is damaged or of another version: {reason}"
         raise ValueError(f"the Minari dataset {problem}") from None
 
 
@@ -140,10 +163,13 @@ def _hints(dataset: Any) -> EnvironmentHints:
     if low is None or high is None or low.ndim != 1:
         name = dataset.spec.dataset_id
         raise ValueError(f"{name} has actions {space}, expected a one-dimensional Box")
+    horizon = made_by.max_episode_steps if made_by else None
+    if not isinstance(horizon, int | None) or not isinstance(made_by.id if made_by else "", str):
+        raise ValueError(f"max_episode_steps is {horizon!r}, expected a whole number")
     is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     return EnvironmentHints(
         identifier=made_by.id if made_by else None,
-        horizon=made_by.max_episode_steps if made_by else None,
+        horizon=horizon,
         action_low=tuple(low.tolist()) if is_bounded else None,
         action_high=tuple(high.tolist()) if is_bounded else None,
         arguments=dict(made_by.kwargs) if made_by else {},

@@ -1,8 +1,6 @@
 """Sources by name: `d4rl:hopper-medium-v2`, `minari:mujoco/hopper/medium-v0`, or a file's path."""
 
-import os
 import re
-import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -11,6 +9,7 @@ from saformer.data.home import home
 from saformer.data.sources.arrays import read_hdf5, read_npz
 from saformer.data.sources.minari import METADATA, read_minari
 from saformer.data.sources.source import EnvironmentHints, Progress, Source
+from saformer.files import replacing
 
 D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
 ROBOTS = "hopper|walker2d|halfcheetah"
@@ -67,12 +66,8 @@ def _d4rl_file(name: str, progress: Progress | None) -> Path:
 def _download(address: str, path: Path, progress: Progress | None) -> None:
     """Fetch a file, whole or not at all; several processes may fetch the same one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with (
-            os.fdopen(descriptor, "wb") as file,
-            urllib.request.urlopen(address, timeout=30) as answer,
-        ):
+        with replacing(path) as file, urllib.request.urlopen(address, timeout=30) as answer:
             total = int(answer.headers.get("Content-Length") or 0)
             while chunk := answer.read(1 << 20):
                 file.write(chunk)
@@ -80,11 +75,16 @@ def _download(address: str, path: Path, progress: Progress | None) -> None:
                     progress(file.tell(), total)
             if total and file.tell() != total:
                 raise urllib.error.URLError(f"only {file.tell()} of {total} bytes came")
-        os.replace(unfinished, path)
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise FileNotFoundError(
             f"could not download {address} ({getattr(error, 'reason', error)}); download it "
             f"elsewhere and put it at {path}"
         ) from None
-    finally:
-        Path(unfinished).unlink(missing_ok=True)
+
+
+def default_name(source: str) -> str:
+    """Of the store that is made of a source, in the present folder."""
+    name = source.partition(":")[2] if is_hosted(source) else Path(source.rstrip("/*")).name
+    plain = name.split(".")[0].replace("/", "-").replace("*", "") or "store"
+    is_source = Path(source).is_dir() and plain == name  # never the folder that is read
+    return f"{plain}-store" if is_source else plain

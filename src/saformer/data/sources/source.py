@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step, criterion
+from saformer.criteria.code import from_anywhere
 from saformer.data.folder import StoreWriter
+from saformer.data.remembered import remember
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 
@@ -111,7 +113,10 @@ def import_source(
         reach = np.min(lows, axis=0), np.max(highs, axis=0)
         environment = _environment(source.hints, *reach, max(lengths))
         provenance = {**source.provenance, "imported_with": f"saformer {version('saformer')}"}
-        writer.finish(environment, criteria=criteria or source.criteria, provenance=provenance)
+        names = [each.name for each in wanted] or source.criteria
+        writer.finish(environment, criteria=names, provenance=provenance)
+    store = TrajectoryStore.open(path)
+    remember(Path(path), store.fingerprint, store.names)
     notes = [*source.notes(), *_notes_on_bounds(source.hints, environment, *reach)]
     if unfinished:
         notes.append(
@@ -119,7 +124,7 @@ def import_source(
             "are kept in the store, but left out of limits, frontier and to-go targets, because "
             "what they would have cost is unknown"
         )
-    return Imported(TrajectoryStore.open(path), len(unfinished), tuple(notes))
+    return Imported(store, len(unfinished), tuple(notes))
 
 
 def _check_costs(trajectory: Trajectory, criteria: Sequence[CostCriterion]) -> None:
@@ -139,7 +144,8 @@ def _environment(
     least = _per_action(known.action_low, low - margin)
     greatest = _per_action(known.action_high, high + margin)
     horizon = max(known.horizon or 0, longest)
-    return EnvironmentSpec(least, greatest, horizon, known.identifier, dict(known.arguments))
+    identifier = known.identifier and from_anywhere(known.identifier)
+    return EnvironmentSpec(least, greatest, horizon, identifier, dict(known.arguments))
 
 
 def _per_action(known: tuple[float, ...] | None, observed: Floats) -> tuple[float, ...]:

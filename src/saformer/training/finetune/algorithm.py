@@ -15,6 +15,7 @@ from saformer.data.limits import Limit
 from saformer.data.statistics import without_nan
 from saformer.envs.rollout import Episode
 from saformer.envs.stepping import Workers
+from saformer.files import FullDiskError
 from saformer.runs.checkpoint import Checkpoint
 from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.finetune.events import (
@@ -274,6 +275,8 @@ class _Loop:
                 yield
         except StoppedExploringError:
             return
+        except FullDiskError:
+            raise
         except Exception as error:
             raise EnvironmentFailedError(
                 f"the environment failed while {doing}: {type(error).__name__}: {error}. What came "

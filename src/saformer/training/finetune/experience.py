@@ -17,7 +17,7 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.rollout import Episode
-from saformer.files import write_atomically
+from saformer.files import append_line, write_atomically
 from saformer.runs.run import Run
 
 EPISODES = "episodes.jsonl"
@@ -62,11 +62,6 @@ class ExploredEpisode:
             f"{joined(self.prompt)}, cost {joined(self.cost)} ({within}), return "
             f"{self.episode_return:.5g}, {self.num_steps} steps{broke}"
         )
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> ExploredEpisode:
-        tuples = {name: tuple(plain[name]) for name in ("limit", "prompt", "cost")}
-        return cls(**{**plain, **tuples})
 
 
 @dataclass(frozen=True)
@@ -171,7 +166,7 @@ class Experience:
         before = store.as_of(run.spec.data_fingerprint)
         if before is None:
             raise ValueError(f"{store.path} does not begin with the data of {run.path}")
-        rows = [ExploredEpisode.from_plain(row) for row in run.read_rows(EPISODES)]
+        rows = list(run.read_rows(EPISODES, ExploredEpisode))
         added = len(store) - len(before)
         if len(rows) < added:
             counts = f"{added} new trajectories, {self._rows_path} names {len(rows)}"
@@ -208,8 +203,7 @@ class Experience:
             fell_back=float(episode.fell_back.mean()),
             **how,
         )
-        with self._rows_path.open("a") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+        append_line(self._rows_path, json.dumps(asdict(row)))
         self._store = self._store.extend([trajectory])
         self.rows.append(row)
         self._learn_from(row, trajectory)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from saformer.engine.distributed import Ranks
-from saformer.runs.lock import alone_in
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.interrupt import Interrupt
 from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
@@ -43,7 +42,7 @@ def fit(
     with ExitStack() as locks:
         for member in members:
             if member.run is not None and ranks.is_first:
-                locks.enter_context(alone_in(member.run.path))
+                locks.enter_context(member.run.alone())
         trainer = _begun(members, config, ranks, resume=resume)
         with nullcontext(interrupt) if interrupt is not None else Interrupt() as heeded:
             while indices:

@@ -1,0 +1,132 @@
+"""What a person may get wrong with a policy, answered in words before anything happens."""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saformer.core.batch import Dimensions
+from saformer.core.budget import Budget
+from saformer.core.policy import Decision, Policy
+
+NUMBERS_PER_CANDIDATE = 24
+"""Of each unit of width, while a round is decided: two tokens, with what attention and MLP hold."""
+
+
+class CheckedPolicy:
+    """A policy for people: rollouts, which are right by construction, drive the one within.
+
+    It refuses what has another shape than [lanes, width], lanes that are not there, actions before
+    `reset` or before `observe`, and observations of lanes that have not acted.
+    """
+
+    def __init__(self, policy: Policy, dimensions: Dimensions) -> None:
+        self._policy, self._dimensions = policy, dimensions
+        self._has_acted = torch.zeros(0, dtype=torch.bool)  # and is to be observed: [L]
+
+    @property
+    def budget(self) -> Budget:
+        return self._policy.budget
+
+    @property
+    def rule(self) -> Any:
+        """By which it acts, where it has one."""
+        return getattr(self._policy, "rule", None)
+
+    def reset(self, state: Any, limit: Any, lanes: Any = None) -> None:
+        """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
+        index = None if lanes is None else self._lanes(lanes)
+        count = None if index is None else len(index)
+        states = _rows("state", state, self._dimensions.state, count)
+        limits = _rows("limit", limit, self._dimensions.constraints, len(states), one_for_all=True)
+        self._policy.reset(states, limits, index)
+        if index is None:
+            self._has_acted = torch.zeros(len(states), dtype=torch.bool)
+        else:
+            self._has_acted[index] = False
+
+    def act(self, state: Any, lanes: Any = None) -> Decision:
+        """Choose one action per lane for states [L, S]."""
+        index = self._lanes(lanes)
+        states = _rows("state", state, self._dimensions.state, len(index))
+        self._require(index, False, "has acted, but nobody said what that cost: call observe first")
+        decision = self._policy.act(states, None if lanes is None else index)
+        self._has_acted[index] = True
+        return decision
+
+    def observe(self, reward: Any, cost: Any, lanes: Any = None, *, action: Any = None) -> None:
+        """Book rewards [L], costs [L, C] of the last step; `action` [L, A] if executed instead."""
+        sizes, index = self._dimensions, self._lanes(lanes)
+        count, where = len(index), None if lanes is None else index
+        rewards = _rows("reward", reward, 1, count)
+        costs = _rows("cost", cost, sizes.constraints, count)
+        executed = None if action is None else _rows("action", action, sizes.action, count)
+        self._require(index, True, "has not acted since it was last observed: call act first")
+        self._policy.observe(rewards, costs, where, action=executed)
+        self._has_acted[index] = False
+
+    def _require(self, lanes: Tensor, has_acted: bool, problem: str) -> None:
+        wrong = lanes[self._has_acted[lanes] != has_acted]
+        if len(wrong):
+            raise ValueError(f"lane {int(wrong[0])} {problem}")
+
+    def _lanes(self, lanes: Any) -> Tensor:
+        """[l] indices, on the host."""
+        count = len(self._has_acted)
+        if count == 0:
+            raise ValueError("no episode has begun: call reset(state, limit) first, for all lanes")
+        if lanes is None:
+            return torch.arange(count)
+        expected = f"lanes are different whole numbers from 0 to {count - 1}, in a list or tensor"
+        index = _tensor(lanes, expected).cpu()
+        is_whole = index.dtype in {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+        known = set(range(count))
+        if not (is_whole and index.ndim == 1 and 0 < len(index) == len(known & {*index.tolist()})):
+            raise ValueError(f"{expected}; got {_shown(lanes)}")
+        return index.long()
+
+
+def check_memory(candidates: int, model: nn.Module, width: int) -> None:
+    """Refuse more candidates than this machine has memory for, before it is taken."""
+    gigabytes = candidates * NUMBERS_PER_CANDIDATE * width * 4 / 1e9
+    if gigabytes < 1:
+        return
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory / 1e9
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    if gigabytes > memory:
+        needed = f"{candidates:,} candidates would take about {gigabytes:,.0f} GB for each lane"
+        raise ValueError(f"{needed}, and there are {memory:,.0f} GB: take fewer (--candidates)")
+
+
+def _rows(
+    what: str, value: Any, width: int, count: int | None, *, one_for_all: bool = False
+) -> Tensor:
+    """Numbers [rows, width], as many rows as lanes; a single row may lack its axis."""
+    lanes = "lanes" if count is None else str(count)
+    expected = f"{what} must be numbers of shape ({lanes}, {width})"
+    tensor = _tensor(value, expected)
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"{expected}, got {_shown(value)} of {tensor.dtype}")
+    given, tensor = tuple(tensor.shape), tensor.detach()
+    if tensor.ndim < 2 and (width == 1 or given == (width,)):
+        tensor = tensor.reshape(-1, width)
+    is_shaped = tensor.ndim == 2 and tensor.shape[1] == width and len(tensor) > 0
+    if not is_shaped or not (count in {None, len(tensor)} or (one_for_all and len(tensor) == 1)):
+        raise ValueError(f"{expected}, got shape {given}")
+    return tensor
+
+
+def _tensor(value: Any, expected: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"{expected}, got {_shown(value)}") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value).replace("\n", " ")
+    return f"{type(value).__name__} {text if len(text) < 60 else text[:57] + '...'}"
