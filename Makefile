@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo smoke test test-long mutants mutate benchmark lint format types clean
+.PHONY: setup demo smoke test test-long mutants mutate attack benchmark lint format types clean
 
 setup: $(VENV)/.ready  ## create the environment
 
@@ -30,6 +30,9 @@ mutants: setup  ## mistakes on purpose in what must never drift: each is caught
 mutate: setup  ## every mistake that mutmut thinks of in the paper's room (hours; MUTANTS="saformer.core.rules*" for some)
 	$(BIN)/python -m pip install --quiet 'mutmut>=3.3'
 	$(BIN)/mutmut run $(MUTANTS)
+
+attack: setup  ## thousands of tries to break it; CI has a small share (--seed repeats a failure)
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.attack
 
 benchmark: setup  ## the speeds that docs/performance.md shows
 	$(BIN)/python -m benchmarks.data

@@ -1,0 +1,1 @@
+"""Campaigns against the package: many tries at random, each repeatable by its seed."""

@@ -1,0 +1,41 @@
+"""What a campaign is, and how it is run."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Tries that must all end well. A try draws everything from its seed."""
+
+    name: str
+    tries: int
+    """how many, unless the command says otherwise"""
+    attempt: Callable[[int], str | None]
+    """seed -> what went wrong, or None"""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A try that went wrong: `python -m scripts.attack CAMPAIGN --tries 1 --seed SEED`."""
+
+    seed: int
+    problem: str
+
+
+def run(campaign: Campaign, tries: int, first_seed: int) -> list[Failure]:
+    """The failures of so many tries; whatever an attempt raises is one."""
+    failures = []
+    for seed in range(first_seed, first_seed + tries):
+        try:
+            problem = campaign.attempt(seed)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
+            problem = f"{type(error).__name__} at {where}: {error}"
+        if problem is not None:
+            failures.append(Failure(seed, problem))
+    return failures

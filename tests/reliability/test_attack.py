@@ -1,0 +1,30 @@
+"""A small share of every campaign; `make attack` runs the whole."""
+
+import pytest
+from scripts.attack.__main__ import CAMPAIGNS, main
+from scripts.attack.campaign import Campaign, Failure, run
+
+
+@pytest.mark.parametrize(("name", "tries"), [("shield", 15), ("numbers", 14), ("environments", 32)])
+def test_no_try_fails(name, tries):
+    """Seen to fail for all three: 50 spent of 5, actions of NaN, one number for a whole state."""
+    assert run(CAMPAIGNS[name], tries, first_seed=0) == []
+
+
+def test_what_fails_is_shown_with_its_seed(monkeypatch, capsys):
+    """Also what an attempt raises. Seen to fail when an exception ends the campaign."""
+
+    def attempt(seed: int) -> str | None:
+        if seed == 7:
+            raise KeyError("lost")
+        return "wrong" if seed == 8 else None
+
+    bad = Campaign("bad", 10, attempt)
+    assert [failure.seed for failure in run(bad, 5, first_seed=5)] == [7, 8]
+    assert run(bad, 1, first_seed=8) == [Failure(8, "wrong")]
+    monkeypatch.setitem(CAMPAIGNS, "bad", bad)
+    assert main(["bad"]) == 1
+    said = capsys.readouterr().out
+    assert "| bad | 10 | 2 |" in said
+    assert "python -m scripts.attack bad --tries 1 --seed 8: wrong" in said
+    assert main(["bad", "--tries", "3"]) == 0
