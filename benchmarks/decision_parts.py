@@ -73,10 +73,11 @@ def recorded_parts(
             torch.zeros(case.lanes, HOPPER.state, device=device),
             torch.arange(case.lanes, device=device),
         )
-        prefix = policy._prefill(policy.history, state, every)
+        present = (state, policy.budget.rows(torch.arange(case.lanes)).to(device), every)
+        prefix = policy._prefill(policy.history, *present)
         drawn = policy.rule.options.draw(case.lanes, HOPPER.action, policy._generator)
         of_reading = in_a_row(
-            lambda: policy._prefill(policy.history, state, every), repeat=repeat, device=device
+            lambda: policy._prefill(policy.history, *present), repeat=repeat, device=device
         )
         of_round = in_a_row(
             lambda: policy._first_round(prefix, *drawn), repeat=repeat, device=device

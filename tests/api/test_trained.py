@@ -108,7 +108,8 @@ def test_a_run_of_the_papers_preset_acts_by_its_rule(tmp_path):
         assert trained.options() == trained.options("paper")
         assert trained.options(shielded=True) == trained.options()
         assert (trained.options().fallback, trained.options().rounds) == ("least_cost", 4)
-        assert isinstance(trained.policy("feasible").rule, FeasibleRule)
+        with pytest.raises(ValueError, match="trained as published"):
+            trained.policy("feasible")
         acting = command_of(["evaluate", str(path), "--rounds", "2"]).acting
         assert acting == replace(trained.options(), rounds=2)
 

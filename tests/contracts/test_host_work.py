@@ -139,7 +139,8 @@ def test_what_was_drawn_stays_as_it_was(agent, options, action_noise):
     rule = rule_of(replace(options, action_noise=action_noise), model.dimensions)
     budget = Budget(torch.full((2, 1), 9.0))
     history = History(2, 3, model.dimensions, CPU)
-    prefix = model.prefill(history.prompt(torch.zeros(2, 2), budget, torch.arange(2)))
+    lanes = torch.arange(2)
+    prefix = model.prefill(history.prompt(torch.zeros(2, 2), budget.rows(lanes), lanes))
     drawn = rule.options.draw(2, 1, torch.Generator().manual_seed(0))
     kept = [part.clone() for part in drawn]
     once, twice = rule.deviations(prefix, *drawn), rule.deviations(prefix, *drawn)

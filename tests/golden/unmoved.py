@@ -25,7 +25,9 @@ from saformer.agents.registry import create_agent
 from saformer.core.rules import NoCriticOptions, PaperOptions, ProposalOptions
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.envs import allowance
+from saformer.kernels.recording import replayed
 from saformer.rules.feasible import FeasibleOptions
+from saformer.rules.fitting import fit_outlook
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import PUBLISHED
 from saformer.training.loop.trainer import Member, PackTrainer
@@ -69,7 +71,7 @@ def _agent(name: str, data: RelabelledStore) -> dict[str, Any]:
     }
     if name != "saformer":
         return {**found, "decisions": digests(decisions(agent, None))}
-    agent.finish(data)
+    agent.model.add_module("outlook", fit_outlook(agent.model, data, replay=replayed))
     by_rule = {rule: digests(decisions(agent, _eight(options))) for rule, options in RULES.items()}
     return {**found, "outlook": digests(agent.outlook.state_dict().values()), "decisions": by_rule}
 

@@ -214,6 +214,7 @@ def test_costs_that_nothing_avoids_are_refused_where_they_cannot_be_kept():
         shield.reset(torch.zeros(1, 2), 4.9)
     shield.reset(torch.zeros(1, 2), torch.tensor([[5.0]]))
     assert shield.act(torch.zeros(1, 2)).action.abs().max() == 0
+    shield.observe(torch.zeros(1), torch.full((1, 1), 0.25))
     shield.budget.limit[:] = 1.0
     with pytest.warns(UserWarning, match="cut below what even the cheapest actions still cost"):
         shield.act(torch.zeros(1, 2))

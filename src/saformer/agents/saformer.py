@@ -136,8 +136,9 @@ class SaFormerAgent(SequenceAgent):
             raise TypeError(f"saformer acts by no rule of {type(options).__name__}")
         if self.outlook is None:
             raise ValueError(
-                "the rule 'feasible' is fitted as training ends, but this is unfinished or of an "
-                "older version: act by the paper's rule (rule 'paper'), or train to the end"
+                "the rule 'feasible' is fitted as training ends, but this is unfinished, trained "
+                "as published or of an older version: act by the paper's rule (rule 'paper'), or "
+                "train to the end by preset small or full"
             )
         return FeasibleRule(options, self.outlook, self.config.cost_discount)
 
