@@ -228,7 +228,7 @@ class RunTrainer:
             resume = run.spec_path.exists() if self.several else self.resume
             locks.enter_context(run.writing(spec, resume=resume))
             attached = typed(self.data.environment) if self.data.environment else None
-            remember(run.path, run.spec.digest, spec.criteria, attached)
+            remember(run.path, run.spec.digest, spec.criteria, attached)  # as it is read
             return run
 
     def _observer(self, run: Run, task: str, data: RelabelledStore) -> Observer:
