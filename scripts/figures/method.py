@@ -19,7 +19,8 @@ from saformer.core.objectives import actor_nll
 from saformer.core.rules import PaperOptions, PaperRule, Rule
 from saformer.envs.plants import PLANTS, Plant
 from saformer.evaluation.evaluate import FIRST_SEED
-from saformer.report.figure import Line, Panel, canvas, line_panels, styled, svg
+from saformer.kernels.recording import Recorder
+from saformer.report.figure import Line, Panel, canvas, line_panels, styled, svg, write_plainly
 from saformer.rules.feasible import FeasibleOptions, FeasibleRule
 from saformer.trained import Trained
 
@@ -33,7 +34,7 @@ def watched(rule: type[Any]) -> type[Any]:
     class Watched(rule):  # type: ignore[misc]
         def select(self, model: Any, prefix: Any, candidates: Any) -> Any:
             decision = super().select(model, prefix, candidates)
-            usual = model.forecast(prefix, candidates.action[:, :1])[0, 0, 0]
+            usual = model.forecast(prefix, candidates.action[:, :1]).mean[0, 0, 0]
             self.usual, self.held = float(usual), decision.verification
             return decision
 
@@ -45,7 +46,7 @@ def play(trained: Trained, plant: Plant, rule: Rule, limit: float) -> Day:
     import gymnasium
 
     agent, config = trained.agent, trained.agent.config
-    policy = SaFormerPolicy(agent.model, rule, window=config.window)
+    policy = SaFormerPolicy(agent.model, rule, Recorder, window=config.window)
     environment = gymnasium.make(plant.identifier)
     state, _ = environment.reset(seed=FIRST_SEED)
     policy.reset(state[None], limit)
@@ -129,7 +130,7 @@ def frontier(rows: Sequence[dict[str, Any]]) -> str:
 @styled
 def balance(trained: Trained) -> str:
     """The gradient's norm of each of Eq. 5's terms, as published and as we weigh them."""
-    agent, data = trained.agent, saformer.data_of(trained.path)
+    agent, data = trained.agent, saformer.data_of(trained.run)
     batch = agent.sampler(data).sample(256, torch.Generator().manual_seed(0))
     batch = agent.model.normalizer.window(batch)
     parameters = [each for each in agent.model.actor.parameters() if each.requires_grad]
@@ -146,6 +147,7 @@ def balance(trained: Trained) -> str:
     axis.barh(places - 0.2, list(norms.values()), 0.38, label="as published", color="#8a93a0")
     axis.barh(places + 0.2, weighed, 0.38, label="to-go terms x 0.01", color="#2a7f4f")
     axis.set(xscale="log", yticks=places, yticklabels=labels, xlabel="norm of the gradient")
+    write_plainly(axis.xaxis)
     axis.set_title("Eq. 5, term by term")
     axis.legend()
     return svg(figure)

@@ -289,7 +289,7 @@ def _replace_manifest_by_a_folder(path: Path) -> None:
         (lambda path: (path / "manifest.json").write_bytes(b"\xff\xfe"), "damaged"),
         (
             lambda path: (path / "manifest.json").write_text("[]"),
-            "damaged .Input should be an object",
+            "damaged or of another version .Input should be an object",
         ),
         (
             lambda path: _edit(path, format=1),

@@ -13,7 +13,7 @@ from saformer.runs.run import Run
 from tests.training.test_finetune import original
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def _nothing_is_fitted() -> Iterator[None]:
     """The last stage of training takes most of its time, and nothing here acts by what it fits."""
     with pytest.MonkeyPatch.context() as patch:

@@ -236,7 +236,11 @@ def pickled(_: bytes) -> bytes:
         ("weights.safetensors", pickled, "truncated or damaged"),
         ("export.json", None, "is not a whole export: it has no export.json"),
         ("export.json", lambda _: b"{", "export.json is damaged"),
-        ("export.json", lambda _: b"[]", "export.json is damaged: it has no environment, sha256"),
+        (
+            "export.json",
+            lambda _: b"[]",
+            "export.json is damaged or of another version (Input should be",
+        ),
         ("export.json", lambda _: b'{"sha256": "", "environment": {}}', "is not what was exported"),
         ("run.json", None, "is not a run: it has no run.json"),
         (

@@ -118,8 +118,10 @@ class PlantEnv(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         self.action_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
 
-    def reset(self, **keywords: Any) -> tuple[Array, dict[str, Any]]:
-        super().reset(**keywords)
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
         (self._inputs, self._level), self._time = self._plant.draw_day(self.np_random), 0
         return self._plant.observe(self._level, self._inputs[0], 0), {}
 

@@ -97,7 +97,8 @@ class Run:
             missing = f"there is no run to resume in {self.path}"
             raise FileNotFoundError(f"{missing}; leave --resume out to begin one")
         if self.is_export:
-            raise FileExistsError(f"{self.path} holds an export, which is not trained; {another}")
+            export = f"{self.path} holds an export, which cannot be trained"
+            raise FileExistsError(f"{export}; {another}")
         if resume:
             self.begun_with(spec)
         elif is_run and (self.is_done or self.checkpoint_path.exists()):
