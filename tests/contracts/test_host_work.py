@@ -73,8 +73,8 @@ def step(policy: SaFormerPolicy, lanes=None) -> None:
 
 
 def test_a_decision_asks_little_of_the_host(agent, operations):
-    """43 operations with views, once 87; a few more in another torch. Seen to fail when whole
-    results are cut."""
+    """57 operations with views, once 87, 14 of them to check limits and actions on the host; a few
+    more in another torch. Seen to fail when whole results are cut."""
     policy = policy_of(agent.model, rounds=1, recorder=operations.recorder)
     policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 9.0))
     for lanes in (None, torch.arange(LANES)):
@@ -83,7 +83,7 @@ def test_a_decision_asks_little_of_the_host(agent, operations):
         with operations:
             step(policy, lanes)
         assert operations.counts["aten::clone"] == 13
-        assert operations.counts.total() <= 48, operations.counts
+        assert operations.counts.total() <= 60, operations.counts
 
 
 @pytest.mark.parametrize("options", [NoCriticOptions(candidates=4), FeasibleOptions(candidates=4)])
@@ -139,7 +139,8 @@ def test_what_was_drawn_stays_as_it_was(agent, options, action_noise):
     rule = rule_of(replace(options, action_noise=action_noise), model.dimensions)
     budget = Budget(torch.full((2, 1), 9.0))
     history = History(2, 3, model.dimensions, CPU)
-    prefix = model.prefill(history.prompt(torch.zeros(2, 2), budget, torch.arange(2)))
+    lanes = torch.arange(2)
+    prefix = model.prefill(history.prompt(torch.zeros(2, 2), budget.rows(lanes), lanes))
     drawn = rule.options.draw(2, 1, torch.Generator().manual_seed(0))
     kept = [part.clone() for part in drawn]
     once, twice = rule.deviations(prefix, *drawn), rule.deviations(prefix, *drawn)

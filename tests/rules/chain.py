@@ -86,7 +86,7 @@ def decide(
     budget = Budget(torch.tensor([remaining]), agent.config.cost_discount)
     budget.num_steps.fill_(timestep)
     history = History(1, 3, model.dimensions, torch.device("cpu"))
-    prompt = history.prompt(torch.tensor([[state]]), budget, torch.arange(1))
+    prompt = history.prompt(torch.tensor([[state]]), budget.rows(torch.arange(1)), torch.arange(1))
     candidates = Candidates(
         torch.zeros(1, len(actions)),
         torch.tensor(actions)[None, :, None],
