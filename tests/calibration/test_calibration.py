@@ -4,6 +4,7 @@ it is of."""
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from saformer.evaluation.calibration import (
 from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.evaluate import FIRST_SEED, evaluate_policy
 from saformer.evaluation.verdict import Verdict
+from saformer.files import validated
 from saformer.runs.run import Run
 from tests.cli.test_cli import tiny_run
 
@@ -311,4 +313,5 @@ def test_kept_as_json_and_found_again():
     limits = calibrated((5.0, 0.02)).limits
     tested = calibrations.MarginTest(0.02, 7, 100, 1, 0.04, 3.0, 0.9, (4.0,))
     known = replace(calibrated(), limits=(replace(limits[0], tested=(tested,)),))
-    assert Calibration.from_plain(json.loads(json.dumps(known.plain()))) == known
+    read_back = validated(Calibration, json.loads(json.dumps(known.plain())), Path("x"), "")
+    assert read_back == known

@@ -73,8 +73,8 @@ def step(policy: SaFormerPolicy, lanes=None) -> None:
 
 
 def test_a_decision_asks_little_of_the_host(agent, operations):
-    """43 operations with views, once 87; a few more in another torch. Seen to fail when whole
-    results are cut."""
+    """57 operations with views, once 87, 14 of them to check limits and actions on the host; a few
+    more in another torch. Seen to fail when whole results are cut."""
     policy = policy_of(agent.model, rounds=1, recorder=operations.recorder)
     policy.reset(torch.zeros(LANES, 2), torch.full((LANES, 1), 9.0))
     for lanes in (None, torch.arange(LANES)):
@@ -83,7 +83,7 @@ def test_a_decision_asks_little_of_the_host(agent, operations):
         with operations:
             step(policy, lanes)
         assert operations.counts["aten::clone"] == 13
-        assert operations.counts.total() <= 48, operations.counts
+        assert operations.counts.total() <= 60, operations.counts
 
 
 @pytest.mark.parametrize("options", [NoCriticOptions(candidates=4), FeasibleOptions(candidates=4)])

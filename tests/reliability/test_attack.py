@@ -5,7 +5,7 @@ from scripts.attack.__main__ import CAMPAIGNS, main
 from scripts.attack.campaign import Campaign, Failure, run
 
 
-@pytest.mark.parametrize(("name", "tries"), [("shield", 15), ("numbers", 14), ("environments", 32)])
+@pytest.mark.parametrize(("name", "tries"), [("shield", 15), ("numbers", 14), ("environments", 33)])
 def test_no_try_fails(name, tries):
     """Seen to fail for all three: 50 spent of 5, actions of NaN, one number for a whole state."""
     assert run(CAMPAIGNS[name], tries, first_seed=0) == []

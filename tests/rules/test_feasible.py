@@ -126,8 +126,9 @@ def test_what_is_kept_back_is_not_kept_from_the_actor(walker, spender):
         constraints, window = agent.dimensions.constraints, agent.config.window
         history = History(1, window - 1, agent.dimensions, torch.device("cpu"))
         budget = Budget(torch.full((1, constraints), 10.0), agent.config.cost_discount)
-        lane = torch.tensor([0])
-        prompt = history.prompt(torch.tensor([[MIDDLE]]), budget.rows(lane), lane)
+        prompt = history.prompt(
+            torch.tensor([[MIDDLE]]), budget.rows(torch.tensor([0])), torch.tensor([0])
+        )
         shown = agent.policy(FeasibleOptions()).rule.prompt(prompt)
         assert torch.equal(shown.past.limit, prompt.past.limit)
         assert torch.equal(shown.cost_to_go, prompt.cost_to_go)
