@@ -165,7 +165,8 @@ ROUTES = {
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_code_that_a_file_names_is_not_run(here, route, capsys):
-    """The message says what to type. Seen to fail for all but `file of an export`."""
+    """The message says what to type. Seen to fail for every route when names were imported, some by
+    the message alone."""
     tamper, command, advice = ROUTES[route]
     tamper()
     capsys.readouterr()
