@@ -10,10 +10,11 @@ import argparse
 
 import torch
 
-from scripts.attack import environments, numbers, shield
+from scripts.attack import disks, environments, kills, misuses, mutations, numbers, shield, together
 from scripts.attack.campaign import run
 
-CAMPAIGNS = {each.name: each for each in (shield.CAMPAIGN, numbers.CAMPAIGN, environments.CAMPAIGN)}
+_MODULES = (shield, numbers, misuses, environments, mutations, kills, disks, together)
+CAMPAIGNS = {module.CAMPAIGN.name: module.CAMPAIGN for module in _MODULES}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.names or CAMPAIGNS:
         tries = options.tries or CAMPAIGNS[name].tries
         failures = run(CAMPAIGNS[name], tries, options.seed)
-        print(f"| {name} | {tries} | {len(failures)} |", flush=True)
+        print(f"| {name} | {tries * CAMPAIGNS[name].per_try} | {len(failures)} |", flush=True)
         repeat = f"python -m scripts.attack {name} --tries 1 --seed"
         problems += [f"{repeat} {failure.seed}: {failure.problem}" for failure in failures]
     print("\n".join(["", *problems]))

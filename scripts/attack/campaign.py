@@ -16,6 +16,8 @@ class Campaign:
     """how many, unless the command says otherwise"""
     attempt: Callable[[int], str | None]
     """seed -> what went wrong, or None"""
+    per_try: int = 1
+    """what the table counts: so many in every try"""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ writes there. Links are never written through.
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -22,7 +23,7 @@ try:
 except ImportError:  # not a POSIX system: one writer at a time is up to the user
     fcntl = None  # type: ignore[assignment]
 
-UNFINISHED = ".unfinished"
+UNFINISHED, CHECKSUM = ".unfinished", "sha256_of_all_else"
 NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
 NO_ROOM = {
     errno.ENOSPC: "the disk is full",
@@ -61,9 +62,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def unfinished_folder(path: Path, what: str) -> Iterator[Path]:
     """A folder to fill and then to `publish` at this path; else nothing is left of it."""
+    remove_abandoned(path)
     check_is_new(path, what)
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(path)
     with finding_room(path):
         folder, descriptor = _held(path, os.O_RDONLY)
         try:
@@ -165,12 +166,23 @@ def locked(lock: Path, *, wait: bool = True) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace a file by this content and its checksum."""
+    plain = {name: value for name, value in content.items() if name != CHECKSUM}
+    write_atomically(path, json.dumps({**plain, CHECKSUM: _checksum(plain)}, indent=2))
+
+
 def read_json(path: Path, schema: Any, remedy: str) -> Any:
-    """What a JSON file holds, if it is what this schema (a type) says."""
+    """What a JSON file holds, if it is what this schema (a type) says and what was written."""
     try:
-        return validated(schema, path.read_bytes(), path, remedy)
+        content = validated(schema, path.read_bytes(), path, remedy)
     except IsADirectoryError:
         raise ValueError(f"{path} is damaged (it is a folder); {remedy}") from None
+    known = content.pop(CHECKSUM, None) if isinstance(content, dict) else None
+    if known is not None and known != _checksum(content):  # older versions wrote none
+        changed = f"{path} was damaged or changed since it was written"
+        raise ValueError(f"{changed}; {remedy}, or remove its {CHECKSUM} if you changed it")
+    return content
 
 
 def validated(schema: Any, content: Any, path: Path, remedy: str) -> Any:
@@ -187,6 +199,10 @@ def validated(schema: Any, content: Any, path: Path, remedy: str) -> Any:
         given = "" if entry == "" else f", got {str(first['input'])[:40]!r}"
         why = f"{entry}: {first['msg']}{given}".removeprefix(": ")
         raise ValueError(f"{path} is damaged or of another version ({why}); {remedy}") from None
+
+
+def _checksum(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 @cache

@@ -1,6 +1,5 @@
 """What decides how a policy acts has a checksum."""
 
-import json
 import shutil
 
 import numpy as np
@@ -12,6 +11,7 @@ import saformer
 from saformer.cli.main import main
 from saformer.runs.export import policy_identity
 from saformer.runs.run import Run
+from tests.editing import edit
 
 
 @pytest.fixture
@@ -96,6 +96,5 @@ def test_doctor_checks_a_run(run, tmp_path, capsys):
     flip(run.checkpoint_path, -5)
     assert main(["doctor", str(run.path)]) == 1
     assert "is not what was saved" in " ".join(capsys.readouterr().err.split())
-    facts = json.loads((tmp_path / "exported" / "export.json").read_text())
-    (tmp_path / "exported" / "export.json").write_text(json.dumps({**facts, "sha256": "0" * 64}))
+    edit(tmp_path / "exported" / "export.json", sha256="0" * 64)
     assert main(["doctor", str(tmp_path / "exported")]) == 1

@@ -15,6 +15,7 @@ from saformer.report.rollouts import write_report
 from saformer.runs.checkpoint import Checkpoint
 from saformer.runs.run import Run
 from saformer.training.finetune.experience import ExploredEpisode
+from tests.editing import unsigned
 from tests.training.test_finetune import CONFIG
 
 WRONG = (None, "x", -1, 0.5, [], {}, True, 10**400, [[]])
@@ -58,7 +59,7 @@ def mutated(content: Any, path: tuple, value: Any) -> Any:
 
 def check(file: Path, read: Callable[[], Any], *, every: int = 1) -> int:
     """Try mutations of this file; returns how many there were."""
-    content, count = json.loads(file.read_text()), 0
+    content, count = unsigned(file), 0
     refusals: list[tuple[str, str]] = []
     for path, value in list(mutations(content))[::every]:
         count += 1
@@ -95,6 +96,12 @@ def test_run_json(run, every):
 def test_calibration_json(run):
     """Seen to fail: a margin of -0.5 was accepted, and 2 tracebacks."""
     assert check(run.path / "calibration.json", lambda: read_calibrations(run)) > 100
+    file = run.path / "calibration.json"
+    content = unsigned(file)
+    content["calibrations"][0]["limits"][0]["margin"] = -0.5
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="margin"):
+        read_calibrations(run)
 
 
 def test_evaluation_json(run, monkeypatch):
@@ -141,7 +148,8 @@ def test_export_json(run, tmp_path, every):
 
 
 def test_rows_of_metrics_and_episodes(source, tmp_path):
-    """Seen to fail: a row that is no object ended in a traceback."""
+    """Seen to fail: a row that is no object ended in a traceback, and so did a report of rows without
+    an update, or with a figure that is none."""
     run = saformer.finetune(
         source.path, [0.1], out=tmp_path / "run", config=CONFIG, episodes=1, workers=0, device="cpu"
     ).run
@@ -160,6 +168,14 @@ def test_rows_of_metrics_and_episodes(source, tmp_path):
         assert all(name in each and "\n" not in each for each in refusals)
         file.write_text(f"{first}\n{first[:9]}")
         assert len(list(run.read_rows(name))) == 1
+
+
+@pytest.mark.parametrize("row", [{"loss": 1}, {"update": 1, "loss": {}}, {"update": 10**400}])
+def test_a_row_of_metrics_that_cannot_be_drawn_is_refused(run, row):
+    """Seen to fail when only the update has a type, and when nothing has."""
+    run.metrics_path.write_text(f"{json.dumps(row)}\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
+        list(run.metrics())
 
 
 def test_tables_are_read_by_what_was_checked(run):

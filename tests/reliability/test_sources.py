@@ -10,6 +10,7 @@ from saformer.cli.main import main
 from saformer.data.sources.source import import_source
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
+from saformer.files import unfinished_path
 
 h5py = pytest.importorskip("h5py")
 
@@ -92,3 +93,65 @@ def test_metadata_of_minari_is_checked(minari_dataset, tmp_path):
             refusals.append(str(error))
     assert refusals
     assert all("\n" not in each for each in refusals)
+
+
+def test_a_minari_dataset_brings_no_code(minari_dataset, tmp_path, monkeypatch):
+    """Without spaces in its metadata Minari makes the environment to see them. Seen to fail: the
+    code that env_spec names ran."""
+    from gymnasium.envs.registration import EnvSpec
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "evil_maker.py").write_text("open('ran', 'w').close()\nEnv = None\n")
+    monkeypatch.chdir(tmp_path)
+    file = minari_dataset / "data" / "metadata.json"
+    content = json.loads(file.read_text())
+    del content["observation_space"]
+    content["env_spec"] = EnvSpec("Evil-v0", entry_point="evil_maker:Env").to_json()
+    file.write_text(json.dumps(content))
+    assert main(["data", "import", str(minari_dataset), "--out", "store"]) == 1
+    assert not Path("ran").exists()
+
+
+def test_half_an_export_to_minari_is_none(tmp_path, monkeypatch):
+    """As of one that finds no room. Seen to fail: what was left counted as a dataset, so that the
+    next export was refused, and HDF5 spoke of a full disk in many lines."""
+    minari_package = pytest.importorskip("minari")
+    from saformer.data.sources import minari
+
+    home, store = tmp_path / "minari", allowance.dataset(episodes=3)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(home))
+
+    def half(dataset_id: str, *_: object, **__: object) -> None:
+        (Path(minari.os.environ[minari.HOME]) / dataset_id / "data").mkdir(parents=True)
+        raise RuntimeError("file write failed:\nerrno = 28, error message = 'No space left'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(minari_package, "create_dataset_from_buffers", half)
+        with pytest.raises(OSError, match="log-v0: the disk is full"):
+            minari.write_minari(store, "new/log-v0")
+    path = minari.write_minari(store, "new/log-v0")
+    abandoned = unfinished_path(path)  # by one that was killed as soon as it had a name
+    abandoned.mkdir()
+    with pytest.raises(FileExistsError, match="datasets are never overwritten"):
+        minari.write_minari(store, "new/log-v0")
+    assert len(import_source(minari.read_minari(path), tmp_path / "again").store) == 3
+    names = sorted(file.name for file in path.parent.iterdir())
+    assert names == ["log-v0", "namespace_metadata.json"]
+
+
+def test_a_damaged_page_of_parquet_is_named_in_one_line(tmp_path):
+    """Also where only a sample is read, whose footer is whole. Seen to fail: two lines of thrift,
+    and no file."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from saformer.data.logs.files import sample_of
+    from saformer.data.logs.mapping import LogMapping
+
+    file = tmp_path / "log.parquet"
+    parquet.write_table(pyarrow.table({"a": np.random.default_rng(0).random(5000)}), file)
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + bytes(60) + content[64:])
+    with pytest.raises(ValueError, match=r"log\.parquet") as refusal:
+        sample_of(file, LogMapping())
+    assert "\n" not in str(refusal.value)

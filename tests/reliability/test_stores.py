@@ -9,6 +9,7 @@ import pytest
 
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
+from tests.editing import unsigned
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def store(source, tmp_path) -> Path:
 
 def edit(path: Path, **changes) -> None:
     """`columns__steps__state__dtype` is an entry within entries."""
-    manifest = json.loads((path / "manifest.json").read_text())
+    manifest = unsigned(path / "manifest.json")
     for name, value in changes.items():
         *within, last = name.split("__")
         entry = manifest
@@ -52,7 +53,7 @@ def zero(lengths) -> None:
 
 
 def without_checksum(path: Path) -> None:
-    manifest = json.loads((path / "manifest.json").read_text())
+    manifest = unsigned(path / "manifest.json")
     manifest.pop("checksum", None)
     (path / "manifest.json").write_text(json.dumps(manifest))
 

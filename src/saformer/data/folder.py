@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote
@@ -31,7 +31,7 @@ from saformer.files import (
     read_json,
     unfinished_folder,
     validated,
-    write_atomically,
+    write_json,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ MANIFEST = "manifest.json"
 LOCK = "lock"
 STORES = "stores"
 REMEDY = "build or import the data again"
+SMALL = 1 << 16
+"""Bytes of a column that is read at once: one that is mapped holds a descriptor of the process"""
 PlainType = Literal["float32", "float64", "int64", "bool", "uint8"]
 Array = NDArray[Any]
 
@@ -156,8 +158,7 @@ class Manifest:
     def write(self, path: Path) -> None:
         """Last, once the columns are on disk."""
         checksum = Checksum.of(_mapped(path, self)["episodes"], self.trajectories)
-        content = json.dumps(asdict(replace(self, checksum=checksum)), indent=2)
-        write_atomically(path / MANIFEST, content)
+        write_json(path / MANIFEST, asdict(replace(self, checksum=checksum)))
 
 
 class StoreWriter:
@@ -296,6 +297,7 @@ def _step_columns(trajectory: Trajectory) -> dict[str, Column]:
     return {name: _column(rows.dtype, rows.shape[1:]) for name, rows in columns}
 
 
+@cache
 def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
     return Column(cast(PlainType, str(dtype)), shape)
 
@@ -308,9 +310,14 @@ def _map(file: Path, column: Column, rows: int) -> Array:
     if size < rows * column.row_bytes:
         expected = f"its manifest says {rows * column.row_bytes}"
         raise ValueError(f"{file} holds {size} bytes, {expected}: restore or rebuild it")
+    if size <= SMALL:
+        column_of_rows = np.fromfile(file, column.dtype, rows * math.prod(column.shape))
+        column_of_rows.flags.writeable = False
+        return column_of_rows.reshape(rows, *column.shape)
     return np.memmap(file, dtype=column.dtype, mode="r", shape=(rows, *column.shape))
 
 
+@cache
 def _file_of(kind: str, name: str) -> str:
     return f"{kind}/{quote(name, safe='')}.bin"
 

@@ -2,12 +2,25 @@
 it (a multiplier, an expected cost), PHASE/gradient_norm stands beside both."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from annotated_types import Ge, Le
+from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
 GRADIENT_NORM = "gradient_norm"
 WATCHED = "watched/"
-MetricsRow = dict[str, int | float | dict[str, dict[str, Any]] | None]
-"""Of metrics.jsonl: the update and figures by name; an evaluation's by limit."""
+Number = Annotated[float, Ge(-1e300), Le(1e300)]
+Figure = Annotated[int, Ge(-(2**63)), Le(2**63)] | Number | None
+Watched = TypedDict(  # type: ignore[misc]  # mypy does not know extra_items yet
+    "Watched", {"return": Number, "cost": list[Number], "limit": list[Number]}, extra_items=Any
+)
+
+
+class MetricsRow(TypedDict, extra_items=Figure):  # type: ignore[call-arg]
+    """Of metrics.jsonl: the update and figures by name; an evaluation's by limit."""
+
+    update: Annotated[int, Ge(0), Le(2**63)]
+    evaluation: NotRequired[dict[str, Watched]]
 
 
 def terms_by_phase(names: Iterable[str], *, watched: bool = False) -> dict[str, list[str]]:

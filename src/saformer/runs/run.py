@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from saformer.files import append_line, is_unfinished, read_json, validated, write_atomically
+from saformer.files import (
+    append_line,
+    is_unfinished,
+    read_json,
+    validated,
+    write_atomically,
+    write_json,
+)
 from saformer.runs import pretrained
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.lock import LOCK, alone_in
@@ -17,6 +26,7 @@ from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
 REMEDY = "restore it from a copy, or make it again"
+EVALUATIONS, LONGEST_NAME = "evaluations", 80
 FORMAT = 2
 """Of run.json, export.json and calibration.json. Files of version 1 carry no number: their
 SaFormers were trained without a rule of their own, and act by the paper's."""
@@ -42,7 +52,8 @@ class Run:
     metrics.jsonl               one row per report, as it trains
     checkpoint.safetensors      all of its state
     done.json                   written last, when training has finished
-    evaluation.json, trace.json from `evaluate`
+    evaluation.json, trace.json from the latest `evaluate`
+    evaluations/                all evaluations, by limits, rule and time
     calibration.json            from `calibrate`: shares of limits to hold back, by violation rate
     episodes.jsonl              of a run that was fine-tuned: one row per explored episode
     export.json, weights.safetensors   of an export, instead of metrics and checkpoint
@@ -193,10 +204,23 @@ class Run:
         rows = [row for row in self.metrics() if row["update"] <= update]
         write_atomically(self.metrics_path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
-    def write_json(self, name: str, content: Any) -> Path:
+    def write_json(self, name: str, content: dict[str, Any]) -> Path:
         path = self.path / name
-        write_atomically(path, json.dumps(content, indent=2))
+        write_json(path, content)
         return path
+
+    def keep(self, words: Iterable[str], content: Any) -> Path:
+        """Write an evaluation beside earlier ones: evaluations/WORDS-TIME.json."""
+        what = re.sub(r"[^\w.+-]", "+", "-".join(words))[:LONGEST_NAME]
+        name = f"{what}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+        (self.path / EVALUATIONS).mkdir(exist_ok=True)
+        return self.write_json(f"{EVALUATIONS}/{name}.json", content)
+
+    def keep_page(self, page: Path) -> None:
+        """Copy the page of the newest evaluation to where that is kept."""
+        evaluations = (self.path / EVALUATIONS).glob("*.json")
+        newest = max(evaluations, key=lambda file: file.stat().st_mtime)
+        write_atomically(newest.with_suffix(".html"), page.read_bytes())
 
     def read_json(self, name: str, schema: Any = dict[str, Any]) -> Any:
         """What a file of findings holds, if it has what this type says; it may have more."""
