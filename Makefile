@@ -1,9 +1,10 @@
 # Everything starts from a machine that has Python >= 3.11 and nothing else.
 PYTHON ?= python3
 VENV   ?= .venv
+PYTHONS ?= $(PYTHON)
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo smoke test test-long mutants mutate attack benchmark lint format types clean
+.PHONY: setup demo smoke test test-long mutants mutate attack benchmark docs release lint format types clean
 
 setup: $(VENV)/.ready  ## create the environment
 
@@ -12,8 +13,14 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,ray,track,dev]'
 	touch $@
 
-demo: setup  ## data, training, evaluation and a report, in a few minutes
-	$(BIN)/saformer demo --out demo
+$(VENV)/.demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Without a GPU, 'pip install --index-url https://download.pytorch.org/whl/cpu torch' in $(VENV) first saves 5 GB."
+	test -e $(VENV)/.ready || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gym]'
+	touch $@
+
+demo: $(VENV)/.demo  ## data, training, evaluation and a report: a room, in two minutes
+	$(BIN)/saformer demo plant --out demo
 
 smoke: setup  ## every table and figure of the paper from tiny runs, in a minute or two
 	$(BIN)/saformer experiment all --scale smoke --out results/smoke --runs results/smoke/runs
@@ -39,6 +46,14 @@ benchmark: setup  ## the speeds that docs/performance.md shows
 	$(BIN)/python -m benchmarks.decisions
 	$(BIN)/python -m benchmarks.updates
 	$(BIN)/python -m benchmarks.evaluation --cells 12 --episodes 5 --steps 100
+
+docs: setup  ## the site, in build/site, with warnings as errors
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+release: setup  ## wheel and sdist in dist/, checked and installed afresh (PYTHONS="python3.11 python3.13")
+	$(BIN)/python -m pip install --quiet build twine
+	$(BIN)/python -m scripts.release --python $(PYTHONS)
 
 lint: setup
 	$(BIN)/ruff check .

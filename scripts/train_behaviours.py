@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from saformer.cli.progress import Bars
+from saformer.data.interrupt import Interrupt
 from saformer.envs.behaviours import make_environment, run_episode
 from saformer.envs.bundle import LAYERS, bundle_of, check_destination, save_bundle
-from saformer.training.loop.interrupt import Interrupt
+from saformer.report.bars import Bars
 
 LEAST_SNAPSHOTS = 2
 Weights = dict[str, NDArray[np.float16]]

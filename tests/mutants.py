@@ -240,8 +240,8 @@ MUTANTS = (
     Mutant(
         "what was spent is lost",
         "core/history.py",
-        "torch.cat([spent.float(), *step]",
-        "torch.cat([0 * spent.float(), *step]",
+        "torch.cat([account[:, self._sizes[0] : -1], *step]",
+        "torch.cat([0 * account[:, self._sizes[0] : -1], *step]",
         "tests/paper/test_algorithm_1.py::test_an_episode_books_costs_and_remembers_whole_steps",
     ),
     Mutant(
@@ -345,8 +345,8 @@ MUTANTS = (
     Mutant(
         "shield: limit of the start",
         "shield.py",
-        "return self.budget.rows(torch.from_numpy(rows))[:, : len(self._affordable.floor)].numpy()",
-        'return self.__dict__.setdefault("_first", self.budget.limit.numpy().copy())[rows]',
+        "limit = self.budget.limit[torch.from_numpy(rows)]",
+        'limit = self.__dict__.setdefault("_first", self.budget.limit.clone())[torch.from_numpy(rows)]',
         "tests/shield/test_shield.py::test_no_limit_is_passed_whatever_the_policy_does",
     ),
     Mutant(

@@ -1,16 +1,30 @@
 """Offline safe reinforcement learning: one policy for any cost budget, checked before every action.
 
-import saformer
+    import saformer
 
-trained = saformer.train("hopper-medium-replay", preset="small")
-trained.evaluate(limits=["p10", "p50"])
-policy = trained.policy()
-policy.reset(state, limit=300.0)
-decision = policy.act(state)
+    trained = saformer.train("plant-room", updates=1000)     # or a store's folder
+    print(trained.evaluate(limits=["p20", "p50"]))           # a table
+    policy = trained.policy()
+    policy.reset(state, limit="p50")                         # or a cost: limit=300.0
+    decision = policy.act(state)
+    policy.observe(reward, cost)                             # what the action brought
+
+Data     `import_data` reads logs and datasets, `collect` rolls a policy out in a simulator,
+         `build_data` makes a named task's; `inspect_data` says which limits they support;
+         `export_data` writes them for Minari.
+Learn    `train` gives a `Trained`; `train_together` trains many runs; `demo` shows all of it.
+         `register_agent` adds a method of your own, `Listener` hears of progress and metrics.
+Judge    `load` opens a run; `evaluate`, `evaluate_offline`, `calibrate`, `sweep` judge it, and
+         `compare` holds several against each other.
+Deploy   `export` writes a small folder, `Shield` keeps limits by construction, `finetune` explores
+         to keep limits that the data never showed, `data_of` opens a run's data.
+
+The same verbs are commands: `saformer --help`.
 """
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -20,9 +34,15 @@ try:
 except PackageNotFoundError:
     __version__ = "unknown"
 
+# Torch's threads spin while they wait: where another program wants a core, both crawl. It is read
+# as torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from saformer.agents.registry import register_agent
+    from saformer.api.collect import collect
     from saformer.api.data import build_data, export_data, import_data, inspect_data
     from saformer.api.finetune import FineTuned
     from saformer.api.listener import Listener
@@ -33,14 +53,18 @@ if TYPE_CHECKING:
     from saformer.evaluation.offline import OfflineEvaluation
     from saformer.evaluation.sweep import Sweep
     from saformer.experiments.demo import demo
+    from saformer.report.compare import compare
     from saformer.shield import Shield
     from saformer.trained import Trained, load, train
 
 _HOMES = {
+    "api.collect": ("collect",),
     "api.data": ("build_data", "export_data", "import_data", "inspect_data"),
     "api.listener": ("Listener",),
     "api.run_data": ("data_of",),
     "api.train": ("train_together",),
+    "agents.registry": ("register_agent",),
+    "report.compare": ("compare",),
     "shield": ("Shield",),
     "experiments.demo": ("demo",),
     "trained": ("Trained", "load", "train"),
@@ -55,6 +79,8 @@ __all__ = [
     "__version__",
     "build_data",
     "calibrate",
+    "collect",
+    "compare",
     "data_of",
     "demo",
     "evaluate",
@@ -65,6 +91,7 @@ __all__ = [
     "import_data",
     "inspect_data",
     "load",
+    "register_agent",
     "sweep",
     "train",
     "train_together",
@@ -77,6 +104,10 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(f"saformer.{module}"), name)
     raise AttributeError(f"module 'saformer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def evaluate(path: str | Path, **settings: Any) -> Evaluation:

@@ -29,7 +29,8 @@ class Shield:
     is executed, and one that can be afforded is always there. If that is not free, what it costs
     until the horizon is set aside from the start, and a limit below that is refused. The policy
     observes what was executed. `floor` says what some action costs at most in every state, where
-    criteria read the state and do not show it. See docs/shield.md for what this proves.
+    criteria read the state and do not show it, `action_levels` which values each entry of an action
+    can take, nothing where it may be any. See docs/shield.md for what this proves.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Shield:
         *,
         action_low: Sequence[float],
         action_high: Sequence[float],
+        action_levels: Sequence[Sequence[float]] = (),
         cost_discount: float | None = None,
         horizon: int | None = None,
         floor: float | Sequence[float] = (),
@@ -46,7 +48,8 @@ class Shield:
         self._policy = policy
         parsed = [criterion(each) if isinstance(each, str) else each for each in criteria]
         floors = floor if isinstance(floor, Sequence) else [floor]
-        self._affordable = Affordable(parsed, action_low, action_high, floors)
+        bounds = (action_low, action_high)
+        self._affordable = Affordable(parsed, *bounds, floors, levels=action_levels)
         self._names = ", ".join(each.name for each in parsed)
         self._floor = ", ".join(f"{cost:g}" for cost in self._affordable.floor)
         self._discount = policy.budget.cost_discount if cost_discount is None else cost_discount
@@ -132,7 +135,8 @@ class Shield:
         return np.arange(len(self._num_steps)) if lanes is None else lanes.cpu().numpy()
 
     def _limit(self, rows: NDArray[np.int64]) -> Doubles:
-        return self.budget.rows(torch.from_numpy(rows))[:, : len(self._affordable.floor)].numpy()
+        limit = self.budget.limit[torch.from_numpy(rows)]
+        return require_numbers(limit, "limit", torch.from_numpy(rows), least=0.0).numpy()
 
     def _states(self, state: object, rows: NDArray[np.int64]) -> Doubles:
         """[L, S], not rounded: what an action costs is reckoned with what is given."""

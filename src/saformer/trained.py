@@ -11,9 +11,11 @@ from saformer.api.export import export_run
 from saformer.api.finetune import FineTuned, Finetuning
 from saformer.api.listener import Listener
 from saformer.api.loaded import Context, Loaded
-from saformer.api.train import DataSettings, PresetName, RunTrainer, SomeLimit
+from saformer.api.train import PresetName, RunTrainer, SomeLimit
+from saformer.data.limits import parse_limit
 from saformer.evaluation.calibration import Calibration
 from saformer.evaluation.offline import OfflineEvaluation
+from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
 from saformer.runs.export import copy_description
 from saformer.runs.pretrained import PREFIX, is_pretrained
 from saformer.runs.run import find_run
@@ -25,7 +27,7 @@ if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
     from saformer.evaluation.sweep import Sweep
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained(Loaded):
     """A trained agent: `policy` makes it act, the other methods judge it, export it, tune it.
 
@@ -36,9 +38,14 @@ class Trained(Loaded):
     def policy(self, rule: str | None = None, **options: Any) -> CheckedPolicy:
         """Ready to act: `policy.reset(state, limit=...)`, `act(state)`, `observe(reward, cost)`.
 
+        `limit` is a cost or, as in "p50", a percentile of the data's episode costs.
         `rule` and `options` change how, by the names that `saformer evaluate RUN --help` shows.
         """
-        return CheckedPolicy(self.agent.policy(self.options(rule, options)), self.agent.dimensions)
+        policy = self.agent.policy(self.options(rule, options))
+        return CheckedPolicy(policy, self.agent.dimensions, self._limit_of)
+
+    def _limit_of(self, name: str) -> tuple[float, ...]:
+        return parse_limit(name, self.totals).values
 
     def judge(
         self, limits: Sequence[str] = (), *, environment: Any = None, **settings: Any
@@ -47,14 +54,15 @@ class Trained(Loaded):
         if environment is not None:
             context = replace(self.context, environment=environment)
             return replace(self, context=context).judge(limits, **settings)
-        wanted, calibration = judge.EvaluateSettings(limits=limits, **settings), None
+        wanted, calibration = EvaluateSettings(limits=limits, **settings), None
         if wanted.rate is not None:
             calibration = calibrate.find_calibration(self, wanted.rate)
             wanted = calibrate.as_calibrated(self, calibration, wanted)
         return judge.judge_rollouts(self, wanted, self.parse_limits(wanted.limits), calibration)
 
     def evaluate(self, limits: Sequence[str] | None = None, **settings: Any) -> "Evaluation":
-        """Roll the policy out under each limit; writes evaluation.json and trace.json.
+        """Roll the policy out under each limit; writes evaluation.json and trace.json, and keeps
+        earlier evaluations beside this one in evaluations/.
 
         `limits` are by default p10, p20, p30 and p50 of the data's costs, or the one limit that
         the run was trained for. By keyword, as in `EvaluateSettings`: `episodes` (20) under each;
@@ -73,6 +81,9 @@ class Trained(Loaded):
         how = {"options": acting, "seed": settings.get("seed", 0)}
         files = {"trace.json": trace, "evaluation.json": {**how, **evaluation.plain()}}
         self._write("evaluation", files)
+        limits, shield = [each.limit.name for each in evaluation.verdicts], settings.get("shield")
+        words = [*limits, acting["rule"], *(["shield"] if shield else [])]
+        self.findings.keep(words, files["evaluation.json"])
         return evaluation
 
     def evaluate_offline(self, limits: Sequence[str] | None = None) -> OfflineEvaluation:
@@ -96,7 +107,7 @@ class Trained(Loaded):
         writes calibration.json, for `evaluate(rate=rate)`; those of other rates stay there. It is
         written after each margin: stopped, the same call goes on from there.
         """
-        wanted = calibrate.CalibrateSettings(rate=rate, limits=limits or (), **settings)
+        wanted = CalibrateSettings(rate=rate, limits=limits or (), **settings)
         known = calibrate.read_calibrations(self.findings)
         others = [each for each in known if each.rate != rate]
         for calibration in calibrate.calibrate_policy(self, wanted):
@@ -115,7 +126,7 @@ class Trained(Loaded):
         `rule`, `options`, `may_end`, `seed`. For target returns the values are by default five from
         within and beyond the data, and the usual one (the paper's, for its robots).
         """
-        wanted = judge.SweepSettings(values=values, **settings)
+        wanted = SweepSettings(values=values, **settings)
         swept = judge.sweep_option(self, wanted)
         how = {"options": swept.acting, "seed": wanted.seed, "episodes": wanted.episodes}
         self._write("sweep", {"sweep.json": {**how, **swept.plain()}})
@@ -223,14 +234,16 @@ def train(
     data's costs ("p20"). `preset`: "small" (minutes on two cores), "full" (the paper's size; wants
     a GPU), "paper" (exactly as published) or a `Preset` of one's own. `seed` decides initial
     weights, windows and dropout. `resume` continues an interrupted run exactly where its last
-    checkpoint left it. By keyword, as in `DataSettings`:
-    `criteria`, what a step costs, one for each constraint; `held_out`, the share of trajectories
-    for an offline evaluation; `data_steps` and `data_seed` of a task that is made on this machine.
+    checkpoint left it. By keyword: `updates` and whatever else `saformer train --agent NAME --help`
+    shows, in place of what the preset says; `tensorboard=True` for its metrics too; and, as in
+    `DataSettings`: `criteria`, what a step costs, one for each constraint; `environment`;
+    `held_out`, the share of trajectories for an offline evaluation; `data_steps` and `data_seed` of
+    a task that is made on this machine.
 
     Processes that torchrun started share every batch; the first alone speaks and writes.
     """
-    data, wanted = DataSettings(**settings), find_preset(preset, agent)
-    trainer = RunTrainer(wanted, (limit,), data, listener, device, out, resume)
+    how: dict[str, Any] = {"limits": (limit,), "device": device, "out": out, "resume": resume}
+    trainer = RunTrainer.of(find_preset(preset, agent), settings, listener=listener, **how)
     (run,), failures = trainer.train([task], [seed])
     if failures:
         raise failures[run.path]

@@ -18,7 +18,7 @@ from saformer.training.loop.config import FitConfig
 from saformer.training.loop.presets import Preset
 from tests.cli.test_cli import tiny_run
 
-OWN_FILES = {"evaluation.json", "trace.json", "calibration.json", "sweep.json"}
+OWN_FILES = {"evaluation.json", "trace.json", "calibration.json", "sweep.json", "evaluations"}
 ACTING = """
 import json, sys, torch, saformer
 policy = saformer.load(sys.argv[1], device="cpu").policy()
@@ -46,7 +46,13 @@ def actions(path: Path) -> list:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    """Of files; of a folder, the names in it."""
+    return {
+        file.name: b" ".join(sorted(bytes(each) for each in file.iterdir()))
+        if file.is_dir()
+        else file.read_bytes()
+        for file in folder.iterdir()
+    }
 
 
 @pytest.mark.filterwarnings("ignore:limit 30 lies outside the data")
@@ -74,6 +80,7 @@ def test_elsewhere_nothing_is_written_to_the_run(run, tmp_path):
     trained.sweep([2], option="candidates", limits=["p50"], episodes=1)
     assert contents(run) == files
     written = {"run.json", "done.json", "evaluation.json", "trace.json", "sweep.json"}
+    written.add("evaluations")
     assert set(contents(tmp_path / "out")) == written
 
 

@@ -16,7 +16,6 @@ from saformer.api.calibrate import (
     find_calibration,
     read_calibrations,
 )
-from saformer.api.judge import EvaluateSettings
 from saformer.cli.main import main
 from saformer.core.budget import Budget
 from saformer.data.limits import Limit
@@ -30,6 +29,7 @@ from saformer.evaluation.calibration import (
 )
 from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.evaluate import FIRST_SEED, evaluate_policy
+from saformer.evaluation.settings import EvaluateSettings
 from saformer.evaluation.verdict import Verdict
 from saformer.files import validated
 from saformer.runs.run import Run

@@ -13,6 +13,7 @@ from saformer.cli.main import COMMANDS, command_of, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.training.loop.presets import PUBLISHED
+from tests.editing import edit
 
 
 def tiny_run(path, *more: str) -> int:
@@ -89,6 +90,10 @@ def test_flags_are_frozen(capsys):
         "--episodes", "--json", "--limits", "--option", "--values",
     } | of_acting | of_ours
     # fmt: on
+    assert flags(capsys, "compare") == {"--json", "--out"}
+    assert flags(capsys, "data", "collect") == {
+        *("--criteria", "--episodes", "--horizon", "--out", "--policy", "--seed")
+    }
     assert flags(capsys, "demo") == {"--device", "--out", "--scale", "--seed"}
 
 
@@ -207,7 +212,7 @@ def test_mistakes_are_explained_in_one_line(tmp_path, monkeypatch, capsys, argum
     checkpoint = tmp_path / "truncated" / "checkpoint.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
     spec = tmp_path / "other-task" / "run.json"
-    spec.write_text(spec.read_text().replace('"allowance"', '"hopper-medium"'))
+    edit(spec, task="hopper-medium")
     monkeypatch.chdir(tmp_path)  # where runs go that are not told where
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     capsys.readouterr()
@@ -264,7 +269,7 @@ def test_doctor_names_what_is_missing(capsys, monkeypatch):
     """Seen to fail when a missing core package goes unnoticed."""
     from importlib.metadata import PackageNotFoundError
 
-    from saformer.cli import doctor
+    from saformer.engine import installed
 
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
@@ -274,6 +279,6 @@ def test_doctor_names_what_is_missing(capsys, monkeypatch):
     def absent(package: str) -> str:
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(doctor, "version", absent)
+    monkeypatch.setattr(installed, "version", absent)
     assert main(["doctor"]) == 1
     assert "pip install 'saformer[mujoco]'" in capsys.readouterr().out

@@ -52,6 +52,8 @@ def test_flags_are_frozen(capsys):
         "--action", "--action-high", "--action-low", "--check", "--columns", "--cost", "--criteria", "--delimiter",
         "--drop-faulty", "--environment", "--episode", "--episodes-per-file", "--gap", "--horizon", "--json",
         "--mapping", "--next-state", "--out", "--reward", "--state", "--terminated", "--time", "--truncated",
+        "--decimal", "--discrete", "--encoding", "--episode-length", "--fill", "--fill-limit", "--na", "--resample",
+        "--time-format", "--words",
     }
     assert flags("inspect", capsys) == {
         "--cost-discount", "--criteria", "--json", "--limits", "--mapping", "--may-end", "--report", "--seed", "--steps",
@@ -356,12 +358,15 @@ def test_several_files_of_arrays_become_one_store(tmp_path):
         (["build", "hopper-medium", "--steps", "0"], "at least 1"),
         (["import"], "what is to be imported?"),
         (["import", "OUT/none.csv"], "there is no log"),
-        (["import", "OUT/plant.csv"], "no column is named as state: the header is run, time_left"),
+        (
+            ["import", "OUT/plant.csv", "--reward", "profit"],
+            "no column is named as state: the header is run, time_left",
+        ),
         (["import", "OUT/plant.csv", "--mapping", "OUT/none.toml"], "No such file"),
         (["import", "OUT/plant.csv", *COLUMNS, "--criteria", "__import__('os')"], "__import__"),
         (
             ["import", "OUT/plant.csv", *COLUMNS, "--criteria", "flov"],
-            "reads 'flov', which the data does not offer",
+            "plant.csv: there is no column 'flov' for cost; did you mean 'flow'?",
         ),
         (["import", "OUT/plant.csv", *COLUMNS, "--out", "OUT/exists"], "never overwritten"),
         (

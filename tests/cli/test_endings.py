@@ -15,6 +15,7 @@ from saformer.envs.tasks import Task, data_path, find_task, load_data, task_name
 from saformer.report.rollouts import write_report
 from saformer.report.table import mark_of, summary, verdict_rows, verdict_table
 from saformer.runs.run import Run
+from tests.editing import unsigned
 from tests.envs import ending
 
 SETTINGS = "--updates 3 --batch-size 8 --evaluate-every 0 --width 16 --layers 1 --candidates 4 --temperature 0.5"
@@ -106,7 +107,7 @@ def test_an_export_of_an_older_version_goes_by_its_task(folder, tmp_path):
     for task, declared in (("hopper-medium", True), (str(folder / "store"), False)):
         for name, part in (("export.json", "environment"), ("run.json", None)):
             path = tmp_path / "export" / name
-            plain = json.loads(path.read_text())
+            plain = unsigned(path)
             (plain[part].pop("may_end", None) if part else plain.update(task=task))
             path.write_text(json.dumps(plain))
         assert saformer.api.run_data.may_end_of(Run(tmp_path / "export")) is declared

@@ -105,7 +105,7 @@ def test_a_criterion_declares_what_it_reads():
             "state",
         ),
         ("next_state[0] + heat", "reads 'heat', 'next_state'"),
-        ("infos/x", r"reads 'infos', 'x', .*in an expression: column\('infos/x'\)"),
+        ("infos/x", r"reads 'infos', 'x', .*in an expression: `infos/x`"),
     ],
 )
 def test_what_is_missing_is_named(text, message):

@@ -11,6 +11,7 @@ from saformer.data.limits import Frontier, FrontierCurve, Limit, frontier, parse
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
+from tests.editing import unsigned
 
 TrajectoryStore_blocks = TrajectoryStore.blocks
 BOX = EnvironmentSpec(action_low=(-1.0, -1.0), action_high=(1.0, 1.0), horizon=5)
@@ -224,7 +225,7 @@ def test_whether_episodes_may_end_travels_with_the_store(falling, tmp_path):
     falling.with_environment(may_end=True).save(tmp_path / "new")
     assert TrajectoryStore.open(tmp_path / "new").environment.may_end
     manifest = tmp_path / "new" / "manifest.json"
-    plain = json.loads(manifest.read_text())
+    plain = unsigned(manifest)
     del plain["environment"]["may_end"]
     manifest.write_text(json.dumps(plain))
     assert not TrajectoryStore.open(tmp_path / "new").environment.may_end

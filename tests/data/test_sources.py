@@ -294,6 +294,11 @@ def no_network(monkeypatch):
             "walker2d_medium_expert-v1.hdf5",
         ),
         ("hopper-medium-replay-v0", "gym_mujoco/hopper_mixed.hdf5", "hopper_medium_replay-v0.hdf5"),
+        (
+            "walker2d-medium-replay-v0",
+            "gym_mujoco/walker_mixed.hdf5",
+            "walker2d_medium_replay-v0.hdf5",
+        ),
     ],
 )
 def test_without_a_network_it_says_where_to_put_the_file(no_network, monkeypatch, tmp_path, case):
@@ -312,27 +317,34 @@ def test_without_a_network_it_says_where_to_put_the_file(no_network, monkeypatch
     assert open_source(f"d4rl:{name}").num_steps == 3
 
 
-def test_a_download_that_breaks_off_leaves_nothing(monkeypatch, tmp_path):
-    """Seen to fail when the bytes that came are not counted."""
+class Answer:
+    """A download of these parts."""
 
-    class Answer:
-        def __init__(self):
-            self.headers = {"Content-Length": "100"}
-            self.parts = [b"half", b""]
+    def __init__(self, *parts: bytes, length: int):
+        self.headers, self.parts = {"Content-Length": str(length)}, [*parts, b""]
 
-        def __enter__(self):
-            return self
+    def __enter__(self):
+        return self
 
-        def __exit__(self, *_):
-            pass
+    def __exit__(self, *_):
+        pass
 
-        def read(self, _):
-            return self.parts.pop(0)
+    def read(self, _):
+        return self.parts.pop(0)
 
+
+@pytest.mark.parametrize(
+    ("length", "message"), [(100, "only 4 of 100 bytes came"), (4, "its sha256 is another")]
+)
+def test_a_download_that_is_not_what_it_should_be_leaves_nothing(
+    monkeypatch, tmp_path, length, message
+):
+    """Seen to fail when the bytes that came are not counted, and when nobody knows D4RL's files."""
     monkeypatch.setenv("SAFORMER_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(urllib.request, "urlopen", lambda address, timeout: Answer())
-    with pytest.raises(FileNotFoundError, match="only 4 of 100 bytes came"):
+    answer = Answer(b"half", length=length)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda address, timeout: answer)
+    with pytest.raises(FileNotFoundError, match=message):
         open_source("d4rl:hopper-medium-v2")
     assert list((tmp_path / "d4rl").iterdir()) == []
 

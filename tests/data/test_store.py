@@ -1,6 +1,5 @@
 """Stores are whole or absent, only grow, and are never read before they are needed."""
 
-import json
 import os
 import resource
 import signal
@@ -23,6 +22,7 @@ from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.files import remove_abandoned
 from tests.data.test_trajectory_and_store import BOX, trajectory
+from tests.editing import edit
 
 
 def same(ours, theirs) -> bool:
@@ -59,7 +59,10 @@ def saved(tmp_path) -> TrajectoryStore:
     )
 
 
-def test_what_is_saved_is_what_is_opened(tmp_path):
+@pytest.mark.parametrize("small", [0, folder.SMALL])
+def test_what_is_saved_is_what_is_opened(tmp_path, monkeypatch, small):
+    """Mapped, or read if it is small."""
+    monkeypatch.setattr(folder, "SMALL", small)
     store = allowance.dataset(episodes=3)
     opened = store.save(tmp_path / "store")
     assert len(opened) == 3
@@ -68,7 +71,8 @@ def test_what_is_saved_is_what_is_opened(tmp_path):
     assert opened.provenance == store.provenance
     assert opened.fingerprint == store.fingerprint
     assert all(same(ours, theirs) for ours, theirs in zip(store, opened, strict=True))
-    assert isinstance(opened.steps["state"], np.memmap)
+    assert isinstance(opened.steps["state"], np.memmap) == (small == 0)
+    assert not opened.steps["state"].flags.writeable
     assert opened.damaged() == []
 
 
@@ -272,8 +276,7 @@ def test_damage_is_found(saved):
 
 
 def _edit(path: Path, **changes: object) -> None:
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+    edit(path / "manifest.json", **changes)
 
 
 def _replace_manifest_by_a_folder(path: Path) -> None:

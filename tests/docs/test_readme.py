@@ -16,7 +16,6 @@ from saformer.envs import allowance
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.presets import PRESETS
 from tests.alone import Trainer
 from tests.contracts.cases import CASES
 
@@ -30,7 +29,12 @@ AGENTS = {
     for page in (Path(__file__).parents[2] / "docs" / "agents").glob("*.md")
 }
 COMMAND = r"^saformer (.*?)(?:\s+#.*)?$"
-BLOCKS = dict(enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
+BLOCK = r"```python\n(.*?)```"
+
+
+def block_with(page: str, text: str) -> str:
+    (block,) = (block for block in re.findall(BLOCK, page, re.DOTALL) if text in block)
+    return block
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,7 @@ def test_every_agent_has_a_page_whose_commands_are_understood(tmp_path, monkeypa
         words = shlex.split(line)
         command = command_of(words)
         if words[0] == "train":
-            assert command.agent == name
+            assert command.agent == (name,)
             kind = KINDS[name]
             config = replace(
                 kind.config_type(), **({"limit": (1.0,)} if kind.has_one_limit else {})
@@ -110,80 +114,78 @@ def test_every_metric_is_explained(allowance_data, name):
 
 
 class Machine:
-    """Stands where the reader's machine would: three joints, no Gymnasium."""
+    """Stands where the reader's machine would: a heater, no Gymnasium."""
 
-    def __init__(self) -> None:
-        self.steps = 0
+    def __init__(self, size: int) -> None:
+        self.steps, self._size = 0, size
 
     @property
     def stopped(self) -> bool:
         return self.steps == 5
 
     def start(self) -> np.ndarray:
-        return np.zeros(11)
+        return np.zeros(self._size)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, float]:
-        assert action.shape == (3,)
+        assert action.shape == (1,)
         self.steps += 1
-        return np.full(11, 0.1 * self.steps), 1.0, float(np.abs(action).sum())
+        return np.full(self._size, 0.1 * self.steps), 1.0, 0.5 + float(np.abs(action).sum())
 
 
 def test_a_policy_runs_in_a_plain_loop(smoke, capsys):
     """Seen to fail when `observe` does not book the cost."""
-    code = BLOCKS[1].replace("runs/hopper", str(smoke / "run-smoke-seed0"))
-    machine = Machine()
-    exec(code, {"machine": machine})
+    run = smoke / "plant-smoke-seed0"
+    machine = Machine(Run(run).spec.dimensions.state)
+    exec(block_with(EXPORTING, "machine.start").replace("deployed", str(run)), {"machine": machine})
     assert machine.steps == 5
     spent = float(re.search(r"spent tensor\(\[\[([\d.]+)", capsys.readouterr().out)[1])
-    assert spent > 0
+    assert spent >= 2.5
 
 
-def test_training_and_evaluating_from_python(tmp_path, capsys):
+def test_training_and_evaluating_from_python(tmp_path, monkeypatch, capsys):
     """The README's own lines; only the size of the work is reduced."""
-    code = (
-        BLOCKS[0]
-        .replace('preset="small"', "preset=brief, data_steps=6000")
-        .replace("episodes=20", "episodes=1")
-    )
-    small = PRESETS["small"]()
-    brief = replace(small, fit=replace(small.fit, updates=3, evaluate_every=0))
-    exec(
-        code.replace("runs/hopper", str(tmp_path / "run")), {"__name__": "__main__", "brief": brief}
-    )
-    assert len(capsys.readouterr().out.splitlines()) == 3
-
-
-def test_own_trajectories(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(BLOCKS[2], {})
+    code = block_with(README, "saformer.train").replace(
+        "updates=1000", "updates=3, data_steps=2000"
+    )
+    scope = {"__name__": "__main__"}
+    exec(code.replace("episodes=20", "episodes=1"), scope)
+    assert "3 limits met" in capsys.readouterr().out
+    assert scope["policy"].reset is not None
+
+
+def test_own_trajectories(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(block_with(DATA, "my-logs"), {})
     assert (tmp_path / "my-logs" / "manifest.json").exists()
     brief = ["--updates", "2", "--batch-size", "4", "--evaluate-every", "0", "--out", "run"]
     assert main(["train", "my-logs", *brief]) == 0
 
 
 def test_logs_and_no_simulator(tmp_path, monkeypatch):
-    """The README's four commands, on a small log and with few updates."""
+    """The README's commands, on a small log and with few updates. Seen to fail when one asks for
+    what the others do not make."""
     monkeypatch.chdir(tmp_path)
     Path("logs").mkdir()
     rng = np.random.default_rng(0)
     for number in range(2):
-        rows = ["run,level,pressure,valve,profit,speed"]
+        rows = ["run,level,valve,profit,wear"]
         for run in range(12):
             rows += [
-                f"{number}-{run}," + ",".join(f"{value:.3f}" for value in rng.uniform(0, 3, 5))
+                f"{number}-{run}," + ",".join(f"{value:.3f}" for value in rng.uniform(0, 3, 4))
                 for _ in range(8)
             ]
         Path(f"logs/{number}.csv").write_text("\n".join(rows))
-    block = re.search(r"no simulator at all:\n\n```console\n(.*?)```", README, re.DOTALL)[1]
-    for line in block.splitlines():
+    named = {"action": ["valve"], "reward": "profit", "cost": "wear", "episode": "run"}
+    mapping = {"state": ["level"], **named}
+    Path("mapping.toml").write_text("\n".join(f"{k} = {v!r}" for k, v in mapping.items()))
+    block = re.search(r"## Your logs\n\n```console\n(.*?)```", README, re.DOTALL)[1]
+    proposing, *lines = (re.sub(r"\s+#.*", "", line) for line in block.splitlines())
+    assert main(shlex.split(proposing)[1:]) == 1, "a mapping is proposed, nothing is written"
+    for line in lines:
         words = shlex.split(line)[1:]
-        more = (
-            ["--updates", "3", "--batch-size", "4", "--width", "16", "--layers", "1"]
-            if words[0] == "train"
-            else []
-        )
-        assert main([*words, *more]) == 0, line
-    assert "<svg" in Path("plant.html").read_text()
+        brief = ["--updates", "3", "--batch-size", "4", "--width", "16", "--layers", "1"]
+        assert main([*words, *(brief if words[0] == "train" else [])]) == 0, line
 
 
 def test_linked_documents_exist(project):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from saformer.data.interrupt import Interrupt
 from saformer.data.limits import Limit
 from saformer.data.relabel import relabel
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Hooks, rollout
 from saformer.training.finetune.experience import Target
 from saformer.training.finetune.exploration import explore
-from saformer.training.loop.interrupt import Interrupt
 
 
 def explored(agent, data, *, ceiling, discount=1.0):

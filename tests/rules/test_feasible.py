@@ -135,6 +135,28 @@ def test_what_is_kept_back_is_not_kept_from_the_actor(walker, spender):
         assert shown.remaining.tolist() == [[pytest.approx(10 * (1 - share))] * constraints]
 
 
+@pytest.mark.parametrize(
+    ("offset", "timestep", "deviations"), [(9, 0, 1.645), (-9, 0, -1.645), (9, 1, 0)]
+)
+def test_an_episode_begins_with_a_wish_for_what_the_data_shows(
+    spender, offset, timestep, deviations
+):
+    """As far as that is likely, from below and from above. Seen to fail when an actor that expects
+    more than anybody earned is left to it, and when it is asked again later."""
+    model, rule = spender.model, spender.policy(FeasibleOptions()).rule
+    history, budget = History(1, 3, model.dimensions, torch.device("cpu")), Budget(torch.ones(1, 1))
+    budget.num_steps.fill_(timestep)
+    account = budget.rows(torch.arange(1))
+    with torch.inference_mode():
+        prompt = history.prompt(torch.tensor([[MIDDLE]]), account, torch.arange(1))
+        prefix = model.prefill(rule.prompt(prompt))
+        front = spender.outlook.get_buffer("front_return")
+        kept, _ = front.clone(), front.fill_(prefix.return_to_go.mean.item() + offset)
+        noise, _ = rule.deviations(prefix, torch.zeros(1, 4), torch.zeros(1, 4, 1))
+        front.copy_(kept)
+    assert noise[0, 0].item() == pytest.approx(deviations, abs=1e-3)
+
+
 def test_nothing_is_done_only_where_the_data_shows_it(walker, spender):
     """Seen to fail when it is always taken for a way."""
     assert spender.outlook.get_buffer("can_idle")

@@ -246,7 +246,7 @@ def pickled(_: bytes) -> bytes:
         (
             "run.json",
             lambda content: content.replace(b'"seed": 0', b'"seed": 1'),
-            "is not what was exported",
+            "run.json was damaged or changed since it was written",
         ),
     ],
 )

@@ -15,6 +15,7 @@ from saformer.rules.feasible import FeasibleRule
 from saformer.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from saformer.runs.run import FORMAT, Run
 from tests.cli.test_cli import tiny_run
+from tests.editing import unsigned
 
 ROLLING = {"limits": ["p50"], "episodes": 1, "workers": 0, "device": "cpu"}
 OLDER = "was made by an older version: it acts by the rule 'paper'"
@@ -31,7 +32,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rewritten(path: Path, **changes: object) -> None:
     """Change entries of a JSON file; None takes one away."""
-    content = {**json.loads(path.read_text()), **changes}
+    content = {**unsigned(path), **changes}
     path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
 
 

@@ -44,6 +44,7 @@ def test_a_name_stands_where_a_path_would(bundle, tmp_path, monkeypatch, capsys)
         == 0
     )
     kept = {"run.json", "done.json", "evaluation.json", "trace.json", "report.html", "sweep.json"}
+    kept.add("evaluations")
     assert {file.name for file in Path("runs/pretrained-tiny").iterdir()} == kept
     assert main(["evaluate", "pretrained:tiny", *BRIEF, "--out", "elsewhere"]) == 0
     assert Path("elsewhere/report.html").exists()
@@ -84,8 +85,8 @@ def test_fine_tuning_says_what_is_missing(capsys):
     assert "no optimiser state to go on with" in " ".join(capsys.readouterr().err.split())
 
 
-def test_hopper_medium_expert_is_bundled():
-    assert "hopper-medium-expert" in BUNDLED
+def test_each_robot_is_bundled():
+    assert BUNDLED == ["halfcheetah-effort", "hopper-effort", "walker2d-effort"]
 
 
 @pytest.mark.parametrize("name", BUNDLED)

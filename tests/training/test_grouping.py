@@ -114,7 +114,7 @@ def test_finished_runs_keep_their_metrics_if_their_weights_were_removed(runs, tm
     [
         ({"seeds": (0, 1, 0)}, "seed 0 was named more than once"),
         ({"tasks": ("allowance", "allowance")}, "task allowance was named more than once"),
-        ({"tasks": ("allowance", "nosuch")}, "unknown task 'nosuch'"),
+        ({"tasks": ("allowance", "nosuch")}, "no task, store or file 'nosuch'"),
     ],
 )
 def test_wrong_tasks_and_seeds_cost_nothing(tmp_path, wrong, message):

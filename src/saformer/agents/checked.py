@@ -1,6 +1,7 @@
 """What a person may get wrong with a policy, answered in words before anything happens."""
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from saformer.core.batch import Dimensions
 from saformer.core.budget import Budget
 from saformer.core.policy import Decision, Policy
 
+LimitOf = Callable[[str], Sequence[float]]
 NUMBERS_PER_CANDIDATE = 24
 """Of each unit of width, while a round is decided: two tokens, with what attention and MLP hold."""
 
@@ -21,8 +23,10 @@ class CheckedPolicy:
     `reset` or before `observe`, and observations of lanes that have not acted.
     """
 
-    def __init__(self, policy: Policy, dimensions: Dimensions) -> None:
-        self._policy, self._dimensions = policy, dimensions
+    def __init__(
+        self, policy: Policy, dimensions: Dimensions, limit_of: LimitOf | None = None
+    ) -> None:
+        self._policy, self._dimensions, self._limit_of = policy, dimensions, limit_of
         self._has_acted = torch.zeros(0, dtype=torch.bool)  # and is to be observed: [L]
 
     @property
@@ -35,16 +39,26 @@ class CheckedPolicy:
         return getattr(self._policy, "rule", None)
 
     def reset(self, state: Any, limit: Any, lanes: Any = None) -> None:
-        """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]."""
+        """Begin episodes on all lanes, or on the named ones: states [L, S], limits [L, C]. A limit
+        may be a name ("p50", a percentile of the data's episode costs), or one for each lane."""
         index = None if lanes is None else self._lanes(lanes)
         count = None if index is None else len(index)
         states = _rows("state", state, self._dimensions.state, count)
-        limits = _rows("limit", limit, self._dimensions.constraints, len(states), one_for_all=True)
+        costs, width = self._in_costs(limit), self._dimensions.constraints
+        limits = _rows("limit", costs, width, len(states), one_for_all=True)
         self._policy.reset(states, limits, index)
         if index is None:
             self._has_acted = torch.zeros(len(states), dtype=torch.bool)
         else:
             self._has_acted[index] = False
+
+    def _in_costs(self, limit: Any) -> Any:
+        """Names in costs; numbers as they are."""
+        names = [limit] if isinstance(limit, str) else limit
+        if self._limit_of is None or not isinstance(names, list | tuple):
+            return limit
+        has_names = any(isinstance(name, str) for name in names)
+        return [self._limit_of(str(name)) for name in names] if has_names else limit
 
     def act(self, state: Any, lanes: Any = None) -> Decision:
         """Choose one action per lane for states [L, S]."""
@@ -122,7 +136,9 @@ def _rows(
 
 def _tensor(value: Any, expected: str) -> Tensor:
     try:
-        return torch.as_tensor(value)
+        tensor = torch.as_tensor(value)
+        is_rounded = tensor.dtype == torch.float32 and not hasattr(value, "dtype")
+        return torch.as_tensor(value, dtype=torch.float64) if is_rounded else tensor
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(f"{expected}, got {_shown(value)}") from None
 

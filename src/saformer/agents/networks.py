@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saformer.agents.levels import LEVELS, fix_levels, make_room_for_levels, on_levels
 from saformer.core.batch import Dimensions
 from saformer.core.gaussian import Gaussian, GaussianHead
 from saformer.core.model import SaFormer
@@ -100,11 +101,13 @@ class ActionUnits(nn.Module):
         self.normalizer = Normalizer(dimensions)
         self.register_buffer("action_low", torch.full((dimensions.action,), -torch.inf))
         self.register_buffer("action_high", torch.full((dimensions.action,), torch.inf))
+        self.register_load_state_dict_pre_hook(make_room_for_levels)
 
     def raw_action(self, action: Tensor) -> Tensor:
-        """Actions [..., A] as an environment wants them, within bounds."""
+        """Actions [..., A] as an environment wants them, within bounds, on levels if it has any."""
         raw = self.normalizer.restore("action", action)
-        return raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
+        raw = raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
+        return on_levels(raw, self._buffers.get(LEVELS))
 
 
 def fix_action_units(units: ActionUnits | SaFormer, data: RelabelledStore) -> None:
@@ -112,6 +115,7 @@ def fix_action_units(units: ActionUnits | SaFormer, data: RelabelledStore) -> No
     environment = data.store.environment
     units.get_buffer("action_low").copy_(torch.tensor(environment.action_low))
     units.get_buffer("action_high").copy_(torch.tensor(environment.action_high))
+    fix_levels(units, environment)
 
 
 class ConditionalVAE(nn.Module):

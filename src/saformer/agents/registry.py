@@ -36,20 +36,26 @@ def find_kind(name: str) -> type[Agent]:
     return KINDS[name]
 
 
+def register_agent(kind: type[Agent]) -> type[Agent]:
+    """Make an agent known by its name to this process; none takes the name of another. An entry
+    point of the group "saformer.agents" makes it known to all. Decorates a class, too."""
+    if not (isinstance(kind, type) and issubclass(kind, Agent)):
+        raise ValueError(f"{kind!r} is no agent: a subclass of saformer.agents.agent.Agent is")
+    if KINDS.get(kind.name, kind).__qualname__ != kind.__qualname__:
+        raise ValueError(f"there is another agent of the name {kind.name!r}: choose another")
+    KINDS[kind.name] = kind
+    return kind
+
+
 @cache
 def all_kinds() -> dict[str, type[Agent]]:
     """Those of installed packages too; none takes the name of another."""
     for point in entry_points(group="saformer.agents"):
         try:
-            kind = point.load()
+            register_agent(point.load())
         except Exception as error:  # another's package, which may be broken in any way
-            warnings.warn(f"the agent {point.value} cannot be imported: {error!r}", stacklevel=2)
-            continue
-        if not (isinstance(kind, type) and issubclass(kind, Agent)) or kind.name in KINDS:
-            problem = "is no Agent, or has the name of another"
-            warnings.warn(f"{point.value}, of saformer.agents, {problem}", stacklevel=2)
-            continue
-        KINDS[kind.name] = kind
+            left_out = f"{point.value}, of saformer.agents, is left out"
+            warnings.warn(f"{left_out}: {error}", stacklevel=2)
     return KINDS
 
 

@@ -7,6 +7,7 @@ import torch
 
 from saformer.agents.agent import Phase
 from saformer.agents.checked import check_memory
+from saformer.agents.levels import LEVELS, OnLevels, make_room_for_levels
 from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import SequenceAgent, SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
@@ -73,6 +74,7 @@ class SaFormerAgent(SequenceAgent):
         super().__init__(dimensions, config)
         self.model = SaFormer(dimensions, config.trunk)
         self.model.register_load_state_dict_pre_hook(_make_room)
+        self.model.register_load_state_dict_pre_hook(make_room_for_levels)
 
     def fix_units(self, data: RelabelledStore) -> None:
         fix_action_units(self.model, data)
@@ -125,7 +127,9 @@ class SaFormerAgent(SequenceAgent):
         rule, config = self._rule(options or self.options()), self.config
         check_memory(rule.options.candidates, self.model, config.trunk.width)
         how: Any = {"window": config.window, "cost_discount": config.cost_discount}
-        return SaFormerPolicy(fastest(self.model), rule, recorder=Recorder, **how)
+        model, levels = fastest(self.model), self.model._buffers.get(LEVELS)
+        proposing: Any = model if levels is None else OnLevels(model, levels)
+        return SaFormerPolicy(proposing, rule, recorder=Recorder, **how)
 
     def _rule(self, options: ProposalOptions) -> Rule:
         if isinstance(options, PaperOptions):

@@ -1,14 +1,14 @@
 """How much of each limit to withhold for a violation rate, shown anew or read from disk."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from saformer.api.judge import EvaluateSettings, JudgeSettings
 from saformer.api.loaded import Loaded
 from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit
-from saformer.evaluation.calibration import MARGINS, Calibration, calibrate_margins, check_terms
+from saformer.evaluation.calibration import Calibration, calibrate_margins
+from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings
 from saformer.evaluation.verdict import Verdict
 from saformer.files import read_json, validated
 from saformer.runs.export import policy_identity, read_facts
@@ -17,23 +17,6 @@ from saformer.runs.run import FORMAT, Run, check_format
 FILE, REMEDY = "calibration.json", "calibrate again (saformer calibrate)"
 LEFT_BEHIND = "left_calibrations"
 """Fact of an export: rates of its run's calibrations that rounding made untrue."""
-
-
-@dataclass(frozen=True)
-class CalibrateSettings(JudgeSettings):
-    """What `calibrate` shows, and how."""
-
-    rate: float = 0.05
-    """Share of episodes that may pass their limit."""
-    episodes: int = 200
-    """Fresh episodes for each margin and limit."""
-    confidence: float = 0.95
-    """That the rate is kept, for each limit by itself."""
-    margins: Sequence[float] = MARGINS
-    """Shares of the limit to withhold, tried from the smallest until one passes."""
-
-    def __post_init__(self) -> None:
-        check_terms(self.rate, self.confidence, self.episodes, self.margins)
 
 
 def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Iterator[Calibration]:
@@ -95,8 +78,8 @@ def find_calibration(loaded: Loaded, rate: float) -> Calibration:
     )
     rates = ", ".join(f"{each:g}" for each in sorted(known))
     raise ValueError(
-        f"{folder.path} is not calibrated for a violation rate of {rate:g}, "
-        f"{f'only for {rates}' if known else 'for none'}"
+        f"{folder.path} is not calibrated for a violation rate of {rate:g}"
+        f"{f', only for {rates}' if known else ''}"
         f"{rounded if rate in facts.get(LEFT_BEHIND, ()) else ''}: run saformer calibrate "
         f"{run.path} --rate {rate:g}"
     )

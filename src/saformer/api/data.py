@@ -5,19 +5,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from saformer.api.listener import Listener
 from saformer.api.run_data import task_data
-from saformer.criteria import criterion
 from saformer.criteria.code import typed
 from saformer.data.inspection import Inspection, inspect
 from saformer.data.limits import parse_limit
-from saformer.data.logs.logs import is_log, open_logs
-from saformer.data.logs.mapping import LogMapping
+from saformer.data.logs.frames import as_list, is_log, log_sources
+from saformer.data.logs.logs import open_logs
+from saformer.data.logs.mapping import LogMapping, SomeMapping
 from saformer.data.relabel import relabelled
 from saformer.data.sources.minari import is_minari_folder, write_minari
 from saformer.data.sources.names import open_source
-from saformer.data.sources.source import EnvironmentHints, Imported, import_source, merged
+from saformer.data.sources.source import Imported, import_source, merged
 from saformer.data.store import TrajectoryStore
 from saformer.envs import tasks
 from saformer.files import check_is_new
@@ -59,26 +60,27 @@ def build_data(
 
 
 def import_data(
-    sources: Sequence[str | Path],
+    sources: Any,
     out: str | Path,
     *,
-    mapping: LogMapping | None = None,
-    known: EnvironmentHints | None = None,
+    mapping: SomeMapping = None,
     criteria: Sequence[str] = (),
     drop_faulty: bool = False,
     listener: Listener | None = None,
 ) -> Imported:
-    """Make a store of logs (CSV, Parquet), HDF5, NPZ or Minari data, or several of a kind."""
-    listener = listener or Listener()
+    """Make a store of logs (CSV, Parquet, pandas or polars frames, dictionaries of arrays), HDF5,
+    NPZ or Minari data, one or several of a kind; `mapping` says which columns of a log are what,
+    as a TOML file or a dictionary of its entries: {"state": ["level"], "action": ["valve"]}."""
+    listener, how = listener or Listener(), LogMapping.of(mapping)
     check_is_new(Path(out), "stores")
-    for name in criteria:
-        criterion(name)  # refuses a wrong one before anything is read
-    names = [str(source) for source in sources]
-    if all(is_log(name) or (Path(name).is_dir() and not is_minari_folder(name)) for name in names):
-        logs = open_logs(names, mapping, progress=listener.surveying)
-        source = logs.source(drop_faulty=drop_faulty)
+    logged = log_sources(sources)
+    if logged is not None:
+        logs = open_logs(logged, how, criteria=criteria, progress=listener.surveying)
+        source, criteria = logs.source(drop_faulty=drop_faulty), logs.criteria
     else:
-        source = merged([open_source(name, known, progress=listener.building) for name in names])
+        names = [str(name) for name in as_list(sources)]
+        progress = listener.building
+        source = merged([open_source(name, how.known, progress=progress) for name in names])
     imported = import_source(source, out, criteria=criteria or None, progress=listener.building)
     for note in imported.notes:
         listener.say(f"note: {note}")
@@ -95,7 +97,7 @@ def inspect_data(
     limits: Sequence[str] = (),
     steps: int | None = None,
     seed: int = 0,
-    mapping: LogMapping | None = None,
+    mapping: SomeMapping = None,
     may_end: bool | None = None,
     listener: Listener | None = None,
 ) -> Inspection:
@@ -122,7 +124,7 @@ def open_data(
     *,
     steps: int | None = None,
     seed: int = 0,
-    mapping: LogMapping | None = None,
+    mapping: SomeMapping = None,
     listener: Listener | None = None,
 ) -> Iterator[TrajectoryStore]:
     """The data of a task, a store or a hosted name, or of a file, imported while this lasts."""

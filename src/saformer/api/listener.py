@@ -1,7 +1,7 @@
 """What a front end may want to hear of."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +26,15 @@ class Listener:
     """(run, row) for each row of metrics"""
     evaluating: Progress | None = None
     """(episodes finished, episodes in all)"""
+
+    def with_tensorboard(self) -> "Listener":
+        """Rows of metrics are also written for TensorBoard, into the run's folder."""
+        from saformer.report.tensorboard import tensorboard_writer
+
+        write, hear = tensorboard_writer(), self.row
+
+        def row(run: Path, values: dict[str, Any]) -> None:
+            hear(run, values)
+            write(run, values)
+
+        return replace(self, row=row)

@@ -45,7 +45,7 @@ class Context:
     0: none beside this one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Loaded:
     """A run or an export, and all that its verbs need of it."""
 
@@ -57,6 +57,9 @@ class Loaded:
     def __post_init__(self) -> None:
         if self.context.criteria:
             run_criteria(self.run, self.context.criteria)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path}: {self.run.spec.name})"
 
     @property
     def path(self) -> Path:
@@ -112,7 +115,8 @@ class Loaded:
             return data
         from saformer.envs.costed import attached
 
-        return attached(data, self.environment, self.run.spec.dimensions.state)
+        sizes = self.run.spec.dimensions
+        return attached(data, self.environment, sizes.state, self.listener.say)
 
     @cached_property
     def may_end(self) -> bool:

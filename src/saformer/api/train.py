@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 
@@ -14,6 +14,7 @@ from saformer.agents.registry import check_limit, create_agent, find_kind, name_
 from saformer.api.listener import Listener
 from saformer.api.run_data import limits_of, task_data, training_part
 from saformer.criteria.code import typed
+from saformer.data.interrupt import Interrupt
 from saformer.data.limits import parse_limit
 from saformer.data.relabel import RelabelledStore
 from saformer.data.remembered import remember
@@ -24,9 +25,9 @@ from saformer.engine.torchrun import is_first
 from saformer.envs.tasks import find_task, locator
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
+from saformer.training.loop.config import DataSettings
 from saformer.training.loop.fit import InterruptedTrainingError, fit
-from saformer.training.loop.interrupt import Interrupt
-from saformer.training.loop.presets import Preset, find_preset
+from saformer.training.loop.presets import Preset, changed_preset, find_preset
 from saformer.training.loop.trainer import Member, Observer
 from saformer.training.packs.grouping import grouped
 
@@ -36,24 +37,6 @@ HELD_OUT_WITHOUT_SIMULATOR = 0.1
 PresetName = Literal["small", "full", "paper"]
 SomeLimit = str | float
 Failures = dict[Path, Exception]
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """What is learnt from."""
-
-    criteria: Sequence[str] = ()
-    """Criteria, one per constraint: torque, energy, a column's name, an expression such as
-    "abs(action).sum()", module:function, ./file.py:function; by default those of the data."""
-    environment: str | None = None
-    """Simulator to roll out in, where the data names none, or code that you have to vouch for:
-    a Gymnasium id, module:Name or ./file.py:Name (a class, a function, an id)."""
-    held_out: float | None = None
-    """Share of trajectories held out to judge offline; by default 0 with a simulator, else 0.1."""
-    data_steps: int | None = None
-    """Steps of data to make; by default 300,000 for replay tasks and 1,000,000 for the others."""
-    data_seed: int = 0
-    """Decides the data."""
 
 
 def train_together(
@@ -77,11 +60,10 @@ def train_together(
     names the limits under which each task is looked at every `evaluate_every` updates, and leaves
     other tasks alone. `limit` and `criteria` may be mappings by task too: one limit each.
     """
-    limits: Any = limit
-    if limit is None or isinstance(limit, str | float | int):
-        limits = (limit,)
-    data, wanted = DataSettings(**settings), find_preset(preset, agent)
-    trainer = RunTrainer(wanted, limits, data, listener, device, out, several=True, watch=watch)
+    is_one = limit is None or isinstance(limit, str | float | int)
+    how: dict[str, Any] = {"limits": (limit,) if is_one else limit, "device": device, "out": out}
+    how |= {"listener": listener, "several": True, "watch": watch}
+    trainer = RunTrainer.of(find_preset(preset, agent), settings, **how)
     _check_distinct("task", tasks)
     _check_distinct("seed", seeds)
     for task in tasks:
@@ -107,6 +89,15 @@ class RunTrainer:
     resume: bool = False
     several: bool = False
     watch: Mapping[str, Sequence[str]] | None = None
+
+    @classmethod
+    def of(cls, preset: Preset, settings: Mapping[str, Any], **how: Any) -> Self:
+        """With keywords of `train`: fields of `DataSettings`, `tensorboard`, else of the preset."""
+        others, data = dict(settings), {each.name for each in fields(DataSettings)}
+        own = DataSettings(**{name: others.pop(name) for name in data & set(others)})
+        if others.pop("tensorboard", False):
+            how["listener"] = (how["listener"] or Listener()).with_tensorboard()
+        return cls(changed_preset(preset, others), data=own, **how)
 
     def __post_init__(self) -> None:  # first, so that a wrong name costs nothing
         limits = self.limits.values() if isinstance(self.limits, Mapping) else self.limits
@@ -181,7 +172,8 @@ class RunTrainer:
         if wanted.environment:
             from saformer.envs.costed import attached
 
-            store = attached(store, wanted.environment, store.steps["state"].shape[1])
+            num_states = store.steps["state"].shape[1]
+            store = attached(store, wanted.environment, num_states, self.voice.say)
         has_simulator = store.environment.identifier is not None
         held_out, criteria = wanted.held_out, wanted.criteria
         if held_out is None:

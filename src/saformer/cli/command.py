@@ -100,9 +100,9 @@ def terminal(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-def peek(arguments: Sequence[str], *flags: str) -> dict[str, str | None]:
+def peek(arguments: Sequence[str], *flags: str, nargs: str = "?") -> dict[str, Any]:
     """The values of flags that decide the defaults of others."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in flags:
-        parser.add_argument(f"--{flag}", nargs="?")
+        parser.add_argument(f"--{flag}", nargs=nargs)
     return vars(parser.parse_known_args(list(arguments))[0])

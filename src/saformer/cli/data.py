@@ -16,8 +16,8 @@ from saformer.criteria.code import typed
 from saformer.data.home import data_home
 from saformer.data.logs.logs import open_logs
 from saformer.data.logs.mapping import LogMapping
+from saformer.data.logs.proposal import propose_mapping
 from saformer.data.sources.names import default_name
-from saformer.data.sources.source import EnvironmentHints
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import is_store, task_names
 from saformer.report.inspection import inspection_tables, survey_tables, write_inspection
@@ -29,8 +29,8 @@ class BuildCommand(Command):
     """Roll out behaviour policies until there is enough data; a seed always makes the same bytes.
 
     TASK is one of {hopper,walker2d,halfcheetah}-{effort,medium,medium-replay,medium-expert},
-    plant-{room,battery,tank}, allowance, or a bundle of behaviours (.npz) that
-    scripts/train_behaviours.py made.
+    plant-{room,battery,tank}, allowance (a toy with a known optimum: spend where prices are high),
+    or a bundle of behaviours (.npz) that scripts/train_behaviours.py made.
     """
 
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
@@ -59,8 +59,8 @@ class BuildCommand(Command):
 class ImportCommand(Command):
     """Turn recorded data into a store, or say what is wrong with it; nothing is lost silently.
 
-    CSV and Parquet logs have one row per step; the flags below, or a TOML file of the same entries
-    (--mapping), say which columns are what. D4RL, DSRL, NPZ and Minari data explain themselves.
+    CSV and Parquet logs have one row per step; flags or a TOML file (--mapping) say which columns
+    are what: without either, one is proposed. D4RL, DSRL, NPZ and Minari data explain themselves.
     """
 
     sources: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE")]]
@@ -92,25 +92,22 @@ class ImportCommand(Command):
         return cls(sources=tyro.MISSING, log=log)
 
     def run(self, console: Console) -> int:
-        if not self.sources:
-            raise ValueError(
-                "what is to be imported? Give a task, a trajectory store, d4rl:NAME, minari:NAME, "
-                "or a file (.csv, .parquet, .hdf5, .npz)"
-            )
-        log, out = self.log, self.out or Path(default_name(self.sources[0]))
-        hints = EnvironmentHints(log.environment, log.horizon, log.action_low, log.action_high)
+        out = self.out or Path(default_name(self.sources[0] if self.sources else ""))
+        if self.log == LogMapping() and (proposal := propose_mapping(self.sources)):
+            terminal().print(proposal.write(), soft_wrap=True)
+            return 1
+        how: dict[str, Any] = {"criteria": self.criteria}
         with listening(console) as listener:
             if self.check:
-                survey = open_logs(self.sources, log, progress=listener.surveying).survey.plain()
+                logs = open_logs(self.sources, self.log, **how, progress=listener.surveying)
+                survey = logs.survey.plain()
                 show(survey, survey_tables, as_json=self.json)
                 return 1 if survey["problems"] else 0
-            how: dict[str, Any] = {"mapping": log, "known": hints, "listener": listener}
-            how |= {"criteria": self.criteria, "drop_faulty": self.drop_faulty}
-            imported = import_data(self.sources, out, **how)
+            how |= {"drop_faulty": self.drop_faulty, "listener": listener}
+            imported = import_data(self.sources, out, mapping=self.log, **how)
         if self.json:
-            fingerprint = imported.store.fingerprint
-            facts = {"path": str(out), "fingerprint": fingerprint, "notes": imported.notes}
-            show(facts, str, as_json=True)
+            facts = {"fingerprint": imported.store.fingerprint, "notes": imported.notes}
+            show({"path": str(out), **facts}, str, as_json=True)
         following = f"next: saformer data inspect {out}\n      saformer train {out}"
         console.print(Text(following), soft_wrap=True)
         return 0
@@ -146,7 +143,7 @@ class InspectCommand(Command):
     def run(self, console: Console) -> int:
         names = ("criteria", "cost_discount", "limits", "steps", "seed", "may_end")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-        settings["mapping"] = LogMapping.from_toml(self.mapping) if self.mapping else None
+        settings["mapping"] = self.mapping
         with listening(console) as listener:
             inspection = inspect_data(self.source, listener=listener, **settings).plain()
         show(inspection, inspection_tables, as_json=self.json)

@@ -1,12 +1,9 @@
 """`saformer doctor` and `saformer agents`."""
 
-import os
 import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
-import torch
 import tyro
 from rich.console import Console
 
@@ -14,22 +11,14 @@ from saformer import __version__
 from saformer.cli.command import Command, terminal
 from saformer.data.home import data_home
 from saformer.data.store import TrajectoryStore
+from saformer.engine.device import device_description
+from saformer.engine.installed import CORE, EXTRAS, version_of
 from saformer.envs.tasks import is_store
 from saformer.report.table import Cell, terminal_table
 from saformer.runs.export import check_whole
 from saformer.runs.pretrained import PREFIX, pretrained_names
 from saformer.runs.run import find_run
 
-CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib", "pydantic")
-EXTRAS = {
-    "mujoco": (("gymnasium", "mujoco", "imageio"), "robots and plants, rollouts, the demo"),
-    "hdf5": (("h5py",), "D4RL and DSRL files"),
-    "minari": (("minari",), "Minari datasets"),
-    "logs": (("pyarrow",), "CSV and Parquet logs"),
-    "behaviours": (("stable-baselines3",), "training behaviour policies"),
-    "ray": (("ray",), "experiments on a cluster"),
-    "track": (("tensorboard",), "TensorBoard metrics"),
-}
 MISSING = ("missing", "missed")
 
 
@@ -49,12 +38,12 @@ class DoctorCommand(Command):
             out.print(f"{path} is whole: {parts}", soft_wrap=True)
             return 0
         out.print(f"saformer {__version__} on Python {platform.python_version()}, {machine}")
-        out.print(f"device: {_device()}")
+        out.print(f"device: {device_description()}")
         out.print(f"datasets: {data_home()} (set SAFORMER_HOME to change it)", soft_wrap=True)
         out.print(f"pretrained policies: {_pretrained()}", soft_wrap=True)
         rows, absent = list[list[Cell]](), list[str]()
         for name, (packages, purpose) in {"core": (CORE, "everything"), **EXTRAS}.items():
-            versions = [_version(package) for package in packages]
+            versions = [version_of(package) for package in packages]
             labels = [(name, purpose), *[("", "")] * (len(packages) - 1)]
             triples = zip(labels, packages, versions, strict=True)
             rows += [[*label, package, known or MISSING] for label, package, known in triples]
@@ -83,19 +72,6 @@ class AgentsCommand(Command):
         return 0
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _pretrained() -> str:
     names = [PREFIX + name for name in pretrained_names()]
     return f"{', '.join(names)} (saformer evaluate {names[0]})" if names else "none"
-
-
-def _device() -> str:
-    if torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()} (cuda)"
-    return f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads"

@@ -1,10 +1,8 @@
 """`saformer experiment`."""
 
 import shlex
-import signal
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,11 +13,10 @@ from rich.text import Text
 
 from saformer.cli.command import Command, terminal
 from saformer.cli.progress import listening
-from saformer.data.home import home
-from saformer.engine.engine import Engine, LocalEngine
 from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
-from saformer.experiments.conduct import Site, conduct, usual_engine
+from saformer.experiments.conduct import conduct
 from saformer.experiments.experiment import Experiment, Results
+from saformer.experiments.machines import Machines
 from saformer.experiments.plan import SCALES, Setting
 from saformer.report.table import terminal_table
 from saformer.training.loop.fit import InterruptedTrainingError
@@ -40,32 +37,17 @@ class ExperimentCommand(Command):
     scale: Literal["smoke", "small", "paper"] = "smoke"
     """smoke: tiny models on scraps of data, minutes on two cores, shows that all works. small:
     preset small, hours on a CPU. paper: Table 6, 100,000 updates, wants a GPU."""
-    engine: Literal["local", "ray"] = "local"
-    """Where runs are made. local: this machine; a GPU trains runs of one architecture as one
-    program, else each core takes a run. ray: a Ray cluster (needs saformer[ray], on every node)."""
-    address: str = "auto"
-    """Of the Ray cluster: auto (this machine's), HOST:6379, ray://HOST:10001, local (begin one)."""
-    job_cpus: int = 1
-    """CPUs of each job on Ray."""
-    job_gpus: float | None = None
-    """GPUs of each job (runs of one architecture) on Ray; by default one where a node has any."""
-    node_runs: Path | None = None
-    """A folder that every node of the Ray cluster has of its own: runs are made there and brought
-    back. By default nodes share --runs."""
     seeds: tuple[int, ...] = (0,)
     """Each gives every model once more; tables pool them."""
     data: str = "behaviours"
     """behaviours: made on this machine. d4rl: D4RL's files (v2), with the paper's own limits in
-    Table 1. Else a folder of stores named hopper-medium and so on, as `saformer data import FILE
-    FOLDER/hopper-medium` makes them."""
+    Table 1. Else a folder of stores named hopper-medium and so on (`saformer data import`)."""
     out: Path | None = None
     """Folder of rows and pages; by default results/SCALE."""
-    runs: Path = Path("runs")
-    """Folder of runs."""
-    processes: int | None = None
-    """Runs at once on this machine (not Ray); by default one per core, on a GPU one by one."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    updates: int | None = None
+    """Of every run; by default the scale's."""
+    machines: Machines = field(default_factory=Machines)
+    """Where runs are made."""
     render: Path | None = None
     """Run nothing: make the pages again from the rows in this folder."""
     line: tyro.conf.Suppress[tyro.conf.Fixed[str]] = ""
@@ -85,11 +67,11 @@ class ExperimentCommand(Command):
         if self.render is not None:
             return _render_again(experiments, self.render, console)
         data = self.data
-        if self.engine == "ray" and data not in {"behaviours", "d4rl"}:
+        if self.machines.engine == "ray" and data not in {"behaviours", "d4rl"}:
             data = str(Path(data).resolve())  # processes elsewhere have other working folders
-        setting = Setting(SCALES[self.scale], self.seeds, data)
+        setting = Setting(SCALES[self.scale], self.seeds, data, self.updates)
         try:
-            with _engine(self) as (engine, site), listening(console) as listener:
+            with self.machines.opened() as (engine, site), listening(console) as listener:
                 record: dict[str, Any] = {"command": self.line, "listener": listener}
                 results = conduct(experiments, setting, engine=engine, site=site, **record)
                 return _write(results, self.out or Path("results") / self.scale, console)
@@ -98,11 +80,11 @@ class ExperimentCommand(Command):
 
 
 def _write(results: Iterable[Results], folder: Path, console: Console) -> int:
-    failed = False
+    failed = list[dict[str, str]]()
     for result in results:
         result.write(folder)
         console.print(f"{render(folder, result.experiment)}", soft_wrap=True)
-        failed |= bool(result.failed)
+        failed += result.failed
     if failed:
         message = "some runs failed; the pages say which. The same command tries them again."
         console.print(Text(message, style="yellow"))
@@ -116,27 +98,6 @@ def _render_again(experiments: Sequence[Experiment], folder: Path, console: Cons
     for each in there:
         console.print(f"{render(folder, each.name)}", soft_wrap=True)
     return 0
-
-
-@contextmanager
-def _engine(command: ExperimentCommand) -> Iterator[tuple[Engine, Site]]:
-    if command.engine == "local":
-        count = command.processes
-        engine = usual_engine(command.device) if count is None else LocalEngine(count)
-        yield engine, Site(command.runs, command.device)
-        return
-    from saformer.engine.ray import RayEngine
-
-    environment = {"SAFORMER_HOME": str(home().resolve())}
-    # jobs are to save, as they do on Ctrl-C
-    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        cpus, gpus = command.job_cpus, command.job_gpus
-        with RayEngine(command.address, cpus=cpus, gpus=gpus, environment=environment) as ray:
-            site = Site(command.runs, command.device, packed=ray.gpus > 0, elsewhere=True)
-            yield ray, replace(site, node_runs=command.node_runs)
-    finally:
-        signal.signal(signal.SIGTERM, former)
 
 
 def _listing() -> Table:

@@ -9,14 +9,13 @@ import tyro
 from rich.console import Console
 
 from saformer.agents.registry import find_kind, from_plain
-from saformer.api.calibrate import CalibrateSettings
-from saformer.api.judge import EvaluateSettings, SweepSettings
 from saformer.api.listener import Listener
 from saformer.api.loaded import Context
 from saformer.api.run_data import has_environment
 from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.envs.tasks import is_store, locator
+from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.rollouts import write_report
 from saformer.report.table import calibration_table, sweep_table, verdict_table
@@ -82,10 +81,11 @@ def run_path(path: str) -> str | Path:
 class EvaluateCommand(RunCommand):
     """Roll a trained policy out under several limits, all in one batch, and judge each.
 
-    Prints a table, writes evaluation.json (every episode, too) to the run's folder or to --out, and
-    a report. Where the data has no simulator, the model is judged on held-out trajectories instead,
-    without any rollout (--offline). The flags under "acting options" are the agent's own, or those
-    of the rule: `saformer evaluate RUN --rule paper --help` shows them.
+    Prints a table, writes evaluation.json (every episode, too) and a report to the run's folder or
+    to --out, and keeps earlier ones in evaluations/. Where the data has no simulator, the model is
+    judged on held-out trajectories instead, without any rollout (--offline). The flags under
+    "acting options" are the agent's own, or those of the rule: `saformer evaluate RUN --rule paper
+    --help` shows them.
     """
 
     settings: EvaluateSettings = field(default_factory=EvaluateSettings)
@@ -109,6 +109,8 @@ class EvaluateCommand(RunCommand):
                 evaluation, table, write = judged.plain(), verdict_table, write_report
         show(evaluation, table, as_json=self.json)
         page = write(trained.findings, self.report or trained.findings.path / "report.html")
+        if write is write_report:
+            trained.findings.keep_page(page)
         console.print(f"report written to {page}", soft_wrap=True)
         return 0
 

@@ -1,5 +1,6 @@
 """`saformer`: what the user types."""
 
+import difflib
 import shlex
 import sys
 import warnings
@@ -13,14 +14,16 @@ from rich.text import Text
 from saformer import __version__
 from saformer.cli.command import Command, parse_command, terminal
 from saformer.engine import torchrun
+from saformer.engine.installed import how_to_get
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
 COMMANDS = {
     "demo": ("train:DemoCommand", "data, training, evaluation and a report in a few minutes"),
-    "data": ("data", "build, import, inspect and export trajectories"),
+    "data": ("data", "build, import, collect, inspect and export trajectories"),
     "agents": ("doctor:AgentsCommand", "the methods that can be trained, with one line each"),
     "train": ("train:TrainCommand", "learn a policy from a task's data, by default for all limits"),
     "evaluate": ("judge:EvaluateCommand", "roll a trained policy out under several limits"),
+    "compare": ("compare:CompareCommand", "hold evaluated runs against each other"),
     "calibrate": ("judge:CalibrateCommand", "withhold enough of limits to keep a violation rate"),
     "export": ("judge:ExportCommand", "write what a run has learnt to a small folder, to deploy"),
     "finetune": ("judge:FinetuneCommand", "explore to keep limits that the data never showed"),
@@ -31,6 +34,7 @@ COMMANDS = {
 DATA_COMMANDS = {
     "build": ("data:BuildCommand", "make a task's data on this machine, without a download"),
     "import": ("data:ImportCommand", "turn logs, HDF5, NPZ or Minari data into a store"),
+    "collect": ("collect:CollectCommand", "roll a policy of your own out in your simulator"),
     "inspect": ("data:InspectCommand", "which limits can this data support?"),
     "check": ("doctor:DoctorCommand", "is a store what was stored? Reads all of it"),
     "export": ("data:ExportDataCommand", "write data as a Minari dataset"),
@@ -54,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"saformer {__version__}")
         return 0
     if verb not in commands:
-        known = ", ".join(commands)
-        return _complain(console, f"{prog}: unknown command {verb!r}; there are {known}")
+        nearest = difflib.get_close_matches(verb, commands, n=1)
+        known = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(commands)}"
+        return _complain(console, f"{prog}: unknown command {verb!r}; {known}")
     if words[0] != "train" and torchrun.size() > 1:
         message = f"saformer: torchrun is for `train` alone, not for {verb}: leave it out"
         return _complain(console, message)
@@ -87,9 +92,8 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
     message, code = str(error), 1
     if isinstance(error, KeyboardInterrupt):
         message, code = "interrupted", 130
-    elif isinstance(error, ModuleNotFoundError):
-        doctor = "`saformer doctor` says what needs it and how to get it"
-        message = f"{error.name} is not installed; {doctor}"
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        message = how_to_get(error.name)
     elif isinstance(error, RuntimeError) and _is_resumable(error):
         resume = ["--resume"] if words[1] in CAN_RESUME else []
         again = shlex.join([*(word for word in words if word != "--resume"), *resume])

@@ -10,14 +10,15 @@ from rich.console import Console
 from rich.text import Text
 
 from saformer.agents.registry import find_kind
-from saformer.api.train import DataSettings, PresetName, train_together
+from saformer.api.train import PresetName, train_together
 from saformer.cli.command import Command, peek, show, terminal
 from saformer.cli.progress import listening
 from saformer.engine.torchrun import is_first
 from saformer.experiments.demo import demo, demo_run
 from saformer.report.table import verdict_table
+from saformer.runs.run import Run
 from saformer.trained import train
-from saformer.training.loop.config import FitConfig
+from saformer.training.loop.config import DataSettings, FitConfig
 from saformer.training.loop.presets import PRESETS, Preset
 
 TASKS = "TASK [TASK ...]"
@@ -37,11 +38,14 @@ class TrainCommand(Command):
 
     tasks: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar=TASKS)]]
     """One or more of: {hopper,walker2d,halfcheetah}-{effort,medium,medium-replay,medium-expert},
-    plant-{room,battery,tank}, allowance, a trajectory store's path, d4rl:NAME or minari:NAME."""
+    plant-{room,battery,tank}, allowance (a toy of 20 steps with a known optimum: spend where prices
+    are high), a trajectory store's path, d4rl:NAME or minari:NAME."""
     config: Any = None
     """What is learnt."""
-    agent: str = "saformer"
-    """The method: `saformer agents` lists them."""
+    agent: tuple[str, ...] = ("saformer",)
+    """The method: `saformer agents` lists them. Several are trained one after the other, as the
+    preset has each, those that need --limit for that limit; `saformer compare` holds them against
+    each other."""
     limit: str | None = None
     """Of an agent that is trained for one limit (see `saformer agents`): a percentile of the data's
     episode costs (p20) or a cost (4300); commas separate constraints."""
@@ -67,38 +71,49 @@ class TrainCommand(Command):
     @classmethod
     def defaults(cls, arguments: Sequence[str]) -> Self:
         """Those of the agent and the preset."""
-        words = peek(arguments, "agent", "preset")
-        agent = find_kind(words["agent"] or "saformer").name
-        preset = PRESETS[words["preset"] if words["preset"] in PRESETS else "small"](agent)
-        return cls(tasks=tyro.MISSING, config=preset.agent, fit=preset.fit)
+        named = peek(arguments, "preset")["preset"]
+        agents = peek(arguments, "agent", nargs="*")["agent"] or ["saformer"]
+        presets = [PRESETS[named if named in PRESETS else "small"](each) for each in agents]
+        config = presets[0].agent if len(presets) == 1 else None  # several have no flags in common
+        return cls(tasks=tyro.MISSING, config=config, fit=presets[0].fit)
 
     def run(self, console: Console) -> int:
         if not self.tasks or not self.seed:
             example = "saformer train hopper-medium-replay --seed 0"
             raise ValueError(f"name at least one task and one seed: {example}")
-        shared = {name: getattr(self, name) for name in ("agent", "limit", "device")}
-        shared |= {"preset": Preset(self.config, self.fit), **vars(self.data)}
+        is_one, runs = len(self.agent) == len(self.tasks) == len(self.seed) == 1, list[Run]()
         with listening(console, tensorboard=self.tensorboard) as listener:
-            shared["listener"] = listener
-            if len(self.tasks) == len(self.seed) == 1:
-                task, seed = self.tasks[0], self.seed[0]
-                runs = [train(task, seed=seed, out=self.out, resume=self.resume, **shared).run]
-            else:
-                out = self.out or "runs"
-                runs = train_together(self.tasks, seeds=self.seed, out=out, **shared)
+            for how in map(self._settings, self.agent):
+                if is_one:
+                    task, how["seed"] = self.tasks[0], self.seed[0]
+                    how |= {"out": self.out, "resume": self.resume}
+                    runs.append(train(task, listener=listener, **how).run)
+                else:
+                    how |= {"out": self.out or "runs", "seeds": self.seed}
+                    runs += train_together(self.tasks, listener=listener, **how)
         for run in runs:
             if run.is_done and is_first():
                 console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
         return 0 if all(run.is_done for run in runs) else 1
 
+    def _settings(self, agent: str) -> dict[str, Any]:
+        """Of `train`, for one of the agents; of several, those that need a limit are given it."""
+        has_limit = len(self.agent) == 1 or find_kind(agent).has_one_limit
+        preset = Preset(self.config or PRESETS[self.preset](agent).agent, self.fit)
+        named = {"limit": self.limit if has_limit else None, "device": self.device}
+        return {"agent": agent, "preset": preset, **named, **vars(self.data)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class DemoCommand(Command):
-    """Make hopper-medium-replay data, train a small model, judge it under five limits, report.
+    """Make data, train a small model, judge it under five limits, and report.
 
-    Takes minutes on two cores and needs no download. Interrupted, it goes on where it stopped.
+    plant: a heated room, a minute or two on two cores, without MuJoCo. robot: a cheetah that runs,
+    trots or stands, ten minutes. Nothing is downloaded. Interrupted, it goes on where it stopped.
     """
 
+    kind: tyro.conf.Positional[Literal["plant", "robot"]] = "plant"
+    """A heated room, or a robot (needs saformer[mujoco])."""
     out: Path = Path("demo")
     """Where the run and report.html go."""
     scale: Literal["full", "smoke"] = "full"
@@ -111,7 +126,7 @@ class DemoCommand(Command):
     def run(self, console: Console) -> int:
         with listening(console) as listener:
             page = demo(**vars(self), listener=listener)
-        run = demo_run(self.out, self.scale, self.seed)
+        run = demo_run(self.kind, self.out, self.scale, self.seed)
         show(run.read_json("evaluation.json"), verdict_table)
         terminal().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
         return 0

@@ -37,8 +37,8 @@ class Budget:
         return self.limit - self.spent
 
     def rows(self, lanes: Tensor) -> Tensor:
-        """[l, 2C + 1] limit, spent, number of steps, before an action; all checked."""
-        return require_numbers(self._rows[lanes], "limit", lanes, least=0.0)
+        """[l, 2C + 1] float32: limit, spent, number of steps, before an action; all checked."""
+        return require_numbers(self._rows[lanes], "limit", lanes, least=0.0).float()
 
     def spend(self, cost: Tensor, lanes: Tensor) -> None:
         """Book one step's cost [l, C] on these lanes, each of which is named once."""

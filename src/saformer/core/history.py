@@ -28,7 +28,6 @@ class History:
 
     def __init__(self, lanes: int, length: int, sizes: Dimensions, device: torch.device) -> None:
         self._sizes = [sizes.constraints, 1, sizes.state, sizes.action]
-        self._account = [sizes.constraints, sizes.constraints, 1]
         self._steps = torch.zeros(lanes, length, sum(self._sizes), device=device)
         columns = self._steps.split(self._sizes, dim=-1)
         self.spent, self.return_to_go, self.state, self.action = columns
@@ -36,19 +35,17 @@ class History:
 
     def prompt(self, state: Tensor, account: Tensor, lanes: Tensor) -> Prompt:
         """What is known on these lanes in `state` [l, S], with the `account` of `Budget.rows`."""
-        limit, spent_now, now = account.split(self._account, dim=1)
-        remaining, limit = (limit - spent_now).float(), limit.float()
-        timestep = self.timestep[lanes]
+        limit, timestep = account[:, : self._sizes[0]], self.timestep[lanes]
         spent, returns, states, actions = self._steps[lanes].split(self._sizes, dim=-1)
         columns = (limit[:, None] - spent, returns, states, actions, timestep.clamp(min=0))
         past = WindowBatch(limit, *columns, timestep != NO_STEP)
-        return Prompt(past, remaining, state, now[:, 0].long())
+        remaining = limit - account[:, self._sizes[0] : -1]
+        return Prompt(past, remaining, state, account[:, -1].long())
 
     def append(self, account: Tensor, lanes: Tensor, *step: Tensor) -> None:
         """Remember one step (return-to-go, state, action) before its cost is booked."""
-        _, spent, now = account.split(self._account, dim=1)
-        present = torch.cat([spent.float(), *step], dim=1)
-        for column, value in ((self._steps, present), (self.timestep, now[:, 0].long())):
+        present = torch.cat([account[:, self._sizes[0] : -1], *step], dim=1)
+        for column, value in ((self._steps, present), (self.timestep, account[:, -1].long())):
             column[lanes] = torch.cat([column[lanes], value[:, None]], dim=1)[:, 1:]
 
     def correct(self, action: Tensor, lanes: Tensor) -> None:

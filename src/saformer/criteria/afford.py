@@ -21,20 +21,24 @@ CLOSE = 2.0**-20  # A stretch so short, as a share of its upper end, is in quest
 
 
 def least_cost_action(
-    criteria: Sequence[CostCriterion], low: Sequence[float], high: Sequence[float]
+    criteria: Sequence[CostCriterion],
+    low: Sequence[float],
+    high: Sequence[float],
+    levels: Sequence[Sequence[float]] = (),
 ) -> Floats:
     """[A] within bounds: of least cost by the criteria of the action alone, else nearest to 0."""
     of_action = [criterion for criterion in criteria if criterion.reads_action_alone]
-    return Affordable(of_action, low, high).cheapest
+    return Affordable(of_action, low, high, levels=levels).cheapest
 
 
 class Affordable:
     """Brings actions within what they may cost, by moving them towards the cheapest action.
 
-    Every action is costed as it will be executed (float32, within bounds), in the state in which it
-    will be: its promise rests on that, and on an action that costs at most `floor` [C] in every
-    state. That is `cheapest`, where its cost does not depend on the state; else `floor` is what the
-    caller states, and such an action is searched for in each state.
+    Every action is costed as it will be executed (float32, within bounds, each entry at the nearest
+    of its `levels` if it has any), in the state in which it will be: its promise rests on that, and
+    on an action that costs at most `floor` [C] in every state. That is `cheapest`, where its cost
+    does not depend on the state; else `floor` is what the caller states, and such an action is
+    searched for in each state.
     """
 
     def __init__(
@@ -43,7 +47,10 @@ class Affordable:
         low: Sequence[float],
         high: Sequence[float],
         floor: Sequence[float] = (),
+        *,
+        levels: Sequence[Sequence[float]] = (),
     ) -> None:
+        self._levels = [np.asarray(values, np.float32) for values in levels]
         self.criteria = tuple(criteria)
         for criterion in self.criteria:
             self._refuse_hindsight(criterion)
@@ -80,7 +87,12 @@ class Affordable:
 
     def bounded(self, action: Array) -> Floats:
         """As it is executed."""
-        return np.clip(np.asarray(action, np.float32), self._low, self._high)
+        executed = np.clip(np.asarray(action, np.float32), self._low, self._high)
+        for entry, values in enumerate(self._levels):
+            if len(values):
+                distance = np.abs(executed[..., entry, None] - values)
+                executed[..., entry] = values[distance.argmin(-1)]
+        return executed
 
     def _refuse_hindsight(self, criterion: CostCriterion) -> None:
         unknown = sorted(criterion.reads - {"action", "state"})
@@ -151,14 +163,17 @@ class Affordable:
             for _ in range(NUM_ROUNDS):
                 if least == 0:
                     return action
-                tried = np.repeat(action[None], NUM_POINTS, axis=0)
-                tried[:, entry] = left + (right - left) * SHARES
+                values: Array = left + (right - left) * SHARES
+                if self._levels and len(self._levels[entry]):
+                    values = self._levels[entry]
+                tried = np.repeat(action[None], len(values), axis=0)
+                tried[:, entry] = values
                 tried = self.bounded(tried)
                 totals = np.nan_to_num(total(tried), nan=np.inf)
                 best = int(totals.argmin())
                 if totals[best] < least:
                     action, least = tried[best], float(totals[best])
-                around = np.clip([best - 1, best + 1], 0, NUM_POINTS - 1)
+                around = np.clip([best - 1, best + 1], 0, len(values) - 1)
                 left, right = (float(bound) for bound in tried[around, entry])
         return action
 

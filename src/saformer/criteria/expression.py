@@ -9,7 +9,8 @@ import ast
 import difflib
 import functools
 import keyword
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +48,8 @@ COMPARISONS: Operators = {
 METHODS = ("sum", "mean", "max", "min")
 METHODS_AS_WRITTEN = " ".join(f".{name}()" for name in METHODS)
 CALLABLE = (*FUNCTIONS, *REDUCTIONS, "column")
+QUOTED = re.compile(r"`([^`'\"\\]+)`")
+"""A column's name, whatever it holds, as in `Power [kW]`."""
 SHORTHANDS = {"torque": "abs(action).sum()", "energy": "(action**2).sum()"}
 """Names that stand for expressions."""
 JOINT_TORQUES = "abs(action)"  # What torque[0] picks from
@@ -78,9 +81,9 @@ class Expression:
         return replace(self, evaluate=compiler.compile(compiler.tree()))
 
 
-def parse_expression(text: str) -> Expression:
+def parse_expression(text: str, what: str = "cost criterion") -> Expression:
     """Read an expression; ValueError says what was not understood, where, and what could be."""
-    compiler = _Compiler(text)
+    compiler = _Compiler(text, what)
     try:
         evaluate = compiler.compile(compiler.tree())
     except RecursionError:
@@ -92,14 +95,38 @@ def column_expression(column: str) -> str:
     """A column's name as an expression: as it is, where that reads as a name of its own."""
     is_reserved = column in CALLABLE or column in SHORTHANDS or keyword.iskeyword(column)
     is_name = column.isidentifier() and column.isascii() and not _is_dunder(column)
-    return column if is_name and not is_reserved else f"column({column!r})"
+    if is_name or not QUOTED.fullmatch(f"`{column}`"):
+        return column if is_name and not is_reserved else f"column({column!r})"
+    return f"`{column}`"
+
+
+def in_terms_of(text: str, terms: Mapping[str, str]) -> str:
+    """The expression with each of these columns written as its term, as in {"power": "action[0]"};
+    as it was if it reads none of them."""
+    if not parse_expression(text).reads & set(terms):
+        return text
+    return ast.unparse(_Terms(terms).visit(_Compiler(text).tree()))
+
+
+class _Terms(ast.NodeTransformer):
+    def __init__(self, terms: Mapping[str, str]) -> None:
+        self._terms = {name: ast.parse(term, mode="eval").body for name, term in terms.items()}
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return node if node.id in (*CALLABLE, *SHORTHANDS) else self._terms.get(node.id, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        is_column = isinstance(node.func, ast.Name) and node.func.id == "column"
+        if is_column and isinstance(node.args[0], ast.Constant):
+            return self._terms.get(str(node.args[0].value), node)
+        return self.generic_visit(node)
 
 
 class _Compiler:
     """Turns the nodes of one text into closures, and refuses those that are not allowed."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, what: str = "cost criterion") -> None:
+        self.text, self._what = QUOTED.sub(lambda name: f"column({name[1]!r})", text), what
         self.reads: set[str] = set()  # parts and columns named so far
 
     def tree(self) -> ast.expr:
@@ -127,10 +154,10 @@ class _Compiler:
             character = len(self.text.encode()[: node.col_offset].decode()) + 1
             where = f" {_short(self._part(node))} at character {character}:"
         return ValueError(
-            f"cost criterion {_short(self.text)} is not understood:{where} {problem}. Write "
+            f"{self._what} {_short(self.text)} is not understood:{where} {problem}. Write "
             "torque, torque[0], energy, module:function, or an expression such as "
             '"abs(action).sum() + 0.1*(speed > 2)" over action, state, next_state, reward and the '
-            "names of columns"
+            "names of columns, in backticks if they are no plain names"
         )
 
     def compile(self, node: ast.expr) -> Evaluate:

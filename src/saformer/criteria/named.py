@@ -1,7 +1,7 @@
 """Criteria by name, and by the text that a user writes."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -56,19 +56,24 @@ def logged(column: str) -> CostCriterion:
     return _expression(column_expression(column))
 
 
-def criterion(text: str | Callable[[Step], Array], *, trusted: bool = True) -> CostCriterion:
+def criterion(
+    text: str | Callable[[Step], Array], *, trusted: bool = True, columns: Collection[str] = ()
+) -> CostCriterion:
     """The criterion that a text describes.
 
     That is "torque", "torque[0]", "energy", the name of a logged column, an expression over the
     step and its columns, or "module:function" or "./file.py:function" for a Python function
     Step -> cost; or such a function itself. Functions are code: read texts that were found in a
-    file with `trusted=False`, which refuses those that nobody typed.
+    file with `trusted=False`, which refuses those that nobody typed. One of these `columns` goes by
+    its name whatever that holds, as in "energy cost €"; elsewhere it stands in backticks.
     """
     if isinstance(text, CostCriterion):
         return text
     if trusted or not isinstance(text, str):
         text = code.typed(text)
     text = text.strip()
+    if text in columns and not text.isidentifier():
+        return logged(text)
     if text == torque.name:
         return torque
     return _of_function(text) if code.is_code(text) else _expression(text)

@@ -76,7 +76,7 @@ class CostCriterion:
         nearest = difflib.get_close_matches(absent[0], sorted(step.names), n=1)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
         quoted = sorted(name for name in step.columns if not name.isidentifier())
-        spelling = f" (in an expression: column({quoted[0]!r}))" if quoted else ""
+        spelling = f" (in an expression: `{quoted[0]}`)" if quoted else ""
         raise ValueError(
             f"criterion {self.name!r} reads {', '.join(map(repr, absent))}, which {step.origin} "
             f"does not offer; {hint}On offer: {', '.join(sorted(step.names))}{spelling}"

@@ -23,6 +23,7 @@ from saformer.data.limits import (
     thresholds,
 )
 from saformer.data.relabel import Doubles, RelabelledStore
+from saformer.data.shown import Shown
 from saformer.data.statistics import correlation, is_constant, mean_known, percentiles, without_nan
 
 DEFAULT_LIMITS = ("p5", "p10", "p20", "p30", "p50", "p70", "p90")
@@ -116,8 +117,8 @@ class EndingGroup:
         return cls(int(chosen.sum()), float(chosen.mean()), earned, costs)
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, repr=False)
+class Inspection(Shown):
     """Which limits a dataset can support."""
 
     fingerprint: str

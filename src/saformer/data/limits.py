@@ -120,9 +120,9 @@ class Frontier:
 
 def idle_action(data: Totals) -> NDArray[np.float32]:
     """[A] doing nothing: what costs least by criteria of the action alone, else is nearest to 0."""
-    return least_cost_action(
-        data.criteria, data.environment.action_low, data.environment.action_high
-    )
+    machine = data.environment
+    bounds = (machine.action_low, machine.action_high)
+    return least_cost_action(data.criteria, *bounds, machine.action_levels)
 
 
 def exemplary(data: Totals) -> NDArray[np.bool_]:

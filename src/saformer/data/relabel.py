@@ -126,7 +126,7 @@ def relabelled(
     """The store's finished trajectories with costs by these criteria, or by those that the store
     names."""
     names, trusted = (criteria, True) if criteria else (store.criteria, False)
-    known = [criterion(name, trusted=trusted) for name in names]
+    known = [criterion(name, trusted=trusted, columns=store.column_names) for name in names]
     return relabel(store, known, cost_discount=cost_discount)
 
 

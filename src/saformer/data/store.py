@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,12 +33,17 @@ class EnvironmentSpec:
     """what `gymnasium.make` is given beside the id"""
     may_end: bool = False
     """whether ending an episode early is a legitimate way to keep a limit, not a failure"""
+    action_levels: tuple[tuple[float, ...], ...] = ()
+    """the values that each entry of the action can take, nothing where it may be any number; empty
+    if all may"""
 
     def __post_init__(self) -> None:
         low, high = self.action_low, self.action_high
         if len(low) != len(high):
             raise ValueError(f"{len(low)} lower and {len(high)} upper action bounds")
-        if not np.isfinite([*low, *high]).all():
+        if len(self.action_levels) not in (0, len(low)):
+            raise ValueError(f"levels of {len(self.action_levels)} actions, there are {len(low)}")
+        if not np.isfinite([*low, *high, *itertools.chain(*self.action_levels)]).all():
             raise ValueError(f"action bounds must be finite, got {low} to {high}")
         if any(least >= greatest for least, greatest in zip(low, high, strict=True)):
             raise ValueError(f"action bounds are empty: {low} to {high}")
@@ -45,7 +51,7 @@ class EnvironmentSpec:
             raise ValueError(f"the horizon must be at least 1 step, got {self.horizon}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrajectoryStore:
     """N trajectories. Views of a store share its step columns; a store only ever grows."""
 
@@ -165,6 +171,10 @@ class TrajectoryStore:
 
     def __len__(self) -> int:
         return len(self.episodes["length"])
+
+    def __repr__(self) -> str:
+        size = f"{len(self)} trajectories, {self.num_steps} steps"
+        return f"TrajectoryStore({self.path or 'in memory'}: {size}; {', '.join(self.criteria)})"
 
     def __getitem__(self, index: int) -> Trajectory:
         start = int(self.episodes["start"][index])

@@ -1,5 +1,7 @@
 """Which processor to use."""
 
+import os
+
 import torch
 
 
@@ -14,3 +16,10 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"there is no device {name!r}: torch finds no CUDA GPU; use cpu or auto")
     return device
+
+
+def device_description() -> str:
+    """The best there is, for people."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()} (cuda)"
+    return f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads"

@@ -24,7 +24,7 @@ from saformer.criteria.code import is_here, typed
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.bundle import Behaviour, Bundle, open_bundle
-from saformer.envs.costed import check_vectors, make_by_id
+from saformer.envs.costed import check_vectors, flat, make_by_id
 
 CHUNK_STEPS = 10_000
 PACKAGES = ("gymnasium", "mujoco", "numpy")
@@ -78,7 +78,7 @@ def build(
 def make_environment(identifier: str) -> gymnasium.Env:
     """The environment of this Gymnasium id, if behaviours can act in it and its episodes end. An id
     may name the module that registers it, as in "my_robots:Arm-v0", for other processes."""
-    environment = make_by_id(identifier)
+    environment = flat(make_by_id(identifier))
     check_vectors(environment, identifier)
     actions = environment.action_space
     if not actions.is_bounded():  # type: ignore[attr-defined]

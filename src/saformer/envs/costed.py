@@ -1,8 +1,10 @@
 """A Gymnasium environment that says what each step cost."""
 
+import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -13,6 +15,8 @@ from saformer.criteria import CostCriterion, Step, code
 from saformer.data.store import EnvironmentSpec
 from saformer.envs import allowance, plants  # noqa: F401 (registers them for all who open stores)
 
+COMPOUND = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
+
 
 class Costed(gymnasium.Wrapper):
     """Adds `info["cost"]`, an array [C] of a cost per criterion, and brings actions within bounds.
@@ -22,6 +26,8 @@ class Costed(gymnasium.Wrapper):
     """
 
     def __init__(self, environment: gymnasium.Env, criteria: Sequence[CostCriterion]) -> None:
+        self.notes = tuple(flattening(environment.observation_space))
+        environment = flat(environment)
         super().__init__(environment)
         spec = environment.spec
         self._name = spec.id if spec else type(environment.unwrapped).__name__
@@ -43,7 +49,7 @@ class Costed(gymnasium.Wrapper):
             state=np.asarray(self._state, dtype=np.float32),
             next_state=np.asarray(next_state, dtype=np.float32),
             reward=np.asarray(reward, dtype=np.float32),
-            columns=_numbers(info),
+            columns=numbers_of(info),
             origin=f"environment {self._name!r}, by its info,",
         )
         cost = np.array([criterion(step) for criterion in self.criteria], dtype=np.float64)
@@ -77,6 +83,8 @@ def make_by_id(identifier: str, **arguments: Any) -> gymnasium.Env:
         if factory is None:
             return gymnasium.make(known, disable_env_checker=True, **arguments)
         environment = factory(**arguments)
+        if isinstance(environment, gymnasium.vector.VectorEnv):
+            environment = _first_lane(environment)
     except (gymnasium.error.Error, ModuleNotFoundError, ValueError) as error:
         raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
     if not isinstance(environment, gymnasium.Env):
@@ -85,18 +93,49 @@ def make_by_id(identifier: str, **arguments: Any) -> gymnasium.Env:
     return environment
 
 
-def attached(data: Any, environment: Any, num_states: int) -> Any:
-    """A store or totals with this environment, by a name that was typed, or as a class or function
-    that was passed; None: as it is. It is made once, to see whether it fits."""
+def maker_of(environment: Any) -> Any:
+    """What makes an environment for every episode: names, classes and functions do; one that was
+    passed is made again by its id or copied; a vectorised one has a function for each lane."""
+    if isinstance(environment, gymnasium.vector.VectorEnv):
+        return partial(_first_lane, environment)
+    if not isinstance(environment, gymnasium.Env):
+        return environment
+    spec = environment.spec
+    if spec and spec.id in gymnasium.registry and not (spec.kwargs or spec.additional_wrappers):
+        return spec.id
+    return partial(_copy, environment)
+
+
+def _first_lane(environment: gymnasium.vector.VectorEnv) -> gymnasium.Env:
+    makers = getattr(environment, "env_fns", ())
+    if isinstance(environment, gymnasium.vector.VectorWrapper) or not makers:
+        kind = f"{type(environment).__name__} is not made of single environments that are whole"
+        raise ValueError(f"{kind}: pass a function that makes one, with its wrappers")
+    made: gymnasium.Env = makers[0]()
+    return made
+
+
+def _copy(environment: gymnasium.Env) -> gymnasium.Env:
+    try:
+        return copy.deepcopy(environment)
+    except Exception as error:  # another's class, which may hold anything
+        reason = f"{type(environment).__name__} cannot be copied for every episode ({error})"
+        raise ValueError(f"{reason}: pass a class, or a function that makes one") from error
+
+
+def attached(
+    data: Any, environment: Any, num_states: int, say: Callable[[str], None] = lambda text: None
+) -> Any:
+    """A store or totals with this environment, by a name that was typed, or as whatever was passed
+    (see `maker_of`); None: as it is. It is made once, to see whether it fits."""
     if environment is None:
         return data
-    if isinstance(environment, gymnasium.Env):
-        kind = type(environment).__name__
-        raise ValueError(f"every episode needs an environment of its own: pass {kind}, not one")
-    spec, name = data.environment, code.typed(environment)
+    spec, name = data.environment, code.typed(maker_of(environment))
     arguments = spec.arguments if name == spec.identifier else {}
     changes: dict[str, Any] = {"identifier": name, "arguments": arguments}
     with make(replace(spec, **changes), ()) as made:
+        for note in made.notes:
+            say(f"note: {note}")
         theirs = [*made.observation_space.shape, *made.action_space.shape]  # type: ignore[misc]
     if theirs != (ours := [num_states, len(spec.action_low)]):
         sizes = "has {} states and {} actions".format(*theirs)
@@ -112,6 +151,21 @@ def try_out(spec: EnvironmentSpec, criteria: Sequence[CostCriterion]) -> None:
     environment.close()
 
 
+def flat(environment: gymnasium.Env) -> gymnasium.Env:
+    """The environment with observations in one vector, where they are a Dict or a Tuple."""
+    if isinstance(environment.observation_space, COMPOUND):
+        return gymnasium.wrappers.FlattenObservation(environment)
+    return environment
+
+
+def flattening(space: gymnasium.Space) -> Iterator[str]:
+    """What a user should know of observations that are flattened; nothing where they are not."""
+    if isinstance(space, COMPOUND):
+        parts = space.spaces.items() if hasattr(space.spaces, "items") else enumerate(space.spaces)
+        order = ", ".join(f"{name} [{gymnasium.spaces.flatdim(part)}]" for name, part in parts)
+        yield f"observations are flattened to one vector, in this order: {order}"
+
+
 def check_vectors(environment: gymnasium.Env, name: str) -> None:
     """Refuse observations or actions that are no vectors of numbers."""
     flatten = "gymnasium.wrappers.FlattenObservation makes one"
@@ -123,7 +177,7 @@ def check_vectors(environment: gymnasium.Env, name: str) -> None:
             raise ValueError(f"{what} of {name!r} are {space}, but {need}; {remedy}")
 
 
-def _numbers(info: dict[str, Any]) -> dict[str, NDArray[Any]]:
+def numbers_of(info: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """What criteria can read of info: numbers and arrays of them."""
     numeric = bool | int | float | np.generic | np.ndarray
     arrays = {name: np.asarray(v) for name, v in info.items() if isinstance(v, numeric)}

@@ -167,4 +167,4 @@ def _unknown(name: str) -> str:
     known = f"known are {', '.join(task_names())}."
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else known
     others = "A path to a trajectory store works too, and d4rl:NAME or minari:NAME."
-    return f"unknown task {name!r}; {hint} {others}"
+    return f"there is no task, store or file {name!r}; {hint} {others}"

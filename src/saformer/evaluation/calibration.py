@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from saformer.data.limits import Limit
+from saformer.data.shown import Shown
 from saformer.data.statistics import without_nan
 from saformer.evaluation.confidence import violation_bound
 from saformer.evaluation.verdict import Verdict
@@ -55,8 +56,8 @@ class CalibratedLimit:
             raise ValueError(f"a test has another number of costs than {self.limit}")
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(Shown):
     """Margins by limit, for one run, one way to act and one rate."""
 
     rate: float

@@ -10,6 +10,8 @@ import numpy as np
 
 from saformer.core.policy import Policy
 from saformer.data.limits import Frontier, Limit, Totals, frontier
+from saformer.data.logs.frames import frame_of
+from saformer.data.shown import Shown
 from saformer.data.statistics import mean_known, rank_correlation, without_nan
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, Hooks, rollout
@@ -21,8 +23,8 @@ from saformer.evaluation.verdict import TOLERANCE, Endings, EpisodeRow, Verdict,
 FIRST_SEED = 1_000_000  # evaluation episodes start from seeds that no dataset uses
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Shown):
     """Every episode, a verdict per limit, and what to draw."""
 
     rows: tuple[EpisodeRow, ...]
@@ -63,6 +65,10 @@ class Evaluation:
         pairs = zip(self.verdicts, self.nothing.verdicts if self.nothing else (), strict=False)
         idle = [own for own, other in pairs if other.met and own.mean_return <= other.mean_return]
         return tuple(verdict.limit.name for verdict in idle)
+
+    def to_frame(self) -> Any:
+        """A row for each episode, as a pandas (or else polars) frame."""
+        return frame_of([row.plain() for row in self.rows])
 
     def plain(self) -> dict[str, Any]:
         """For JSON: what is not known is None."""

@@ -8,7 +8,9 @@ import numpy as np
 
 from saformer.core.model import SaFormer
 from saformer.data.limits import Limit
+from saformer.data.logs.frames import frame_of
 from saformer.data.relabel import RelabelledStore
+from saformer.data.shown import Shown
 from saformer.data.statistics import without_nan
 from saformer.evaluation import offline_findings
 from saformer.evaluation.offline_findings import FEW, ActionFit, Errors, LimitFindings
@@ -24,8 +26,8 @@ LARGE_BIAS = 0.1  # a critic that is off by more than this share of a limit cann
 MANY_MISSED = 0.5
 
 
-@dataclass(frozen=True)
-class OfflineEvaluation:
+@dataclass(frozen=True, repr=False)
+class OfflineEvaluation(Shown):
     """A model judged on held-out logs: no rollout took place."""
 
     criteria: tuple[str, ...]
@@ -43,11 +45,16 @@ class OfflineEvaluation:
     limits: tuple[LimitFindings, ...]
     calibration: dict[str, Any]  # forecast and logged cost-to-go of some steps, to draw
     by_progress: tuple[dict[str, Any], ...]  # critic's errors over a trajectory's course, to draw
+    day: dict[str, Any]  # one trajectory's actions beside those expected under limits, to draw
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Claims that these figures do not support, in sentences."""
         return tuple(_warnings(self))
+
+    def to_frame(self) -> Any:
+        """A row for each limit, as a pandas (or else polars) frame."""
+        return frame_of([asdict(findings) for findings in self.limits])
 
     def plain(self) -> dict[str, Any]:
         """For JSON: what is not a number is null."""
@@ -78,7 +85,9 @@ def judge_offline(
     scale = model.normalizer.scale("limit").double().cpu().numpy()
     near_limit = [offline_findings.nearest(episode_cost, limit, scale) for limit in limits]
     near_windows = [_of(windows, trajectories, max_windows) for trajectories in near_limit]
-    total = len(chosen) + 2 * sum(len(part) for part in near_windows)
+    typical = np.argsort(episode_cost[:, 0], kind="stable")[len(episode_cost) // 2]
+    day, shown = _of(windows, typical, max_windows), _some(limits)
+    total = len(chosen) + 2 * sum(len(part) for part in near_windows) + len(shown) * len(day)
 
     def on_read(num_read: int) -> None:
         if progress is not None:
@@ -93,8 +102,8 @@ def judge_offline(
         record = offline_findings.VerificationRecord.of(judged, limit)
         support = offline_findings.Support.of(training, limit)
         findings.append(LimitFindings(limit, support, near, record))
-    shown = evenly(len(judged.step), MAX_POINTS)
-    forecast, logged = _brief(judged.forecast[shown]), _brief(judged.cost_to_go[shown])
+    drawn = evenly(len(judged.step), MAX_POINTS)
+    forecast, logged = _brief(judged.forecast[drawn]), _brief(judged.cost_to_go[drawn])
     return OfflineEvaluation(
         criteria=tuple(criterion.name for criterion in held_out.criteria),
         cost_discount=held_out.cost_discount,
@@ -111,6 +120,7 @@ def judge_offline(
         limits=tuple(findings),
         calibration={"forecast": forecast, "logged": logged},
         by_progress=tuple(_by_progress(judged)),
+        day=_day({limit.name: reader.read(day, limit=limit.values) for limit in shown}),
     )
 
 
@@ -141,10 +151,26 @@ def _check(
             raise ValueError(f"limit {limit.name!r} has {sizes}")
 
 
-def _of(windows: Windows, trajectories: np.ndarray, max_windows: int) -> Windows:
+def _of(windows: Windows, trajectories: Any, max_windows: int) -> Windows:
     """The windows of these trajectories, at most a tenth of `max_windows` of them."""
     theirs = windows.only(np.isin(windows.trajectory, trajectories))
     return theirs.only(evenly(len(theirs), max(1, round(offline_findings.NEAREST * max_windows))))
+
+
+def _some(limits: Sequence[Limit]) -> list[Limit]:
+    """The first, one between, the last."""
+    return [limits[index] for index in dict.fromkeys((0, len(limits) // 2, len(limits) - 1))]
+
+
+def _day(reads: dict[str, JudgedSteps]) -> dict[str, Any]:
+    """One trajectory, read under several limits: its actions, and those that the actor expects."""
+    first = next(iter(reads.values()))
+    return {
+        "cost": _brief(first.episode_cost[0]),
+        "step": (first.step - first.step.min()).tolist(),
+        "logged": _brief(first.action),
+        "proposed": {name: _brief(steps.expected_action) for name, steps in reads.items()},
+    }
 
 
 def _by_progress(steps: JudgedSteps) -> Iterator[dict[str, Any]]:

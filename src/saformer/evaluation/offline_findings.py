@@ -51,7 +51,8 @@ class ActionFit:
     @classmethod
     def of(cls, steps: JudgedSteps) -> Self:
         own, blind = float(steps.log_likelihood.mean()), float(steps.blind_log_likelihood.mean())
-        return cls(own, blind, tuple(steps.action_error.mean(0).tolist()), own - blind)
+        distance = np.abs(steps.action - steps.expected_action).mean(0)
+        return cls(own, blind, tuple(distance.tolist()), own - blind)
 
 
 @dataclass(frozen=True)

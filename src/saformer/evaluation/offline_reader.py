@@ -74,7 +74,8 @@ class JudgedSteps:
     return_to_go: Doubles  # [M] as logged
     log_likelihood: Doubles  # [M] of the logged action: nats, action in model units
     blind_log_likelihood: Doubles  # [M] the same by the blind baseline
-    action_error: Doubles  # [M, A] distance of the logged action from the actor's bounded mean
+    action: Doubles  # [M, A] as logged
+    expected_action: Doubles  # [M, A] the actor's mean, within bounds
 
 
 class HeldOutReader:
@@ -145,7 +146,8 @@ class HeldOutReader:
             return_to_go=at_steps(raw.return_to_go[..., 0]),
             log_likelihood=at_steps(predictions.action.log_prob(batch.action)),
             blind_log_likelihood=at_steps(self._baseline.log_prob(batch.action)),
-            action_error=at_steps((raw.action - mean_action.clamp(low, high)).abs()),
+            action=at_steps(raw.action),
+            expected_action=at_steps(mean_action.clamp(low, high)),
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from saformer.data.shown import Shown
 from saformer.data.statistics import without_nan
 from saformer.evaluation.evaluate import Evaluation
 
@@ -36,8 +37,8 @@ class SweepTrial:
         }
 
 
-@dataclass(frozen=True)
-class Sweep:
+@dataclass(frozen=True, repr=False)
+class Sweep(Shown):
     """The values that were tried, from the lowest to the highest."""
 
     option: str

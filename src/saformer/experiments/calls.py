@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from saformer import Listener, finetune, load, train_together
-from saformer.experiments.plan import WITHOUT_CHEAPEST, Judging, RunJob, Training
+from saformer.experiments.plan import FROM, Judging, RunJob, Training
 from saformer.runs.run import Run
 from saformer.training.loop.fit import InterruptedTrainingError
 from saformer.training.loop.presets import Preset
@@ -32,7 +32,7 @@ def train_runs(job: RunJob, listener: Listener) -> Iterator[tuple[Training, Run]
     tasks = {dataset: setting.task(dataset) for dataset in datasets}
     preset = setting.scale.preset(first.agent, published=first.published)
     agent = replace(preset.agent, cost_discount=first.cost_discount)
-    fit = replace(preset.fit, updates=first.updates or preset.fit.updates)
+    fit = replace(preset.fit, updates=first.updates or setting.updates or preset.fit.updates)
     limits = {tasks[each.dataset]: each.limit for each in job.trainings if each.limit}
     with interruptible():
         runs = train_together(
@@ -81,7 +81,7 @@ def judge_run(
     how |= {"shield": shield, "reference": shield}
     how["may_end"] = judging.training.may_end
     with warnings.catch_warnings():
-        if judging.training.dataset.endswith(WITHOUT_CHEAPEST):  # on purpose
+        if FROM in judging.training.dataset:  # on purpose
             warnings.filterwarnings("ignore", message="limit .* lies outside the data")
         trained = load(run.path, cost_discount=judging.cost_discount, **where)
         evaluation, _ = trained.judge(judging.limits, episodes=episodes, **how)

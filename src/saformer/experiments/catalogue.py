@@ -8,11 +8,11 @@ from saformer.experiments.appendix import HYPER_PARAMETERS, PAIR_PLOTS, THRESHOL
 from saformer.experiments.baselines import BASELINES
 from saformer.experiments.beyond import EFFORT, SAFETY, SPEED
 from saformer.experiments.experiment import Experiment, Results
-from saformer.experiments.finetuning import FINETUNING
+from saformer.experiments.finetuning import EXPLORATION, FINETUNING
 from saformer.report.page import Caution, Facts, Page, Part, Remark
 
 _PAPER = (THRESHOLDS_TABLE, HYPER_PARAMETERS, PAIR_PLOTS, BASELINES, ADAPTATION, FINETUNING)
-_ALL = (*_PAPER, ABLATION, SENSITIVITY, EFFORT, SAFETY, SPEED)
+_ALL = (*_PAPER, ABLATION, SENSITIVITY, EFFORT, EXPLORATION, SAFETY, SPEED)
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 NO_MEANING = " At scale smoke: this shows that everything works, and its numbers mean nothing."
 

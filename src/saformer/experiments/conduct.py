@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,10 +75,14 @@ def usual_engine(device: str) -> LocalEngine:
 def jobs_for(
     needs: Needs, setting: Setting, site: Site, *, threads: int | None = None
 ) -> list[RunJob]:
-    """Packed runs of one kind together, else each alone; those that take longest first."""
-    groups, jobs = dict[Hashable, list[Training]](), list[RunJob]()
+    """Packed runs of one kind together, of each dataset and seed one; else each alone. Those that
+    take longest first."""
+    groups, jobs, seen = dict[Hashable, list[Training]](), list[RunJob](), Counter[Hashable]()
     for training in needs.trainings:
-        groups.setdefault(training.pack if site.packs else training, []).append(training)
+        alike = (training.pack, training.dataset, training.seed)  # but for their limits
+        key: Hashable = (training.pack, seen[alike]) if site.packs else training
+        groups.setdefault(key, []).append(training)
+        seen[alike] += 1
     workers: Any = "auto" if threads is None else 0
     for group in groups.values():
         judgings = tuple(judging for judging in needs.judgings if judging.training in group)
@@ -92,7 +97,7 @@ def _gather(
 ) -> Gathered:
     gathered = Gathered()
     datasets = [*needs.datasets, *(training.dataset for training in needs.trainings)]
-    whole = dict.fromkeys(dataset.removesuffix(plan.WITHOUT_CHEAPEST) for dataset in datasets)
+    whole = dict.fromkeys(plan.whole_of(dataset) for dataset in datasets)
     derived = dict.fromkeys(dataset for dataset in datasets if dataset not in whole)
     for part in (whole, derived):
         data_jobs = [DataJob(setting, dataset, engine.threads) for dataset in part]

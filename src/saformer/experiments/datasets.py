@@ -15,7 +15,7 @@ from saformer.data.relabel import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.tasks import bundle_of, data_path, find_task, is_store
-from saformer.experiments.plan import WITHOUT_CHEAPEST, DataJob, Gathered
+from saformer.experiments.plan import FROM, DataJob, Gathered, whole_of
 
 SHOWN_TRAJECTORIES = 300
 CUT_STEPS = 2_000
@@ -38,6 +38,8 @@ def prepare(job: DataJob, listener: Listener | None = None) -> Gathered:
         "thresholds": constraint["thresholds"],
         "correlation": constraint["correlation"],
         "mean_return": inspection["episode_return"]["mean"],
+        "lowest_return": inspection["episode_return"]["percentiles"]["p0"],
+        "frontier": {limit["name"]: limit["frontier"] for limit in inspection["limits"]},
         "cost": [cost[0] for cost in sample["episode_cost"][shown]],
         "return": sample["episode_return"][shown],
     }
@@ -49,10 +51,10 @@ def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
     setting, horizon, task = job.setting, job.setting.scale.horizon, job.setting.task(job.dataset)
     if is_store(task):
         return
-    if job.dataset.endswith(WITHOUT_CHEAPEST):
-        source = setting.task(job.dataset.removesuffix(WITHOUT_CHEAPEST))
+    if FROM in job.dataset:
+        source = setting.task(whole_of(job.dataset))
         with open_data(source, listener=listener) as whole:
-            make_upper(whole, Path(task))
+            make_upper(whole, Path(task), job.dataset.rpartition(FROM)[2])
     elif horizon is not None:
         _make_scraps(job.dataset, Path(task), horizon)
     elif setting.source == "behaviours" and not data_path(find_task(task)).exists():
@@ -71,20 +73,20 @@ def _make_scraps(dataset: str, path: Path, horizon: int) -> None:
         scraps.save(path)
 
 
-def make_upper(whole: TrajectoryStore, path: Path) -> None:
-    """All trajectories that cost at least p10, and the thresholds of the whole."""
+def make_upper(whole: TrajectoryStore, path: Path, percentile: str = "p10") -> None:
+    """All trajectories that cost at least so much, and the thresholds of the whole."""
     if is_store(path):
         return
     data = relabelled(whole, ())
     before = thresholds(data)[0]
-    rest = data.store.filter(data.episode_cost[:, 0] >= before["p10"])
+    rest = data.store.filter(data.episode_cost[:, 0] >= before[percentile])
     with suppress(FileExistsError):  # somebody else was faster
         replace(rest, provenance={**whole.provenance, THRESHOLDS_BEFORE: before}).save(path)
 
 
 def limits_in_costs(limits: Sequence[str], task: str) -> tuple[str, ...]:
     """Percentiles, or percents of p10, of the whole data as costs, where only a part is left."""
-    if not task.endswith(WITHOUT_CHEAPEST):
+    if FROM not in Path(task).name:
         return tuple(limits)
     before = TrajectoryStore.open(task).provenance[THRESHOLDS_BEFORE]
     below = {name: before["p10"] * float(name) / 100 for name in limits if name not in before}

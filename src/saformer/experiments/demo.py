@@ -10,11 +10,14 @@ from saformer.runs.run import Run
 from saformer.trained import train
 from saformer.training.loop.presets import PRESETS
 
-DEMO_TASK = "hopper-medium-replay"
-DEMO_LIMITS = ("p10", "p30", "p50", "p70", "p90")
+TASKS = {"plant": "plant-room", "robot": "halfcheetah-effort"}
+SIZES: dict[str, dict[str, int]] = {"plant": {"updates": 1000, "steps": 28_800}, "robot": {}}
+"""Enough for a room; by default the preset's and the task's."""
+LIMITS = ("p10", "p30", "p50", "p70", "p90")
 
 
 def demo(
+    kind: Literal["plant", "robot"] = "plant",
     out: str | Path = "demo",
     *,
     scale: Literal["full", "smoke"] = "full",
@@ -25,26 +28,26 @@ def demo(
     """Make data, train the small preset on it, evaluate under five limits, and write a report.
     Returns its path.
 
-    `smoke` takes the same steps with next to no data and training, to show that they work.
+    A `plant` is a heated room: a minute or two, without MuJoCo. A `robot` runs, trots or stands:
+    ten minutes. `smoke` takes the same steps with next to no data and training.
     """
     from saformer.report.rollouts import write_report
 
-    listener, run = listener or Listener(), demo_run(out, scale, seed)
-    preset, data_steps, episodes = PRESETS["small"](), None, 20
+    listener, run = listener or Listener(), demo_run(kind, out, scale, seed)
+    preset, size, episodes = PRESETS["small"](), SIZES[kind], 20
+    fit = replace(preset.fit, updates=size.get("updates", preset.fit.updates))
     if scale == "smoke":
-        fit = replace(preset.fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15)
-        preset, data_steps, episodes = replace(preset, fit=fit), 6_000, 2
+        fit = replace(fit, updates=30, warmup_updates=10, report_every=10, evaluate_every=15)
+        size, episodes = {"steps": 6_000}, 2
     how: dict[str, Any] = {"seed": seed, "device": device, "listener": listener}
-    begun = run.checkpoint_path.exists()
-    trained = train(
-        DEMO_TASK, preset=preset, data_steps=data_steps, out=run.path, resume=begun, **how
-    )
-    trained.evaluate(DEMO_LIMITS, episodes=episodes, seed=seed)
+    how |= {"preset": replace(preset, fit=fit), "data_steps": size.get("steps"), "out": run.path}
+    trained = train(TASKS[kind], resume=run.checkpoint_path.exists(), **how)
+    trained.evaluate(LIMITS, episodes=episodes, seed=seed)
     command = " ".join(["saformer", *sys.argv[1:]])
     page = write_report(trained.run, Path(out) / "report.html", command=command)
     listener.say(f"report written to {page}")
     return page
 
 
-def demo_run(out: str | Path, scale: str, seed: int) -> Run:
-    return Run(Path(out) / f"run-{scale}-seed{seed}")
+def demo_run(kind: str, out: str | Path, scale: str, seed: int) -> Run:
+    return Run(Path(out) / f"{kind}-{scale}-seed{seed}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from saformer.api.listener import Listener
 from saformer.data.home import data_home
 from saformer.experiments.datasets import make_data_of
-from saformer.experiments.plan import WITHOUT_CHEAPEST, DataJob, Files, Gathered, RunJob
+from saformer.experiments.plan import DataJob, Files, Gathered, RunJob, whole_of
 from saformer.experiments.work import carry_out
 from saformer.files import is_unfinished, locked, write_atomically
 from saformer.runs.lock import LOCK
@@ -81,5 +81,5 @@ def _make_data(job: RunJob) -> None:
     datasets = dict.fromkeys(training.dataset for training in job.trainings)
     with locked(data_home() / ".making"):
         for dataset in datasets:
-            for name in dict.fromkeys((dataset.removesuffix(WITHOUT_CHEAPEST), dataset)):
+            for name in dict.fromkeys((whole_of(dataset), dataset)):
                 make_data_of(DataJob(job.setting, name, job.threads))

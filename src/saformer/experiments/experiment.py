@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from saformer.data.statistics import without_nan
 from saformer.experiments.plan import Needs, Row, Setting
-from saformer.files import write_atomically
+from saformer.files import read_json, validated, write_json
 from saformer.report.page import Part
 
 VERSION = 1
@@ -29,7 +28,7 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.experiment}.json"
         plain = {"version": VERSION, **without_nan(vars(self))}
-        write_atomically(path, json.dumps(plain, indent=1))
+        write_json(path, plain)
         return path
 
     @classmethod
@@ -38,13 +37,11 @@ class Results:
         if not path.exists():
             raise FileNotFoundError(f"there are no rows at {path}; make them with {command}")
         again = f"make it again with {command}"
-        try:
-            plain = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is damaged ({error}); {again}") from None
-        if not isinstance(plain, dict) or plain.pop("version", None) != VERSION:
+        plain = read_json(path, dict[str, Any], again)
+        if plain.pop("version", None) != VERSION:
             raise ValueError(f"{path} was written by another version of saformer; {again}")
-        return cls(**plain)
+        results: Results = validated(cls, plain, path, again)
+        return results
 
 
 @dataclass(frozen=True)

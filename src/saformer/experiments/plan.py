@@ -27,8 +27,13 @@ LIMITS = ("p10", "p20", "p30", "p50")
 D4RL_LIMITS = dict(zip(CHEETAHS, ("4490", "4300", "4300"), strict=True))
 NEAREST_RANKS = dict(zip(CHEETAHS, ("p10", "p20", "p50"), strict=True))
 """Of Table 1's undiscounted limits among the paper's thresholds."""
-WITHOUT_CHEAPEST = "-from-p10"
-"""Ends the name of a dataset of which all that costs less than its p10 was discarded."""
+FROM = "-from-"
+"""In the name of a part of a dataset, before the percentile that all of it costs at least."""
+
+
+def whole_of(dataset: str) -> str:
+    """The dataset that this one is, or is a part of."""
+    return dataset.partition(FROM)[0]
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Training:
     @property
     def may_end(self) -> bool | None:
         """Yes on the paper's datasets, as its Eq. 1 has it; else as the data says."""
-        return self.dataset.removesuffix(WITHOUT_CHEAPEST) in DATASETS or None
+        return whole_of(self.dataset) in DATASETS or None
 
     @property
     def name(self) -> str:
@@ -154,6 +159,7 @@ class Setting:
     seeds: tuple[int, ...] = (0,)
     source: str = "behaviours"
     """behaviours: made on this machine. d4rl: D4RL's files. Else a folder of stores, by dataset"""
+    updates: int | None = None  # of every run; by default the scale's
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -167,9 +173,10 @@ class Setting:
 
     def task(self, dataset: str) -> str:
         """The name or path of a dataset's data."""
-        if dataset.endswith(WITHOUT_CHEAPEST):
-            whole = self.task(dataset.removesuffix(WITHOUT_CHEAPEST))
-            return str(data_home() / (Path(whole).name.replace(":", "-") + WITHOUT_CHEAPEST))
+        if FROM in dataset:
+            name, _, percentile = dataset.partition(FROM)
+            whole = Path(self.task(name)).name.replace(":", "-")
+            return str(data_home() / f"{whole}{FROM}{percentile}")
         if self.scale.horizon is not None:
             return str(data_home() / f"{dataset}-cut-to-{self.scale.horizon}")
         if self.source == "behaviours":

@@ -2,8 +2,9 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import matplotlib
@@ -76,6 +77,15 @@ def svg(figure: Figure) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return re.sub(r"^.*?(?=<svg)", "", text.getvalue(), flags=re.DOTALL)
+
+
+def with_hints(drawing: str, group: str, hints: Iterable[str]) -> str:
+    """With a text for each point of the scatter whose `gid` this is, shown when pointed at."""
+    head, start, rest = drawing.partition(f'<g id="{group}">')
+    for hint in hints:
+        before, point, rest = re.split(r"(<use [^>]*)/>", rest, maxsplit=1)
+        start += f"{before}{point}><title>{escape(hint)}</title></use>"
+    return head + start + rest
 
 
 @styled

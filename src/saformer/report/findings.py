@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Ge, Le
 from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
+from saformer.runs.metrics import Number
 from saformer.runs.run import Run
 
-Number = Annotated[float, Ge(-1e300), Le(1e300)]
 Values = tuple[Number, ...]
 Unknown = Number | None
 

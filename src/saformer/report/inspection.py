@@ -61,8 +61,9 @@ def inspection_tables(inspection: dict[str, Any]) -> list[RenderableType]:
 def survey_tables(survey: dict[str, Any]) -> list[RenderableType]:
     """For the terminal: what logs hold, and what is wrong with them."""
     lengths = survey["episode_lengths"]
+    counts = (_counted(survey[f"{what}s"], what) for what in ("file", "row", "episode"))
     overview = (
-        f"{survey['files']} files, {survey['rows']} rows, {survey['episodes']} episodes of "
+        f"{', '.join(counts)} of "
         f"{lengths['min']} to {lengths['max']} steps (median {lengths['median']:g})"
     )
     rows: list[list[str]] = []
@@ -76,6 +77,10 @@ def survey_tables(survey: dict[str, Any]) -> list[RenderableType]:
     return [Text(overview), table, *problems, *notes, *([] if problems else [fine])]
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def write_inspection(inspection: dict[str, Any], path: str | Path, *, title: str = TITLE) -> Path:
     """The same as a page, with figures."""
     constraints = inspection["constraints"]
@@ -83,11 +88,13 @@ def write_inspection(inspection: dict[str, Any], path: str | Path, *, title: str
     facts["criteria"] = [constraint["criterion"] for constraint in constraints]
     facts["cost_discount"] = inspection["cost_discount"]
     warnings = [warning["text"] for warning in inspection["warnings"]]
+    pictures = [_pictures(inspection, index) for index in range(len(constraints))]
     parts: list[Part] = [
         Remark((_overview(inspection),), style="note"),
         Caution("", warnings) if warnings else Remark((ALL_WELL,), style="lead"),
+        *(pair for pair, _ in pictures),
         *_sheets(inspection),
-        *(part for index in range(len(constraints)) for part in _pictures(inspection, index)),
+        *(costs for _, costs in pictures),
         Remark((json.dumps(facts, indent=1),), "How this was made", "listing"),
     ]
     return Page(title, parts).write(path)
@@ -131,14 +138,14 @@ def _sheets(inspection: dict[str, Any]) -> list[Sheet]:
     ]
 
 
-def _pictures(inspection: dict[str, Any], index: int) -> list[Picture]:
+def _pictures(inspection: dict[str, Any], index: int) -> tuple[Picture, Picture]:
     name = inspection["constraints"][index]["criterion"]
     alone = " Frontier of this constraint alone." if len(inspection["constraints"]) > 1 else ""
     shown, count = len(inspection["sample"]["episode_return"]), inspection["num_trajectories"]
     about = f"{shown} of {count} trajectories; {ABOUT_PAIRS}{alone}"
     pairs, costs = _pair_plot(inspection, index), _cost_distribution(inspection, index)
     pair = Picture(f"Return and cost ({name})", pairs, about)
-    return [pair, Picture(f"Episode cost ({name})", costs, "Dashed: the limits, as above.")]
+    return pair, Picture(f"Episode cost ({name})", costs, "Dashed: the limits, as above.")
 
 
 def _each(values: Iterable[float | None]) -> list[str]:

@@ -91,7 +91,7 @@ def _by_metric(names: list[str]) -> list[tuple[str, list[str]]]:
 def _draw_terms(axis: Axes, rows: Rows, phase: str, terms: list[str]) -> None:
     for name in terms:
         _curve(axis, rows, name, name.partition("/")[2].replace("_", " "))
-    if all(row[name] >= 0 for row in rows for name in terms if name in row):
+    if all((row.get(name) or 0) >= 0 for row in rows for name in terms):
         axis.set_yscale("log")
         write_plainly(axis.yaxis)
     axis.set_title(f"{phase}: terms of its loss, model units")
@@ -109,7 +109,7 @@ def _draw_metric(
 
 
 def _curve(axis: Axes, rows: Rows, key: str, label: str, **style: Any) -> None:
-    own = [row for row in rows if key in row]
+    own = [row for row in rows if row.get(key) is not None]
     axis.plot([row["update"] for row in own], [row[key] for row in own], lw=1, label=label, **style)
 
 
@@ -121,6 +121,7 @@ def _draw_evaluations(axis: Axes, rows: Rows, title: str, constraint: int | None
         axis.plot([row["update"] for row in rows], values, ".-", lw=1, color=colour, label=name)
         if constraint is not None:
             axis.axhline(evaluations[0]["limit"][constraint], color=colour, lw=0.8, ls="--")
+            axis.set_ylim(bottom=0)  # one evaluation alone would fill the axis with its digits
     axis.set_title(f"{title} while training (three episodes a limit)")
 
 

@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, styled, svg
+from saformer.report.figure import (
+    ACCEPTED,
+    DATA,
+    POINTS,
+    REJECTED,
+    canvas,
+    colours,
+    styled,
+    svg,
+)
 from saformer.report.learning import run_listing, training_pictures
 from saformer.report.page import Caution, Page, Part, Picture, Remark, Sheet
 from saformer.report.table import numbers, percent, terminal_table
@@ -15,6 +24,7 @@ from saformer.runs.run import Run
 EVIDENCE_HEADINGS: tuple[str, ...] = ("limit", "support", "frontier", "likelihood", "gain")
 EVIDENCE_HEADINGS += ("bias", "error", "missed", "before", "alarms")
 ERROR_HEADINGS = ("expectation", "mean error", "bias", "root mean square", "deviation", "explained")
+MOST_ACTIONS = 4  # that are drawn
 SIZES = ("mean_absolute", "root_mean_square", "deviation")
 LEGEND = (
     "Support: training trajectories within the limit. Frontier: the mean of their five best "
@@ -29,6 +39,11 @@ ABOUT_LIMITS = (
     "Missed overruns: of the steps on the way to going over the limit, those that the critic "
     "accepted. False alarms: of the steps of trajectories within it, those that it rejected. "
     "A dash: there were none to judge."
+)
+ABOUT_DAY = (
+    "A held-out trajectory of middling cost: grey what was done, coloured what the actor expects "
+    "to do in the same logged states if the limit is asked for. Its own actions would lead to "
+    "other states."
 )
 ABOUT_FORECASTS = (
     "evenly drawn. Below the line the critic forecast too little: that is where limits get broken."
@@ -71,6 +86,11 @@ def write_offline_report(run: Run, path: str | Path, *, command: str | None = No
         Remark((f"{spec.agent}, seed {spec.seed}.",), style="note"),
         Caution(f"{offline['label']}."),
         Remark((f"{offline_summary(offline)}.",), style="lead"),
+        *(
+            [Picture("One day, logged and proposed", _day(offline), ABOUT_DAY)]
+            if "day" in offline
+            else []
+        ),
         *([Caution("What these figures do not support:", warnings)] if warnings else []),
         Sheet("Limits", EVIDENCE_HEADINGS, evidence, LEGEND),
         Picture("Support, and whether the critic can be believed", _limits(offline), ABOUT_LIMITS),
@@ -121,6 +141,22 @@ def _about_actions(offline: dict[str, Any]) -> str:
         f"{_nats(action['blind_log_likelihood'])} by a Gaussian that is blind to state and limit; "
         f"the expected action is off by {numbers(action['mean_absolute_error'])} per dimension."
     )
+
+
+@styled
+def _day(offline: dict[str, Any]) -> str:
+    day, proposed = offline["day"], offline["day"]["proposed"]
+    logged = np.array(day["logged"])
+    figure, axes = canvas(min(logged.shape[1], MOST_ACTIONS), columns=1)
+    for index, axis in enumerate(axes):
+        axis.plot(day["step"], logged[:, index], color=POINTS, lw=2.5, label="logged")
+        for (name, actions), colour in zip(proposed.items(), colours(len(proposed)), strict=True):
+            course = np.array(actions)[:, index]
+            axis.plot(day["step"], course, color=colour, lw=1.2, label=f"proposed under {name}")
+        axis.set(xlabel="step", ylabel=f"action[{index}]")
+    axes[0].set_title(f"a day that cost {numbers(day['cost'])}")
+    axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return svg(figure)
 
 
 @styled

@@ -43,6 +43,18 @@ class Sheet:
 
 
 @dataclass(frozen=True)
+class Tiles:
+    """Figures to be seen first: text, what it is, and its mark."""
+
+    template: ClassVar[str] = "tiles.html"
+    title: ClassVar[str] = ""
+    tiles: Sequence[tuple[str, str, str]]
+
+    def markdown(self) -> list[str]:
+        return [*(f"- {text}{MARKS[mark]}: {label}" for text, label, mark in self.tiles), ""]
+
+
+@dataclass(frozen=True)
 class Picture:
     template: ClassVar[str] = "picture.html"
     title: str
@@ -91,7 +103,7 @@ class Facts:
         return [*(f"- {name}: {text}" for name, text in self.entries), ""]
 
 
-Part = Sheet | Picture | Remark | Caution | Facts
+Part = Tiles | Sheet | Picture | Remark | Caution | Facts
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,34 @@
 """The page of a run that was rolled out, and its figures: costs have a panel per constraint."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from saformer.report.figure import ACCEPTED, DATA, REJECTED, canvas, colours, styled, svg
+from saformer.report.figure import (
+    ACCEPTED,
+    DATA,
+    REJECTED,
+    canvas,
+    colours,
+    styled,
+    svg,
+    with_hints,
+)
 from saformer.report.findings import read_findings
 from saformer.report.learning import run_listing, training_pictures
-from saformer.report.page import Page, Part, Picture, Remark, Sheet
-from saformer.report.table import has_shield, numbers, summary, verdict_rows
+from saformer.report.page import Page, Part, Picture, Remark, Sheet, Tiles
+from saformer.report.table import (
+    SAFE_SHARE,
+    has_shield,
+    mark_of,
+    numbers,
+    percent,
+    summary,
+    verdict_rows,
+)
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec
 
@@ -28,6 +46,11 @@ LEGEND = (
 SHIELDED = (
     " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says "
     "nothing of what was learnt: judge that without the shield."
+)
+POOR = 0.5  # of the way to the data's best within the limit
+ABOUT_DATA = (
+    "Grey: recorded episodes. Coloured: episodes of the policy, each under the limit of its "
+    "colour, dashed. Good is up, and left of the own line. Point at a dot for its figures."
 )
 ABOUT_PATHS = "Up to five episodes a limit; the dot marks the end, green if within the limit."
 ABOUT_DECISION = (
@@ -48,16 +71,39 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
     facts = {"execution": evaluation["options"], "evaluation seed": evaluation["seed"]}
     parts: list[Part] = [
         Remark((about,), style="note"),
-        Remark((f"{summary(evaluation)}.",), style="lead"),
-        Sheet("", *verdict_rows(evaluation), note=legend, ticked=False),
+        Tiles(_tiles(evaluation)),
+        Picture("Among the data", _among_the_data(evaluation, trace["data"]), ABOUT_DATA),
+        Sheet("Limit by limit", *verdict_rows(evaluation), note=legend, ticked=False),
+        Remark((f"{summary(evaluation)}.",), style="note"),
         Picture("Cost and return against the limit", _cost_and_return(evaluation)),
-        Picture("Among the data", _among_the_data(evaluation, trace["data"])),
         Picture("How episodes spent their budgets", _spending(trace), ABOUT_PATHS),
         *(Picture("One decision", _decision(each, criteria), ABOUT_DECISION) for each in telling),
         *training_pictures(run),
         run_listing(run, command, facts),
     ]
     return Page(spec.task_name, parts).write(path)
+
+
+def _tiles(evaluation: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Limits kept, episodes within, and what is earned beside the best of the data."""
+    verdicts, episodes = evaluation["verdicts"], evaluation["episodes"]
+    met, within = evaluation["limits_met"], sum(row["within"] for row in episodes)
+    kept = mark_of(met == len(verdicts), min(verdict["within"] for verdict in verdicts))
+    share = evaluation["frontier_share"]
+    poor = evaluation.get("idle_limits") or (share is not None and share < POOR)
+    return [
+        (f"{met} of {len(verdicts)}", "limits kept, on average over their episodes", kept),
+        (
+            percent(within / len(episodes)),
+            f"of {len(episodes)} episodes within their limit",
+            mark_of(within > 0, within / len(episodes)),
+        ),
+        (
+            percent(share),
+            "of the way from the worst return in the data to its best within the limit",
+            "missed" if poor else "safe" if share and share >= SAFE_SHARE else "",
+        ),
+    ]
 
 
 def _promise(spec: RunSpec, evaluation: dict[str, Any]) -> str:
@@ -110,20 +156,31 @@ def _cost_and_return(evaluation: dict[str, Any]) -> str:
 def _among_the_data(evaluation: dict[str, Any], data: dict[str, Any]) -> str:
     figure, axes = canvas(len(data["criteria"]))
     stored, verdicts = np.array(data["cost"]), evaluation["verdicts"]
+    hints: dict[str, list[str]] = {}
     for index, axis in enumerate(axes):
-        label = "stored trajectories"
-        axis.scatter(stored[:, index], data["return"], c=DATA, label=label, s=8, lw=0)
+        label, group = "stored trajectories", f"stored-{index}"
+        hints[group] = _hints("recorded", stored[:, index], data["return"])
+        axis.scatter(stored[:, index], data["return"], c=DATA, label=label, s=8, lw=0, gid=group)
         for verdict, colour in zip(verdicts, colours(len(verdicts)), strict=True):
             name = verdict["limit"]["name"]
             rows = [row for row in evaluation["episodes"] if row["limit_name"] == name]
             costs = [row["cost"][index] for row in rows]
             returns = [row["episode_return"] for row in rows]
-            label = f"policy under {name}"
-            axis.scatter(costs, returns, s=12, color=colour, linewidths=0, label=label)
+            label, group = f"policy under {name}", f"policy-{index}-{len(hints)}"
+            hints[group] = _hints(label, costs, returns)
+            axis.scatter(costs, returns, s=12, color=colour, lw=0, label=label, gid=group)
             axis.axvline(verdict["limit"]["values"][index], color=colour, lw=0.8, ls="--")
         axis.set(xlabel=f"episode cost ({data['criteria'][index]})", ylabel="episode return")
     axes[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return svg(figure)
+    drawing = svg(figure)
+    for group, texts in hints.items():
+        drawing = with_hints(drawing, group, texts)
+    return drawing
+
+
+def _hints(name: str, costs: Iterable[float], returns: Iterable[float]) -> list[str]:
+    pairs = zip(costs, returns, strict=True)
+    return [f"{name}: cost {numbers([cost])}, return {numbers([earned])}" for cost, earned in pairs]
 
 
 @styled
@@ -133,7 +190,7 @@ def _spending(trace: dict[str, Any]) -> str:
     coloured = zip(names, shades, strict=True)
     panels = [(*pair, index) for pair in coloured for index in range(len(criteria))]
     several = len(criteria) > 1
-    figure, axes = canvas(len(panels), columns=len(criteria) if several else min(3, len(names)))
+    figure, axes = canvas(len(panels), columns=len(criteria) if several else 2 + len(names) % 2)
     for (name, colour, index), axis in zip(panels, axes, strict=True):
         paths = [path for path in trace["paths"] if path["limit_name"] == name]
         limit = paths[0]["limit"][index]
@@ -144,7 +201,7 @@ def _spending(trace: dict[str, Any]) -> str:
             axis.plot(path["step"][-1], spent[-1], ".", color=VERDICT[within])
         axis.axhline(limit, color="k", lw=0.9, ls="--")
         label = f"spent ({criteria[index]})" if several else "spent"
-        axis.set(title=f"{name}: limit {limit:.0f}", xlabel="step", ylabel=label)
+        axis.set(title=f"{name}: limit {numbers([limit])}", xlabel="step", ylabel=label)
         axis.set(ylim=(0, None), xlim=(0, None))
     return svg(figure)
 

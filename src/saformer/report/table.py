@@ -1,9 +1,11 @@
 """Tables for the terminal or for a page, and the verdicts as one."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
 from operator import itemgetter
 from typing import Any, Literal
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -37,14 +39,15 @@ def text_and_mark(cell: Cell) -> tuple[str, str]:
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures over all limits, in one line."""
     verdicts, criteria = evaluation["verdicts"], evaluation["criteria"]
-    correlations = evaluation["rank_correlations"]
+    correlations, count = evaluation["rank_correlations"], verdicts[0]["num_episodes"]
+    episodes = "1 episode" if count == 1 else f"{count} episodes"
     name = f"{evaluation['name']}: " if evaluation["beside"] else ""
     obeyed = f"rank correlation of limit and cost {rounded(*correlations)}, "
     known = any(correlation is not None for correlation in correlations)
     costs = f"; costs: {', '.join(criteria)}" if len(criteria) > 1 else ""
     return (
-        f"{name}{evaluation['limits_met']} of {len(verdicts)} limits met "
-        f"(tolerance {evaluation['tolerance']:g}, {verdicts[0]['num_episodes']} episodes each), "
+        f"{name}{evaluation['limits_met']} of {len(verdicts)} limit{'s' * (len(verdicts) > 1)} met "
+        f"(tolerance {evaluation['tolerance']:g}, {episodes} each), "
         f"{obeyed if known else ''}frontier share {rounded(evaluation['frontier_share'])}, "
         f"{evaluation['decisions_per_second']:.0f} decisions per second{costs}"
         f"{''.join(f'; {remark}' for remark in _remarks(evaluation))}"
@@ -101,6 +104,17 @@ def terminal_table(
     return table
 
 
+def rendered(tables: Any, as_html: bool = False) -> str:
+    """Tables or lines as text, or as HTML for a notebook."""
+    page = StringIO()
+    console = Console(file=page, width=120, record=True, highlight=False, markup=False, emoji=False)
+    for each in tables if isinstance(tables, list) else [tables]:
+        console.print(each, soft_wrap=isinstance(each, Text))
+    if as_html:
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    return console.export_text().rstrip()
+
+
 def numbers(values: Iterable[float | None], *, sign: bool = False) -> str:
     """Three digits of each, whole numbers where they are large, "-" where there is none."""
     return ", ".join(_number(value, "+" if sign else "") for value in values)
@@ -120,21 +134,22 @@ def verdict_rows(evaluation: dict[str, Any]) -> tuple[tuple[str, ...], list[list
         headings = HEADINGS
     else:
         headings = SHIELDED_HEADINGS + (("policy",) if len(judged) > 1 else ())
-    cells = [_cells(each, index) for index in range(len(evaluation["verdicts"])) for each in judged]
+    indices = range(len(evaluation["verdicts"]))
+    cells = [verdict_cells(each, index) for index in indices for each in judged]
     if evaluation.get("nothing"):
-        cells.append(_nothing_cells(evaluation["nothing"]))
+        cells.append(nothing_cells(evaluation["nothing"]))
     return headings, [[row.get(heading, "-") for heading in headings] for row in cells]
 
 
-def _nothing_cells(nothing: dict[str, Any]) -> dict[str, Cell]:
+def nothing_cells(nothing: dict[str, Any]) -> dict[str, Cell]:
     """By heading: one row for all limits, as it heeds none."""
-    row, verdicts = _cells(nothing, 0), nothing["verdicts"]
+    row, verdicts = verdict_cells(nothing, 0), nothing["verdicts"]
     same = {name: text_and_mark(row[name])[0] for name in ("cost", "worst", "ended")}
     met = f"{nothing['limits_met']}/{len(verdicts)}"
     return {**same, "limit": nothing["name"], "met": met, "return": row["return"]}
 
 
-def _cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
+def verdict_cells(evaluation: dict[str, Any], index: int) -> dict[str, Cell]:
     """By heading, for one limit."""
     verdict, name = evaluation["verdicts"][index], evaluation["name"]
     low, high = verdict["within_interval"]

@@ -10,7 +10,7 @@ def tensorboard_writer() -> Callable[[Path, dict[str, Any]], None]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ValueError("--tensorboard needs TensorBoard: pip install 'saformer[track]'") from None
+        raise ValueError("tensorboard needs TensorBoard: pip install 'saformer[track]'") from None
     writers: dict[Path, SummaryWriter] = {}
 
     def write(run: Path, row: dict[str, Any]) -> None:

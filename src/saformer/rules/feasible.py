@@ -94,12 +94,13 @@ class FeasibleRule(Rule):
         return torch.where(self._can_stop, 0.0, self.options.holdback)
 
     def _ambition(self, prefix: Prefix) -> Tensor:
-        """[L] deviations from the expected return up to the frontier's within the whole limit, as
-        far as is likely; as an episode begins."""
-        expected = prefix.return_to_go
+        """[L] deviations from the expected return to the frontier's within the whole limit, as far
+        as is likely; as an episode begins. An actor that expects more than anybody earned within
+        the limit has a course in mind that does not keep it."""
+        expected, bound = prefix.return_to_go, max(0.0, self._deviations)
         frontier = self._outlook.frontier(prefix.remaining / (1 - self._holdback))
         above = (frontier - expected.mean[:, 0]) * torch.exp(-expected.log_deviation[:, 0])
-        return above.clamp(0.0, max(0.0, self._deviations))
+        return above.clamp(-bound, bound)
 
     def _with_idling(self, candidates: Candidates) -> Candidates:
         """And doing nothing, as the last: as likely and as rewarding as the expected action."""

@@ -1,4 +1,4 @@
-"""Reading CSV and Parquet in blocks, never whole, and where their episodes begin."""
+"""Finding logs, and reading CSV, Parquet and frames in batches, never whole."""
 
 from __future__ import annotations
 
@@ -7,81 +7,62 @@ import glob
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from saformer.data.logs.cells import arrow, as_text
 from saformer.data.logs.mapping import LogMapping
-from saformer.data.sources.source import Progress
 
 CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 SUFFIXES = CSV_SUFFIXES + PARQUET_SUFFIXES
 ENDINGS = ", ".join(SUFFIXES)
 CSV_BLOCK_BYTES = 2 << 20  # some dozens are read ahead
 PARQUET_BATCH_ROWS = 1 << 16
-ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")  # How a date ends that has a time zone
-NANOSECONDS = re.compile(r"\.\d{7,}")  # How a date goes on that is finer than a microsecond
-TRUE, FALSE = {"1", "1.0", "true", "t", "yes", "y"}, {"0", "0.0", "false", "f", "no", "n", ""}
-Bools = NDArray[np.bool_]
+DELIMITERS = ";\t|,"
+SAMPLE_ROWS = 1000  # that formats are guessed from
+DECIMAL_COMMA, DECIMAL_POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d+\.\d+")
 
 
-@dataclass(frozen=True)
-class LogBlock:
-    """Some consecutive rows of one file."""
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A log in memory: a pyarrow table of whatever was passed."""
 
-    file: Path
-    first_row: int  # index of the first row in its file; the row after the header is 1
-    values: dict[str, NDArray[np.float64]]  # [n] numbers by column, NaN where a value is missing
-    terminated: Bools
-    truncated: Bools
-    episode: NDArray[np.object_] | None
-    """[n] what the episode column says, as text; None where it says nothing"""
-    time: NDArray[np.float64] | None  # [n] seconds
-    begins: Bools = field(default_factory=lambda: np.empty(0, bool))  # [n] another episode begins
-    index: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """[n] of the episode, counted over all files"""
+    table: Any
+    name = "frame"
+    suffix = ""
 
-    def __len__(self) -> int:
-        return len(self.terminated)
-
-    @property
-    def ended(self) -> Bools:
-        """[n] marked as the last step of an episode."""
-        return self.terminated | self.truncated
-
-    def follows_end(self, last: LogBlock | None) -> Bools:
-        """[n] whether the row before is marked so; `last` is the block before."""
-        has_ended = last is not None and bool(last.ended[-1])
-        return np.concatenate([[has_ended], self.ended[:-1]])
-
-    def seconds_passed(self, last: LogBlock | None) -> NDArray[np.float64]:
-        """[n] since the row before; `last` is the block before."""
-        assert self.time is not None
-        before = np.nan if last is None or last.time is None else last.time[-1]
-        return np.diff(self.time, prepend=before)
+    def __str__(self) -> str:
+        return "the frame"
 
 
-def find_files(patterns: Sequence[str | Path]) -> list[Path]:
-    """Log files by name, pattern ("logs/*.csv") or folder, each once, in natural order within."""
-    files: list[Path] = []
-    for pattern in map(str, patterns):
-        path = Path(pattern)
-        if path.is_dir():
-            matches = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
-        elif path.exists():
-            matches = [path]
-        else:
-            matches = [Path(name) for name in glob.glob(pattern, recursive=True)]
-        if not matches:
-            raise FileNotFoundError(f"there is no log {pattern} (a file ending in {ENDINGS})")
-        files += sorted(matches, key=_natural_order)
-    for file in files:
+LogFile = Path | Frame
+
+
+def find_files(patterns: Sequence[Any]) -> list[LogFile]:
+    """Log files by name, pattern ("logs/*.csv") or folder, each once, in natural order within; a
+    frame is one too."""
+    files: list[LogFile] = []
+    for pattern in patterns:
+        files += [pattern] if isinstance(pattern, Frame) else _find(str(pattern))
+    return list(dict.fromkeys(files))
+
+
+def _find(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        matches = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
+    elif path.exists():
+        matches = [path]
+    else:
+        matches = [Path(name) for name in glob.glob(pattern, recursive=True)]
+    if not matches:
+        raise FileNotFoundError(f"there is no log {pattern} (a file ending in {ENDINGS})")
+    for file in matches:
         if file.suffix.lower() not in SUFFIXES:
             raise ValueError(f"{file} is no log: expected a file ending in {ENDINGS}")
-    return list(dict.fromkeys(files))
+    return sorted(matches, key=_natural_order)
 
 
 def _natural_order(path: Path) -> list[tuple[int, str]]:
@@ -90,182 +71,141 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
-def header_of(file: Path, mapping: LogMapping) -> list[str]:
-    """The names of a file's columns."""
-    if file.suffix.lower() in PARQUET_SUFFIXES:
-        names = list(_parquet(file).schema_arrow.names)
+@dataclass(frozen=True)
+class Sample:
+    """The header of a log, its first rows as text, and what separates them in a CSV file."""
+
+    header: list[str]
+    rows: list[list[str]]
+    delimiter: str = ","
+
+    def column(self, name: str) -> list[str]:
+        """What the first rows have in a column; nothing where a row is cut short."""
+        index = self.header.index(name)
+        return [row[index] if index < len(row) else "" for row in self.rows]
+
+    @property
+    def decimal(self) -> str:
+        """A comma where some numbers have one and none has a point."""
+        cells = [cell.strip() for row in self.rows for cell in row]
+        has_point = any(map(DECIMAL_POINT.fullmatch, cells))
+        return "," if not has_point and any(map(DECIMAL_COMMA.fullmatch, cells)) else "."
+
+
+def sample_of(file: LogFile, mapping: LogMapping, num_rows: int = SAMPLE_ROWS) -> Sample:
+    """The names of a file's columns, and its first rows."""
+    if not isinstance(file, Frame) and not _is_parquet(file):
+        sample = _sample_of_text(file, mapping, num_rows)
     else:
-        rows = _first_rows(file, mapping)
-        if not rows or not any(rows[0]):
-            raise ValueError(f"{file} is empty: it has no header")
-        names = rows[0]
+        table = _first_of_table(file, num_rows)
+        columns = [as_text(column.combine_chunks()).to_pylist() for column in table.columns]
+        rows = [
+            ["" if cell is None else cell for cell in row] for row in zip(*columns, strict=True)
+        ]
+        sample = Sample(table.column_names, rows)
+    names = sample.header
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"{file} has several columns called {', '.join(repeated)}")
-    return names
+    return sample
 
 
-def read_log(
-    files: Sequence[Path], mapping: LogMapping, *, progress: Progress | None = None
-) -> Iterator[LogBlock]:
-    """The rows of all files in blocks; `mapping` is resolved, and `progress` counts files."""
-    last, num_episodes = None, 0
-    for count, file in enumerate(files, start=1):
-        for block in _read_blocks(file, mapping):
-            begins = _begins(block, last, mapping)
-            yield replace(block, begins=begins, index=num_episodes - 1 + np.cumsum(begins))
-            last, num_episodes = block, num_episodes + int(begins.sum())
-        if progress:
-            progress(count, len(files))
+def _first_of_table(file: LogFile, num_rows: int) -> Any:
+    if isinstance(file, Frame):
+        return file.table.slice(0, num_rows)
+    parquet = _parquet(file)
+    batch = next(parquet.iter_batches(batch_size=num_rows), None)
+    pyarrow = arrow()
+    empty = parquet.schema_arrow.empty_table()
+    return empty if batch is None else pyarrow.Table.from_batches([batch])
 
 
-def _begins(block: LogBlock, last: LogBlock | None, mapping: LogMapping) -> Bools:
-    """[n] where another episode begins in the block that follows `last`."""
-    begins = np.zeros(len(block), dtype=bool)
-    is_new_file = last is None or block.file != last.file
-    if block.episode is not None:
-        episode = None if last is None or last.episode is None else last.episode[-1]
-        begins |= block.episode != np.concatenate([[episode], block.episode[:-1]])
-        begins[0] |= is_new_file and mapping.episodes_per_file
-    if mapping.gap is not None and block.time is not None:
-        passed = block.seconds_passed(last)
-        begins |= (passed > mapping.gap) | (passed < 0)
-    if block.episode is None and mapping.gap is None:
-        begins |= block.follows_end(last)
-        begins[0] |= is_new_file
-    begins[0] |= last is None
-    return begins
-
-
-def _read_blocks(file: Path, mapping: LogMapping) -> Iterator[LogBlock]:
-    row = 1
+def _sample_of_text(file: Path, mapping: LogMapping, num_rows: int) -> Sample:
+    with _decoding(file, mapping), file.open(newline="", encoding=_encoding(mapping)) as text:
+        lines = list(itertools.islice((line for line in text if line.strip()), num_rows + 1))
+    if not lines:
+        raise ValueError(f"{file} is empty: it has no header")
+    marks = mapping.delimiter or ("\t" if file.suffix.lower() == ".tsv" else DELIMITERS)
     try:
-        for batch in _batches(file, mapping):
-            if batch.num_rows:
-                yield _block(file, row, batch, mapping)
-                row += batch.num_rows
-    except (_arrow().lib.ArrowException, OSError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
-    if row == 1:
-        raise ValueError(f"{file} is empty: it has a header, but no rows")
+        readings = {mark: list(csv.reader(lines, delimiter=mark)) for mark in marks}
+    except csv.Error as error:
+        raise ValueError(f"{file} is not a text file: {error}") from None
+    # the mark that cuts most rows into as many cells as the header, and that into several
+    delimiter = max(readings, key=lambda mark: _num_alike(readings[mark]))
+    header, *rows = readings[delimiter]
+    return Sample(header, rows, delimiter if _num_alike([header]) else ",")
 
 
-def _delimiter_of(file: Path, mapping: LogMapping) -> str:
-    is_usual = mapping.delimiter == LogMapping.delimiter
-    return "\t" if is_usual and file.suffix.lower() == ".tsv" else mapping.delimiter
+def _num_alike(rows: list[list[str]]) -> int:
+    width = len(rows[0])
+    return sum(len(row) == width for row in rows) if width > 1 else 0
 
 
-def _arrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise ValueError("logs need pyarrow: pip install 'saformer[logs]'") from None
-    return pyarrow
-
-
-def _batches(file: Path, mapping: LogMapping) -> Iterator[Any]:
-    pyarrow, columns = _arrow(), list(mapping.read)
+def batches(
+    file: LogFile, columns: list[str], mapping: LogMapping, skipped: list[int]
+) -> Iterator[Any]:
+    """Record batches of these columns; those of a CSV file are text. Rows with too many or too few
+    cells are left out, and `skipped` lists them."""
     from pyarrow import csv as arrow_csv
 
-    if file.suffix.lower() in PARQUET_SUFFIXES:
+    if isinstance(file, Frame):
+        yield from file.table.select(columns).combine_chunks().to_batches(PARQUET_BATCH_ROWS)
+        return
+    if _is_parquet(file):
         yield from _parquet(file).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns)
         return
-    types = dict.fromkeys(mapping.numeric, pyarrow.float64())
-    for name in (mapping.episode, mapping.terminated, mapping.truncated):
-        if name is not None:
-            types.setdefault(name, pyarrow.string())
-    if mapping.time is not None:
-        types.setdefault(mapping.time, _time_type(file, mapping))
-    typed = {"column_types": types, "include_columns": columns, "strings_can_be_null": True}
-    with arrow_csv.open_csv(
-        file,  # without threads, errors name the row
-        arrow_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
-        arrow_csv.ParseOptions(delimiter=_delimiter_of(file, mapping)),
-        arrow_csv.ConvertOptions(**typed),
-    ) as reader:
+
+    def skip(row: Any) -> str:
+        skipped.append(len(skipped) if row.number is None else row.number - 1)
+        return "skip"
+
+    texts = dict.fromkeys(columns, arrow().string())
+    delimiter = _sample_of_text(file, mapping, 10).delimiter
+    with _decoding(file, mapping), arrow_csv.open_csv(
+        file,  # without threads, rows have numbers
+        arrow_csv.ReadOptions(
+            block_size=CSV_BLOCK_BYTES, use_threads=False, encoding=mapping.encoding
+        ),
+        arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
+        arrow_csv.ConvertOptions(
+            column_types=texts, include_columns=columns, strings_can_be_null=True
+        ),
+    ) as reader:  # fmt: skip
         yield from reader
 
 
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.lower() in PARQUET_SUFFIXES
+
+
+def _encoding(mapping: LogMapping) -> str:
+    """Python's name of it, with the mark that Excel puts first passed over."""
+    return "utf-8-sig" if mapping.encoding.lower().replace("-", "") == "utf8" else mapping.encoding
+
+
+@contextmanager
+def _decoding(file: Path, mapping: LogMapping) -> Iterator[None]:
+    """Says what to do about text in another encoding."""
+    try:
+        yield
+    except LookupError as error:
+        raise ValueError(f"encoding {mapping.encoding!r} is not known: {error}") from None
+    except (UnicodeError, arrow().ArrowInvalid) as error:
+        if not isinstance(error, UnicodeError) and "UTF8" not in str(error):
+            raise
+        with file.open("rb") as content:
+            is_wide = content.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        problem = f"{file} is not a text file in {mapping.encoding} ({error})"
+        remedy = f"say which it is, as in --encoding {'utf-16' if is_wide else 'cp1252'}"
+        raise ValueError(f"{problem}; {remedy}") from None
+
+
 def _parquet(file: Path) -> Any:
-    pyarrow = _arrow()
+    pyarrow = arrow()
     from pyarrow import parquet
 
     try:  # a buffer would hold all that was read until the file is closed
         return parquet.ParquetFile(file, pre_buffer=False)
     except (pyarrow.lib.ArrowException, OSError) as error:
-        problem = f"is not a Parquet file, or it is truncated or damaged: {error}"
-        raise ValueError(f"{file} {problem}") from None
-
-
-def _first_rows(file: Path, mapping: LogMapping) -> list[list[str]]:
-    """The header and the first row; blank lines are passed over."""
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as text:
-            rows = csv.reader(text, delimiter=_delimiter_of(file, mapping))
-            return list(itertools.islice((row for row in rows if row), 2))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{file} is not a text file: {error}") from None
-
-
-def _time_type(file: Path, mapping: LogMapping) -> Any:
-    """Seconds or dates, as the first row has them."""
-    header, *rows = _first_rows(file, mapping)
-    is_whole = rows and len(rows[0]) == len(header)
-    text = rows[0][header.index(str(mapping.time))].strip() if is_whole else ""
-    try:
-        float(text or 0)
-    except ValueError:
-        unit, zone = "ns" if NANOSECONDS.search(text) else "us", ZONE.search(text)
-        return _arrow().timestamp(unit, "UTC" if zone else None)
-    return _arrow().float64()
-
-
-def _block(file: Path, row: int, batch: Any, mapping: LogMapping) -> LogBlock:
-    def flags(name: str | None) -> Bools:
-        none = np.zeros(batch.num_rows, dtype=bool)
-        return none if name is None else _flags(file, name, batch.column(name))
-
-    episode, time = mapping.episode, mapping.time
-    return LogBlock(
-        file,
-        row,
-        {name: _numbers(file, name, batch.column(name)) for name in mapping.numeric},
-        flags(mapping.terminated),
-        flags(mapping.truncated),
-        None if episode is None else _to_numpy(batch.column(episode).cast(_arrow().string())),
-        None if time is None else _seconds(file, time, batch.column(time)),
-    )
-
-
-def _numbers(file: Path, name: str, column: Any) -> NDArray[np.float64]:
-    pyarrow, kind = _arrow(), column.type
-    tests = ("is_floating", "is_integer", "is_boolean", "is_decimal")
-    if not any(getattr(pyarrow.types, test)(kind) for test in tests):
-        raise ValueError(f"{file}: column {name!r} holds {kind}, expected numbers")
-    return _to_numpy(column.cast(pyarrow.float64()))
-
-
-def _flags(file: Path, name: str, column: Any) -> Bools:
-    encoded = column.cast(_arrow().string()).fill_null("").dictionary_encode()
-    texts = encoded.dictionary.to_pylist()
-    for text in texts:
-        if text.strip().lower() not in TRUE | FALSE:
-            problem = f"column {name!r} holds {text!r}, expected 0 or 1, true or false"
-            raise ValueError(f"{file}: {problem}")
-    meanings = np.array([text.strip().lower() in TRUE for text in texts], dtype=bool)
-    flags: Bools = meanings[_to_numpy(encoded.indices)]
-    return flags
-
-
-def _seconds(file: Path, name: str, column: Any) -> NDArray[np.float64]:
-    """Dates to the microsecond."""
-    pyarrow = _arrow()
-    if not pyarrow.types.is_temporal(column.type):
-        return _numbers(file, name, column)
-    stamps = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())
-    return _to_numpy(stamps.cast(pyarrow.float64())) / 1e6
-
-
-def _to_numpy(column: Any) -> NDArray[Any]:
-    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    return values
+        problem, reason = "is not a Parquet file, or it is truncated or damaged", str(error)
+        raise ValueError(f"{file} {problem}: {' '.join(reason.split())}") from None

@@ -1,22 +1,28 @@
 """A first reading of a log, to find what is wrong with it before anything is written."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from saformer.data.inspection import length_summary
-from saformer.data.logs.files import LogBlock, read_log
-from saformer.data.logs.mapping import SEVERAL, LogMapping
+from saformer.data.logs.blocks import LogBlock, is_usable, read_log
+from saformer.data.logs.columns import LogColumns
+from saformer.data.logs.files import LogFile
+from saformer.data.logs.mapping import SEVERAL
 from saformer.data.sources.rows import STAND_IN
 from saformer.data.sources.source import Progress
 
-UNUSABLE = "values that are missing, infinite or too large"
-LARGEST = float(np.finfo(np.float32).max)  # What a store can hold
+UNUSABLE = tuple(
+    f"{value} missing, infinite or too large" for value in ("value that is", "values that are")
+)
 LONG_PAUSE = 1.5  # A step that took this many times as long as usual counts as a gap
+WHOLE = 0.9  # An hour, day or week with less than this share of the usual steps is left out
+FEW_VALUES, OFTEN = 10, 20
+"""An action column with no more values, each logged so often at least, takes no others."""
 
 
 @dataclass
@@ -27,14 +33,17 @@ class ColumnSurvey:
     high: float = -np.inf
     num_missing: int = 0
     first_missing: str | None = None
+    word: str | None = None  # the first cell that is no number, and where it stands
+    num_filled: int = 0
+    counts: Counter[float] | None = None  # of each value, for an action column that has few
 
 
 @dataclass
 class LogSurvey:
     """What a log holds, and what is wrong with it: filled block by block."""
 
-    mapping: LogMapping
-    files: tuple[Path, ...]
+    mapping: LogColumns
+    files: tuple[LogFile, ...]
     num_rows: int = 0
     lengths: list[int] = field(default_factory=list)  # steps of each episode
     columns: dict[str, ColumnSurvey] = field(default_factory=dict)
@@ -45,11 +54,15 @@ class LogSurvey:
     time: ColumnSurvey = field(default_factory=ColumnSurvey)
     num_unmarked: int = 0  # episodes without a mark at their end, where other ends are marked
     num_unnamed: int = 0  # episodes whose rows have nothing in the episode column
+    num_inserted: int = 0  # rows, where a resampled log had none
+    num_skipped: int = 0  # rows with too many or too few cells
     usual_step: float | None = None  # seconds
     repeated: list[str] = field(default_factory=list)  # episodes whose rows lie apart
     faulty: dict[int, str] = field(default_factory=dict)
     """index of each episode that cannot be used, and the first reason why"""
+    incomplete: set[int] = field(default_factory=set)  # episodes that were cut short by the log
     _first_index: dict[object, int] = field(default_factory=dict)  # of each name of an episode
+    _ended: set[int] = field(default_factory=set)  # indices of episodes with a mark at their end
     _last: LogBlock | None = None
 
     @property
@@ -60,8 +73,9 @@ class LogSurvey:
     def _problems(self) -> Iterator[str]:
         yield from self._unusable(needed=True)
         if self.time.num_missing:
-            count = f"{self.time.num_missing} values, the first in {self.time.first_missing}"
-            yield f"time column {self.mapping.time!r} lacks {count}"
+            count = f"{counted(self.time.num_missing, 'value')}, the first in"
+            where = f"{self.time.first_missing}{_about(self.time.word, 'date (--time-format)')}"
+            yield f"time column {self.mapping.time!r} lacks {count} {where}"
         if self.num_duplicates:
             why = "at the same time as the step before"
             if self.mapping.time is None:
@@ -69,22 +83,24 @@ class LogSurvey:
                     "every column that is read repeats the step before; where a machine at rest "
                     "looks so, name a column that tells steps apart with --time"
                 )
-            yield f"{self.num_duplicates} steps are recorded twice: {why}"
+            yield f"{counted(self.num_duplicates, 'step is', 'steps are')} recorded twice: {why}"
         if self.num_backward:
-            yield f"time runs backwards at {self.num_backward} steps within an episode"
+            yield f"time runs backwards at {counted(self.num_backward, 'step')} within an episode"
         if self.repeated:
+            count = counted(len(self.repeated), "episode")
             yield (
-                f"rows of {len(self.repeated)} episodes lie apart, those of {self.repeated[0]!r} "
-                "for example: sort the log by episode and time, or say --episodes-per-file if "
-                "numbers begin anew in each file"
+                f"rows of {count} lie apart, those of {self.repeated[0]!r} for example: sort the "
+                "log by episode and time, or say --episodes-per-file if numbers begin anew in each "
+                "file"
             )
         if self.num_unnamed:
             name = self.mapping.episode
-            yield f"the episode column {name!r} is empty in {self.num_unnamed} places"
+            yield f"the episode column {name!r} is empty in {counted(self.num_unnamed, 'place')}"
         ended = [why for why in self.faulty.values() if "after its end" in why]
         if ended:
-            count = f"{len(ended)} episodes go on after they are marked as ended"
-            yield f"{count}, {ended[0]} for example"
+            count = f"{counted(len(ended), 'episode goes', 'episodes go')} on after a marked end"
+            index = next(index for index, why in self.faulty.items() if why is ended[0])
+            yield f"{count}, episode {index} for example"
 
     @property
     def warnings(self) -> list[str]:
@@ -96,29 +112,78 @@ class LogSurvey:
         if constant:
             yield f"columns that never change teach nothing: {', '.join(constant)}"
         yield from self._unusable(needed=False)
+        yield from self._mended()
         if self.num_pauses:
             yield (
-                f"{self.num_pauses} steps took more than {LONG_PAUSE:g} times the usual "
+                f"{counted(self.num_pauses, 'step')} took more than {LONG_PAUSE:g} times the usual "
                 f"{self.usual_step:.4g} s: rows may be missing there"
             )
         if self.num_restarts:
-            count = f"{self.num_restarts} times"
+            count = counted(self.num_restarts, "time")
             yield f"time runs backwards {count}: each time another episode is taken to begin"
         short = sum(length == 1 for length in self.lengths)
         if short:
             yield f"{short} of {len(self.lengths)} episodes have a single step"
-        if not self.mapping.marks_ends:
+        if self.mapping.how.cuts:
+            yield "the clock ends every episode that is not marked as terminated"
+        elif not self.mapping.marks_ends:
             yield "nothing marks the end of an episode: each is taken as whole (truncated)"
         elif self.num_unmarked:
-            yield f"{self.num_unmarked} episodes have no mark at their end: they are unfinished"
+            count = counted(self.num_unmarked, "episode has", "episodes have")
+            yield f"{count} no mark at the end: unfinished"
         if not self.mapping.next_state:
             yield STAND_IN
 
     def _unusable(self, *, needed: bool) -> Iterator[str]:
         for name, column in self.columns.items():
-            if column.num_missing and (name in self.mapping.needed) == needed:
-                count = f"{column.num_missing} {UNUSABLE}"
-                yield f"column {name!r} has {count}, the first in {column.first_missing}"
+            follows = name == self.mapping.reward and self._is_reckoned_from_missing()
+            if column.num_missing and (name in self.mapping.needed) == needed and not follows:
+                first = f"the first in {column.first_missing}"
+                about = _about(column.word, "number (--na or --words say what it is)")
+                count = counted(column.num_missing, *UNUSABLE)
+                yield f"column {name!r} has {count}, {first}{about}"
+
+    def _is_reckoned_from_missing(self) -> bool:
+        earned = self.mapping.earned
+        read = () if earned is None else earned.reads & set(self.columns)
+        return any(self.columns[name].num_missing for name in read)
+
+    def _mended(self) -> Iterator[str]:
+        """What was lost of the log, and why."""
+        filled = {n: column.num_filled for n, column in self.columns.items() if column.num_filled}
+        if filled:
+            listed = ", ".join(f"{count} of {name!r}" for name, count in filled.items())
+            yield f"missing values were filled with the ones before them: {listed}"
+        if self.num_inserted:
+            yield f"filled, too: {counted(self.num_inserted, 'step')} that nothing was logged for"
+        if self.num_skipped:
+            count = counted(self.num_skipped, "row has", "rows have")
+            yield f"left out: {count} more or fewer cells than the header"
+        if self.incomplete:
+            steps = sum(self.lengths[index] for index in self.incomplete)
+            what = self.mapping.how.period or "episode"
+            count = f"{counted(len(self.incomplete), what)} ({counted(steps, 'step')})"
+            usual = f"fewer than {WHOLE:.0%} of the usual {self.usual_length} steps"
+            yield f"left out: {count} with {usual}"
+
+    @property
+    def usual_length(self) -> int:
+        """Steps of a whole episode."""
+        return self.mapping.how.episode_length or int(np.median(self.lengths or [0]))
+
+    @property
+    def left_out(self) -> set[int]:
+        """Indices of the episodes that are of no use."""
+        return set(self.faulty) | self.incomplete
+
+    def levels(self) -> tuple[tuple[float, ...], ...]:
+        """The values of each action column that takes no others, nothing for one that does."""
+        levels = []
+        for name in self.mapping.action:
+            counts, named = self.columns[name].counts or Counter(), self.mapping.how.discrete
+            is_usual = named is None and len(counts) > 1 and min(counts.values()) >= OFTEN
+            levels.append(tuple(sorted(counts)) if is_usual or name in (named or ()) else ())
+        return tuple(levels) if any(levels) else ()
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -137,6 +202,7 @@ class LogSurvey:
                 for name, column in self.columns.items()
             },
             "faulty_episodes": len(self.faulty),
+            "lost": dict(Counter(self.faulty.values())),
             "problems": self.problems,
             "warnings": self.warnings,
         }
@@ -163,22 +229,38 @@ class LogSurvey:
 
     def _find_missing(self, block: LogBlock) -> None:
         for name, values in block.values.items():
-            column, is_usable = self.columns[name], np.abs(values) <= LARGEST  # not if NaN
-            if is_usable.any():
-                column.low = min(column.low, float(values[is_usable].min()))
-                column.high = max(column.high, float(values[is_usable].max()))
-            why = f"{name} is missing" if name in self.mapping.needed else None
-            self._note_missing(column, block, ~is_usable, why)
+            column, usable = self.columns[name], is_usable(values)
+            if usable.any():
+                column.low = min(column.low, float(values[usable].min()))
+                column.high = max(column.high, float(values[usable].max()))
+                self._note_values(name, values[usable])
+            why = f"{name!r} is missing" if name in self.mapping.needed else None
+            column.num_filled += block.num_filled.get(name, 0)
+            self._note_missing(column, block, ~usable, why)
+        for name, cells in block.unreadable.items():
+            column = self.time if name == self.mapping.time else self.columns[name]
+            column.word = column.word or f"{cells.text!r} in {block.file}, row {cells.first}"
+        self.num_inserted += block.num_inserted
+        self.num_skipped += block.num_skipped
         if block.time is not None:  # else neither pauses nor steps recorded twice can be seen
             is_missing = ~np.isfinite(block.time)
             self._note_missing(self.time, block, is_missing, "its time is missing")
+
+    def _note_values(self, name: str, values: NDArray[np.float64]) -> None:
+        """Of an action column, as long as they may be all that it takes."""
+        column = self.columns[name]
+        if column.counts is not None:
+            known, counts = np.unique(values.astype(np.float32), return_counts=True)
+            column.counts.update(dict(zip(known.tolist(), counts.tolist(), strict=True)))
+            if len(column.counts) > FEW_VALUES and name not in (self.mapping.how.discrete or ()):
+                column.counts = None
 
     def _note_missing(
         self, column: ColumnSurvey, block: LogBlock, missing: NDArray[np.bool_], why: str | None
     ) -> None:
         rows = np.flatnonzero(missing)
         if len(rows):
-            first = f"{block.file}, row {block.first_row + rows[0]}"
+            first = f"{block.file}, row {block.row[rows[0]]}"
             column.num_missing += len(rows)
             column.first_missing = column.first_missing or first
             if why:
@@ -189,7 +271,8 @@ class LogSurvey:
         last, within = self._last, ~block.begins
         if block.time is not None:
             since_last = block.seconds_passed(last)
-            if self.mapping.gap is not None and block.episode is None:
+            how = self.mapping.how
+            if (how.gap or how.period) is not None and block.episode is None:
                 self.num_restarts += int((since_last < 0).sum())
             passed = np.where(within, since_last, np.nan)
             self._find_pauses(passed)
@@ -213,6 +296,7 @@ class LogSurvey:
 
     def _find_bad_ends(self, block: LogBlock) -> None:
         begins, is_after = block.begins, block.follows_end(self._last)
+        self._ended |= set(block.index[block.ended].tolist())
         self._blame(block.index[is_after & ~begins], "it goes on after its end")
         if self.mapping.marks_ends:
             is_first = self._last is None  # before the first row of all, nothing ended
@@ -222,31 +306,46 @@ class LogSurvey:
         """The last episode ends with the last block."""
         if self._last is not None and self.mapping.marks_ends:
             self.num_unmarked += not self._last.ended[-1]
+        if self.mapping.how.cuts:
+            least = WHOLE * self.usual_length
+            short = {index for index, length in enumerate(self.lengths) if length < least}
+            self.incomplete = short - self._ended
 
     def _find_repeated(self, block: LogBlock) -> None:
         if block.episode is None:
             return
         for row in np.flatnonzero(block.begins):
             name, index = block.episode[row], int(block.index[row])
-            key = (block.file, name) if self.mapping.episodes_per_file else name
+            key = (block.file, name) if self.mapping.how.episodes_per_file else name
             if name is None:
                 self._blame([index], "the episode column is empty")
                 self.num_unnamed += 1
-            elif key in self._first_index and self.mapping.gap is None:
+            elif key in self._first_index and self.mapping.how.gap is None:
                 self._blame([self._first_index[key], index], "its rows lie apart")
                 self.repeated.append(str(name))
             self._first_index.setdefault(key, index)
 
     def _blame(self, indices: NDArray[np.int64] | list[int], why: str) -> None:
         for index in np.unique(indices).tolist():
-            self.faulty.setdefault(index, f"episode {index}: {why}")
+            self.faulty.setdefault(index, why)
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """ "1 step", "2 steps" """
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def _about(word: str | None, what: str) -> str:
+    return "" if word is None else f"; {word}, is no {what}"
 
 
 def survey(
-    files: Sequence[Path], mapping: LogMapping, *, progress: Progress | None = None
+    files: Sequence[LogFile], mapping: LogColumns, *, progress: Progress | None = None
 ) -> LogSurvey:
-    """Read every file once; `mapping` is resolved, and `progress` counts files."""
-    columns = {name: ColumnSurvey() for name in mapping.numeric}
+    """Read every file once; `progress` counts files."""
+    columns = {name: ColumnSurvey() for name in dict.fromkeys([*mapping.numeric, mapping.reward])}
+    for name in mapping.action:
+        columns[name].counts = Counter()
     survey = LogSurvey(mapping, tuple(files), columns=columns)
     for block in read_log(files, mapping, progress=progress):
         survey.see(block)

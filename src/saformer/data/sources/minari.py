@@ -1,12 +1,14 @@
 """Minari datasets: read from disk or from where they are hosted, and written from any store."""
 
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +17,30 @@ from saformer.data.sources.arrays import shapes_of
 from saformer.data.sources.source import EnvironmentHints, Source
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import RESERVED, Trajectory
+from saformer.files import publish, read_json, unfinished_folder, write_atomically
 
-METADATA = "metadata.json"
+METADATA, NAMESPACE = "metadata.json", "namespace_metadata.json"
+HOME, DATASETS = "MINARI_DATASETS_PATH", "datasets"
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What is read of metadata.json. Without spaces, Minari would make the environment that the
+    file names to see them, which runs whatever code it names."""
+
+    observation_space: str
+    action_space: str
+    total_episodes: int
+    total_steps: int
+    data_format: Literal["hdf5", "arrow"]
+    dataset_id: str
+    minari_version: str
+    env_spec: str | None = None
+    jpeg_encoding: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.total_episodes <= self.total_steps:
+            raise ValueError(f"{self.total_steps} steps of {self.total_episodes} episodes")
 
 
 def is_minari_folder(name: str | Path) -> bool:
@@ -65,9 +89,7 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
 
     if not re.search(r"-v\d+$", dataset_id):
         raise ValueError(f"Malformed dataset ID {dataset_id!r}: Minari's end in a version (-v0)")
-    path = Path(get_dataset_path(dataset_id))
-    if path.exists():
-        raise FileExistsError(f"{path} exists; datasets are never overwritten: choose another id")
+    path, home = Path(get_dataset_path(dataset_id)), Path(get_dataset_path())
     low, high = store.environment.action_low, store.environment.action_high
     buffers = [
         EpisodeBuffer(
@@ -81,8 +103,7 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
         )
         for index, part in enumerate(store)
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Minari warns of every field that it is not given
+    with unfinished_folder(path, DATASETS) as folder, _datasets_in(folder):
         minari.create_dataset_from_buffers(
             dataset_id,
             buffers,
@@ -91,7 +112,31 @@ def write_minari(store: TrajectoryStore, dataset_id: str) -> Path:
             action_space=Box(np.array(low, np.float32), np.array(high, np.float32)),
             description=f"exported by SaFormer; {dict(store.provenance)}",
         )
+        for part in folder.rglob(NAMESPACE):
+            about = home / part.relative_to(folder)
+            if not about.exists():
+                write_atomically(about, part.read_bytes())
+        publish(folder / dataset_id, path, DATASETS)
     return path
+
+
+@contextmanager
+def _datasets_in(folder: Path) -> Iterator[None]:
+    """Have Minari write to this folder; it warns of every field that it is not given."""
+    before = os.environ.get(HOME)
+    os.environ[HOME] = str(folder)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (OSError, RuntimeError) as error:
+        number = re.search(r"errno = (\d+)", str(error))  # as HDF5 tells of a full disk
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
+    finally:
+        del os.environ[HOME]
+        os.environ.update({HOME: before} if before else {})
 
 
 def _minari() -> Any:
@@ -135,6 +180,7 @@ def _open(name: str, *, download: bool) -> list[Any]:
 def _read(path: Path, name: str) -> Any:
     import h5py
 
+    read_json(path / METADATA, Metadata, "download or export it again")
     for part in path.glob("*.hdf5"):
         with h5py.File(part, "r") as file:
             shapes_of(part, file)

@@ -1,8 +1,10 @@
 """Sources by name: `d4rl:hopper-medium-v2`, `minari:mujoco/hopper/medium-v0`, or a file's path."""
 
+import hashlib
 import re
 import urllib.error
 import urllib.request
+from importlib import resources
 from pathlib import Path
 
 from saformer.data.home import home
@@ -55,26 +57,39 @@ def _d4rl_file(name: str, progress: Progress | None) -> Path:
     remote = f"gym_mujoco_v{version}/{local}"
     if version == "0":  # the first release had no version in its names and called replay "mixed"
         remote = f"gym_mujoco/{robot}_{mixture.replace('medium_replay', 'mixed')}.hdf5"
+        remote = remote.replace("walker2d_mixed", "walker_mixed")
     own, theirs = home() / "d4rl" / local, Path.home() / ".d4rl" / "datasets" / Path(remote).name
     if not own.exists() and theirs.exists():
         return theirs
     if not own.exists():
-        _download(f"{D4RL_HOST}/{remote}", own, progress)
+        _download(remote, own, progress)
     return own
 
 
-def _download(address: str, path: Path, progress: Progress | None) -> None:
-    """Fetch a file, whole or not at all; several processes may fetch the same one."""
+def _sha256_of(remote: str) -> str | None:
+    """Of D4RL's file, as others recorded it; None of one that nobody did."""
+    text = resources.files("saformer").joinpath("assets", "d4rl.sha256").read_text()
+    known = {name: digest for digest, name in map(str.split, text.splitlines())}
+    return known.get(remote)
+
+
+def _download(remote: str, path: Path, progress: Progress | None) -> None:
+    """Fetch a file, whole and as it was recorded, or not at all; several processes may fetch the
+    same one."""
+    address, digest, expected = f"{D4RL_HOST}/{remote}", hashlib.sha256(), _sha256_of(remote)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with replacing(path) as file, urllib.request.urlopen(address, timeout=30) as answer:
             total = int(answer.headers.get("Content-Length") or 0)
             while chunk := answer.read(1 << 20):
                 file.write(chunk)
+                digest.update(chunk)
                 if progress and total:
                     progress(file.tell(), total)
             if total and file.tell() != total:
                 raise urllib.error.URLError(f"only {file.tell()} of {total} bytes came")
+            if expected not in {None, digest.hexdigest()}:
+                raise urllib.error.URLError("what came is not D4RL's file: its sha256 is another")
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise FileNotFoundError(
             f"could not download {address} ({getattr(error, 'reason', error)}); download it "

@@ -31,10 +31,11 @@ class EnvironmentHints:
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    action_levels: tuple[tuple[float, ...], ...] = ()  # as `EnvironmentSpec` has them
 
     def or_else(self, other: EnvironmentHints) -> EnvironmentHints:
         """These hints, and the other's where these say nothing."""
-        mine = {name: value for name, value in vars(self).items() if value not in (None, {})}
+        mine = {name: value for name, value in vars(self).items() if value not in (None, {}, ())}
         return replace(other, **mine)
 
 
@@ -97,7 +98,8 @@ def import_source(
                 if trajectory is not None and writer.num_trajectories == 0:
                     _check_costs(trajectory, wanted)
             except ValueError as error:
-                raise ValueError(f"trajectory {writer.num_trajectories}: {error}") from error
+                where = f"{source.provenance.get('source', path)}, trajectory"
+                raise ValueError(f"{where} {writer.num_trajectories}: {error}") from error
             if trajectory is None:
                 break
             writer.add(trajectory)
@@ -145,7 +147,10 @@ def _environment(
     greatest = _per_action(known.action_high, high + margin)
     horizon = max(known.horizon or 0, longest)
     identifier = known.identifier and from_anywhere(known.identifier)
-    return EnvironmentSpec(least, greatest, horizon, identifier, dict(known.arguments))
+    about = (horizon, identifier, dict(known.arguments))
+    triples = zip(known.action_levels, least, greatest, strict=False)
+    levels = tuple(tuple(v for v in values if a <= v <= b) for values, a, b in triples)
+    return EnvironmentSpec(least, greatest, *about, action_levels=levels)
 
 
 def _per_action(known: tuple[float, ...] | None, observed: Floats) -> tuple[float, ...]:

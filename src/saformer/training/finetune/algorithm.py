@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saformer.agents.finetuned import FineTunedAgent, put_together, taken_apart
 from saformer.core.rules import Fallback, NoCriticOptions, PaperOptions, ProposalOptions
+from saformer.data.interrupt import Interrupt
 from saformer.data.limits import Limit
 from saformer.data.statistics import without_nan
 from saformer.envs.rollout import Episode
@@ -34,7 +35,6 @@ from saformer.training.finetune.exploration import (
 )
 from saformer.training.loop.config import FitConfig
 from saformer.training.loop.fit import InterruptedTrainingError, in_mode
-from saformer.training.loop.interrupt import Interrupt
 from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
 
 BEST = "best"  # group of a checkpoint: weights of the best evaluation, if they are not the model's

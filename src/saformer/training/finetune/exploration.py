@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.core.policy import Policy
+from saformer.data.interrupt import Interrupt
 from saformer.data.relabel import RelabelledStore
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, Hooks, rollout
 from saformer.envs.stepping import Workers, pick_workers
 from saformer.training.finetune.experience import Target
-from saformer.training.loop.interrupt import Interrupt
 
 FIRST_SEED = 2_000_000  # exploration starts from seeds that neither data nor evaluations use
 

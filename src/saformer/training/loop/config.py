@@ -1,8 +1,27 @@
-"""How long and how fast to learn."""
+"""From what to learn, how long and how fast."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What is learnt from."""
+
+    criteria: Sequence[str] = ()
+    """Criteria, one per constraint: torque, energy, a column's name, an expression such as
+    "abs(action).sum()", module:function, ./file.py:function; by default those of the data."""
+    environment: str | None = None
+    """Simulator to roll out in, where the data names none, or code that you have to vouch for:
+    a Gymnasium id, module:Name or ./file.py:Name (a class, a function, an id)."""
+    held_out: float | None = None
+    """Share of trajectories held out to judge offline; by default 0 with a simulator, else 0.1."""
+    data_steps: int | None = None
+    """Steps of data to make; by default 300,000 for replay tasks and 1,000,000 for the others."""
+    data_seed: int = 0
+    """Decides the data."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from saformer.data.interrupt import Interrupt
 from saformer.engine.distributed import Ranks
 from saformer.training.loop.config import FitConfig
-from saformer.training.loop.interrupt import Interrupt
 from saformer.training.loop.trainer import Member, NonFiniteLossError, PackTrainer
 
 

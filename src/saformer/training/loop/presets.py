@@ -1,7 +1,8 @@
 """Sizes that are known to work, and the paper's own method."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from saformer.agents.registry import find_kind, name_of
@@ -19,7 +20,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "cpq": {"hidden": (128, 128)},
     "coptidice": {"hidden": (128, 128), "dropout": 0.0},
 }
-"""What preset `small` changes of each agent's config."""
+"""What preset `small` changes of our agents' configs; others have one size."""
 PUBLISHED: dict[str, dict[str, Any]] = {"saformer": {"rule": "paper", "to_go_weight": 1.0}}
 """What makes the method the paper's own: of ours, what is changed back."""
 
@@ -53,10 +54,29 @@ def small(agent: str = "saformer") -> Preset:
     config = find_kind(agent).config_type()
     fit = FitConfig(updates=6000, batch_size=64, learning_rate=3e-3, warmup_updates=200)
     fit = replace(fit, checkpoint_every=500, evaluate_every=2000)
-    return Preset(replace(config, **SMALL[agent]), fit)
+    return Preset(replace(config, **SMALL.get(agent, {})), fit)
 
 
 PRESETS: dict[str, Callable[..., Preset]] = {"small": small, "full": full, "paper": paper}
+
+
+def changed_preset(preset: Preset, changes: Mapping[str, Any]) -> Preset:
+    """The preset with other settings: `updates` and others of `FitConfig`, those of the agent's
+    config, and of its transformer."""
+    parts: dict[str, Any] = {"fit": preset.fit, "agent": preset.agent}
+    if hasattr(preset.agent, "trunk"):
+        parts["trunk"] = preset.agent.trunk
+    owners = {each.name: part for part, own in parts.items() for each in fields(own)}
+    owners.pop("trunk", None)  # its own are named
+    for name, value in changes.items():
+        if name not in owners:
+            nearest = difflib.get_close_matches(name, owners, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(owners)}"
+            raise ValueError(f"{name_of(preset.agent)} has no setting {name!r} to train by; {hint}")
+        parts[owners[name]] = replace(parts[owners[name]], **{name: value})
+    if "trunk" in parts:
+        parts["agent"] = replace(parts["agent"], trunk=parts.pop("trunk"))
+    return Preset(**parts)
 
 
 def find_preset(preset: str | Preset, agent: str | None) -> Preset:

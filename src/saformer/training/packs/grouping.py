@@ -30,7 +30,8 @@ def _kind(member: Member) -> Hashable:
     agent = member.agent
     config = repr(but_for_the_limit(agent.config))
     if isinstance(member.sampler, TransitionSampler):
-        return type(agent), config, agent.dimensions, _update(member)
+        tensors = tuple((name, part.shape) for name, part in agent.model.named_buffers())
+        return type(agent), config, agent.dimensions, tensors, _update(member)
     if not isinstance(member.sampler, WindowSampler):
         return id(member)
     # padded actions change nothing for SaFormer's losses alone, and CDT's know one horizon
