@@ -19,10 +19,17 @@ from saformer.data.trajectory import Trajectory
 from saformer.envs.rollout import Episode
 from saformer.files import append_line, write_atomically
 from saformer.runs.run import Run
+from saformer.training.finetune.config import FinetuneConfig
 
 EPISODES = "episodes.jsonl"
 End = Literal["terminated", "truncated", "ceiling", "overlong"]
 Rows = Sequence["ExploredEpisode"]
+
+
+def overrun(cost: Sequence[float], limit: Sequence[float]) -> float:
+    """Of the worst constraint, as a share of its limit; below 0 if it is within all."""
+    bounds = np.maximum(limit, 1e-9)
+    return float(((np.array(cost) - bounds) / bounds).max())
 
 
 def joined(values: Sequence[float]) -> str:
@@ -48,6 +55,7 @@ class ExploredEpisode:
     resampled: float  # share of steps that took more than one round of proposals
     fell_back: float  # share of steps that the fallback decided
     fallback: Fallback
+    gain: float = 1.0  # how much of each action was executed, the rest being doing nothing
 
     @property
     def within(self) -> bool:
@@ -57,34 +65,54 @@ class ExploredEpisode:
         """For a person who watches."""
         within = "within" if self.within else "above"
         broke = ", ended at the ceiling" if self.broke_ceiling else ""
+        damped = f" by {self.gain:.0%} of each action" if self.gain < 1 else ""
         return (
             f"episode {self.number + 1} of {allowance}: limit {joined(self.limit)}, asked for "
-            f"{joined(self.prompt)}, cost {joined(self.cost)} ({within}), return "
+            f"{joined(self.prompt)}{damped}, cost {joined(self.cost)} ({within}), return "
             f"{self.episode_return:.5g}, {self.num_steps} steps{broke}"
         )
 
 
 @dataclass(frozen=True)
 class Target:
-    """What to explore: a limit, and the factor that attenuates it."""
+    """What to explore: a limit, what to aim at for its sake as a multiple of it, and which share of
+    each action is executed to get there."""
 
     limit: Limit
     factor: float
+    gain: float = 1.0
 
     @property
     def prompt(self) -> tuple[float, ...]:
-        return tuple(self.factor * value for value in self.limit.values)
+        """What would cost as much as is aimed at, if cost falls with the actions as they do."""
+        return tuple(self.factor / self.gain * value for value in self.limit.values)
 
 
 def targets_for(
-    limits: Sequence[Limit], rows: Rows, factors: Sequence[float], *, count: int
+    limits: Sequence[Limit],
+    rows: Rows,
+    config: FinetuneConfig,
+    reach: Sequence[float],
+    *,
+    count: int,
+    damps: bool = True,
 ) -> list[Target]:
-    """What to explore next: limits in turn, each attenuated by the factor after its last one."""
+    """What to explore next: limits in turn, each a step further down than the last time.
+
+    `reach` [C] is what the cheapest old data cost. The first descent from there is by actions alone
+    that are drawn towards doing nothing, so that the gait stays; of each later one, as the policy
+    has learnt from those before, less is by actions and more by what it is asked for; all of it
+    where actions cannot be damped.
+    """
     visits = {limit.name: sum(row.limit_name == limit.name for row in rows) for limit in limits}
     targets = []
     for index in range(len(rows), len(rows) + count):
         limit = limits[index % len(limits)]
-        targets.append(Target(limit, factors[visits[limit.name] % len(factors)]))
+        share = float(np.min(np.divide(limit.values, np.maximum(reach, 1e-9))))
+        factors = config.factors(1 / max(share, 1e-9))
+        sweep, step = divmod(visits[limit.name], len(factors))
+        gain = min(1.0, factors[step] * share) ** (1 / (sweep + 1)) if damps else 1.0
+        targets.append(Target(limit, factors[step], gain))
         visits[limit.name] += 1
     return targets
 
@@ -108,12 +136,14 @@ class Reference:
         return cls(tuple(np.median(costs[cheapest], axis=0).tolist()), earned, scale)
 
     def fault(self, row: ExploredEpisode) -> float:
-        """By which share an episode overran its target, and how much less it earned than the data
+        """By which share an episode overran its aim, and how much less it earned than the data
         would for so low a cost: to stand still costs little and teaches nothing else."""
-        overrun = max(0.0, float(np.max(np.divide(row.cost, row.limit))) - 1)
-        afforded = min(1.0, float(np.min(np.divide(row.limit, np.maximum(self.cost, 1e-9)))))
+        aim = np.maximum(row.limit, np.multiply(row.gain, row.prompt)).tolist()
+        afforded = min(1.0, float(np.min(np.divide(aim, np.maximum(self.cost, 1e-9)))))
         expected = afforded * self.earned if self.earned > 0 else self.earned
-        return overrun + max(0.0, expected - row.episode_return) / self.scale
+        return (
+            max(0.0, overrun(row.cost, aim)) + max(0.0, expected - row.episode_return) / self.scale
+        )
 
 
 def next_fallback(
@@ -133,12 +163,16 @@ def next_fallback(
 
 
 def promising(rows: Rows) -> list[int]:
-    """Indices of a quarter of these episodes: of the half whose cost lies nearest to the lowest
-    target, those that earned most."""
-    lowest = np.min([row.limit for row in rows], axis=0)
-    away = [float(np.abs(np.array(row.cost) / np.maximum(lowest, 1e-9) - 1).max()) for row in rows]
-    near = sorted(range(len(rows)), key=away.__getitem__)[: -(-len(rows) // 2)]
-    return sorted(near, key=lambda index: -rows[index].episode_return)[: -(-len(near) // 2)]
+    """Indices of a quarter of these episodes at most, as many for each limit explored: those that
+    kept it and earned most; then those that passed it least."""
+    limits = {row.limit for row in rows}
+    count = -(-len(rows) // (4 * len(limits)))
+    best: set[int] = set()
+    for limit in limits:
+        passed = [max(0.0, overrun(row.cost, limit)) for row in rows]
+        ranked = sorted(range(len(rows)), key=lambda i: (passed[i], -rows[i].episode_return))
+        best.update(ranked[:count])
+    return sorted(best)
 
 
 def unspent(row: ExploredEpisode, before: Rows) -> NDArray[np.float64]:
@@ -195,6 +229,7 @@ class Experience:
             limit_name=target.limit.name,
             limit=target.limit.values,
             prompt=target.prompt,
+            gain=target.gain,
             seed=episode.seed,
             cost=tuple(cost.tolist()),
             episode_return=float(trajectory.reward.sum(dtype=np.float64)),
@@ -208,6 +243,14 @@ class Experience:
         self.rows.append(row)
         self._learn_from(row, trajectory)
         return row
+
+    @property
+    def whole(self) -> RelabelledStore:
+        """Old and new trajectories."""
+        old = self.data.store
+        new = [self._store[len(self._store) - len(self) + row.number] for row in self.rows]
+        together = TrajectoryStore.of([*old, *new], old.environment)
+        return relabel(together, self.data.criteria, cost_discount=self.data.cost_discount)
 
     def _learn_from(self, row: ExploredEpisode, trajectory: Trajectory) -> None:
         """It and those before it: the most promising are drawn most."""
