@@ -6,6 +6,7 @@ Equations 8 and 9 stand in `test_objectives.py`; the whole loop in
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from saformer.data.growing import GrowingSampler, Room
 from saformer.data.limits import Limit
 from saformer.data.sampling import WindowSampler
 from saformer.evaluation.confidence import holds, upper_bound
-from saformer.training.finetune.config import FinetuneConfig, attenuation_factors
+from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.finetune.events import settled
 from saformer.training.finetune.experience import (
     ExploredEpisode,
@@ -54,47 +55,50 @@ def row(
     )
 
 
-def test_attenuation_compounds_down_to_a_floor():
-    """Seen to fail when nothing holds the factors up."""
-    assert attenuation_factors(0.95, 0.85) == pytest.approx((0.95, 0.9025, 0.857375, 0.85))
-    assert attenuation_factors(0.5, 0.5) == (0.5,)
-    assert attenuation_factors(1.0, 1.0) == (1.0,)
-
-
 @pytest.mark.parametrize(
     ("attenuation", "floor"), [(0.0, 0.1), (1.1, 0.5), (0.9, 0.0), (0.9, 0.95)]
 )
 def test_odd_attenuations_are_refused(attenuation, floor):
     with pytest.raises(ValueError, match="must lie in"):
-        attenuation_factors(attenuation, floor)
+        FinetuneConfig(attenuation=attenuation, floor=floor)
 
 
-def test_limits_are_explored_in_turn_each_a_little_lower_than_the_last_time():
-    """Seen to fail when what was explored before is forgotten."""
-    config = FinetuneConfig(attenuation=0.9, floor=0.75)
-    first = targets_for([HIGH, LOW], [], config, [50.0], count=4)
-    assert [(target.limit.name, target.factor) for target in first] == [
-        ("100", 0.9), ("60", 0.9), ("100", 0.81), ("60", 0.81)
-    ]  # fmt: skip
-    rows = [row(0, HIGH), row(1, LOW), row(2, LOW)]
-    later = targets_for([LOW], rows, config, [50.0], count=3)
-    assert [target.factor for target in later] == [0.75, 0.9, 0.81]  # and then it begins anew
-    assert first[1].gain == 1.0  # 54 is no less than the data shows
-    assert first[1].prompt == pytest.approx((54.0,))
+DATA = Reference(cost=(120.0,), earned=12.0, scale=12.0, shortest=4)
 
 
-def test_the_way_down_begins_where_the_data_does_and_is_by_actions_at_first():
-    """The data begins at 120, the limit is 60. Seen to fail when it begins at the limit, and when
-    the second descent damps as much as the first."""
-    config = FinetuneConfig(attenuation=0.5, floor=0.5)
-    assert config.factors(2.0) == (1.0, 0.5)
-    targets = targets_for([LOW], [], config, [120.0], count=4)
-    assert [target.factor for target in targets] == [1.0, 0.5, 1.0, 0.5]
-    assert [target.gain for target in targets] == pytest.approx([0.5, 0.25, 0.5**0.5, 0.5])
-    prompts = [target.prompt[0] for target in targets]
-    assert prompts == pytest.approx([120.0, 120.0, 60 / 0.5**0.5, 60.0])
-    blunt = targets_for([LOW], [], config, [120.0], count=2, damps=False)
-    assert [(target.gain, target.prompt) for target in blunt] == [(1.0, (60.0,)), (1.0, (30.0,))]
+def test_limits_are_explored_in_turn_from_the_data_a_step_or_two_down():
+    """The data begins at 120. Seen to fail when it begins at the limit, when what was explored
+    before is forgotten, and when actions are damped that cannot be."""
+    config = FinetuneConfig(attenuation=0.9, floor=0.85, lanes=2)
+    first = targets_for([HIGH, LOW], [], config, DATA, count=4)
+    assert [target.limit.name for target in first] == ["100", "60", "100", "60"]
+    assert [target.prompt for target in first] == [pytest.approx((120.0,))] * 4
+    assert [target.gain for target in first] == pytest.approx([1.0, 1.0, 0.9, 0.9])
+    rows = [row(0, HIGH, cost=130.0), row(1, HIGH, cost=130.0)]
+    later = targets_for([HIGH], rows, config, DATA, count=3)
+    assert [target.prompt[0] for target in later] == pytest.approx([108.0, 108.0, 97.2])
+    assert [target.gain for target in later] == pytest.approx([1.0, 0.9, 1.0])
+    blunt = targets_for([HIGH], rows, config, DATA, count=3, damps=False)
+    assert [target.prompt[0] for target in blunt] == pytest.approx([108.0, 97.2, 97.2])
+    assert {target.gain for target in blunt} == {1.0}
+
+
+def test_the_way_goes_on_from_what_a_few_episodes_reached_and_not_below_the_floor():
+    """Seen to fail when one episode, a fall or standing still takes it further down, and when a
+    round that was interrupted goes on otherwise than it began."""
+    config = FinetuneConfig(attenuation=0.9, floor=0.85, lanes=3)
+    good = [row(n, HIGH, cost=cost, earned=6.0) for n, cost in enumerate((110.0, 105.0, 90.0))]
+    assert DATA.reached(HIGH, good) == pytest.approx(1.05)
+    assert DATA.reached(HIGH, good[2:]) == pytest.approx(1.2)
+    still = [row(n, HIGH, cost=80.0, earned=3.9) for n in range(3)]  # 4 is half of 12 for 80 of 120
+    assert DATA.reached(HIGH, still) == pytest.approx(1.2)
+    fallen = [replace(each, num_steps=3) for each in good]
+    assert DATA.reached(HIGH, fallen) == pytest.approx(1.2)
+    assert targets_for([HIGH], good, config, DATA, count=1)[0].factor == pytest.approx(0.945)
+    assert targets_for([HIGH], good[:2], config, DATA, count=1)[0].factor == pytest.approx(1.08)
+    cheap = [row(n, HIGH, cost=50.0, earned=6.0) for n in range(3)]
+    assert targets_for([HIGH], cheap, config, DATA, count=1)[0].factor == 0.85
+    assert Reference((50.0,), 12.0, 12.0).reached(HIGH, []) == 1.0  # the data knows the limit
 
 
 def test_a_damped_policy_executes_and_observes_a_share_of_each_action():

@@ -82,8 +82,11 @@ def run_algorithm_3(
 
 
 def exploration_options(options: ProposalOptions) -> PaperOptions:
-    """Algorithm 3 explores by Algorithm 1, whatever rule the policy is judged by."""
+    """Algorithm 3 explores by Algorithm 1, whatever rule the policy is judged by; beside ours with
+    the mean of both heads alone, since a gait is lost more easily than a limit is."""
     shared = {field.name: getattr(options, field.name) for field in fields(ProposalOptions)}
+    if isinstance(options, FeasibleOptions):
+        return PaperOptions(**{**shared, "candidates": 1}, fallback="mean", rounds=1)
     return options if isinstance(options, PaperOptions) else PaperOptions(**shared)
 
 
@@ -208,9 +211,10 @@ class _Loop:
         policy, on_end = self.exploring[fallback], partial(self._store_episode, fallback)
         policy.seed = 1_000_003 * self.seed + first + 1
         with self._acting(f"exploring episodes {first} to {first + count - 1}"):
-            damps = not self.experience.data.environment.action_levels
+            is_ours = isinstance(self.options, FeasibleOptions)
+            damps = is_ours and not self.experience.data.environment.action_levels
             targets = targets_for(
-                self._open_limits, rows, config, reference.cost, count=count, damps=damps
+                self._open_limits, rows, config, reference, count=count, damps=damps
             )
             how: Any = {"seed": self.seed, "ceiling": config.ceiling, "workers": self.workers}
             what = (policy, self.experience.data, targets)

@@ -24,6 +24,8 @@ from saformer.training.finetune.config import FinetuneConfig
 EPISODES = "episodes.jsonl"
 End = Literal["terminated", "truncated", "ceiling", "overlong"]
 Rows = Sequence["ExploredEpisode"]
+FEW = 2
+"""Episodes that show what can be reached: one alone may be luck."""
 
 
 def overrun(cost: Sequence[float], limit: Sequence[float]) -> float:
@@ -75,8 +77,8 @@ class ExploredEpisode:
 
 @dataclass(frozen=True)
 class Target:
-    """What to explore: a limit, what to aim at for its sake as a multiple of it, and which share of
-    each action is executed to get there."""
+    """What to explore: a limit, the multiple of it that is asked for, and which share of each
+    action is executed."""
 
     limit: Limit
     factor: float
@@ -84,35 +86,36 @@ class Target:
 
     @property
     def prompt(self) -> tuple[float, ...]:
-        """What would cost as much as is aimed at, if cost falls with the actions as they do."""
-        return tuple(self.factor / self.gain * value for value in self.limit.values)
+        return tuple(self.factor * value for value in self.limit.values)
+
+
+STEPS_DOWN = ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
+"""Of five visits to a limit: how many times what is asked for is attenuated, and how many times
+the actions are."""
 
 
 def targets_for(
     limits: Sequence[Limit],
     rows: Rows,
     config: FinetuneConfig,
-    reach: Sequence[float],
+    reference: Reference,
     *,
     count: int,
     damps: bool = True,
 ) -> list[Target]:
-    """What to explore next: limits in turn, each a step further down than the last time.
-
-    `reach` [C] is what the cheapest old data cost. The first descent from there is by actions alone
-    that are drawn towards doing nothing, so that the gait stays; of each later one, as the policy
-    has learnt from those before, less is by actions and more by what it is asked for; all of it
-    where actions cannot be damped.
-    """
+    """What to explore next: limits in turn, from what was reached before this round a step or two
+    down. Asked for less than it knows, an actor may stand still; so some steps leave what is asked
+    for as it is and draw the actions towards doing nothing, where they can be."""
+    before = rows[: len(rows) // config.lanes * config.lanes]
     visits = {limit.name: sum(row.limit_name == limit.name for row in rows) for limit in limits}
     targets = []
     for index in range(len(rows), len(rows) + count):
         limit = limits[index % len(limits)]
-        share = float(np.min(np.divide(limit.values, np.maximum(reach, 1e-9))))
-        factors = config.factors(1 / max(share, 1e-9))
-        sweep, step = divmod(visits[limit.name], len(factors))
-        gain = min(1.0, factors[step] * share) ** (1 / (sweep + 1)) if damps else 1.0
-        targets.append(Target(limit, factors[step], gain))
+        asked, damped = STEPS_DOWN[visits[limit.name] % len(STEPS_DOWN)]
+        if not damps:
+            asked, damped = asked + damped, 0
+        factor = reference.reached(limit, before) * config.attenuation**asked
+        targets.append(Target(limit, max(config.floor, factor), config.attenuation**damped))
         visits[limit.name] += 1
     return targets
 
@@ -124,6 +127,7 @@ class Reference:
     cost: tuple[float, ...]
     earned: float
     scale: float  # unit of returns: theirs, or their deviation in all the data where that is more
+    shortest: int = 0  # steps of an episode at least, where none may end early
 
     @classmethod
     def of(cls, data: RelabelledStore) -> Reference:
@@ -133,7 +137,26 @@ class Reference:
         cheapest = dearest <= np.percentile(dearest, 10)
         earned = float(np.median(returns[cheapest]))
         scale = max(abs(earned), float(returns.std()), 1e-9)
-        return cls(tuple(np.median(costs[cheapest], axis=0).tolist()), earned, scale)
+        shortest = 0 if data.environment.may_end else int(data.store.lengths.max())
+        return cls(tuple(np.median(costs[cheapest], axis=0).tolist()), earned, scale, shortest)
+
+    def is_whole(self, row: ExploredEpisode) -> bool:
+        """Whether it is one to learn from: it was not given up, and did not end where none may."""
+        is_over = row.end in ("terminated", "truncated")
+        return is_over and (row.end == "truncated" or row.num_steps >= self.shortest)
+
+    def keeps_up(self, row: ExploredEpisode) -> bool:
+        """Whether it is whole and earned, for what it cost, half as much as the cheapest data."""
+        share = min(1.0, overrun(row.cost, self.cost) + 1)
+        least = 0.5 * share * self.earned if self.earned > 0 else self.earned - 0.5 * self.scale
+        return self.is_whole(row) and row.episode_return >= least
+
+    def reached(self, limit: Limit, rows: Rows) -> float:
+        """What the old data costs, as a multiple of the limit; or less, if a few episodes did that
+        keep up."""
+        begin = max(1.0, overrun(self.cost, limit.values) + 1)
+        costs = sorted(overrun(row.cost, limit.values) + 1 for row in rows if self.keeps_up(row))
+        return min(begin, costs[FEW - 1]) if len(costs) >= FEW else begin
 
     def fault(self, row: ExploredEpisode) -> float:
         """By which share an episode overran its aim, and how much less it earned than the data
@@ -254,11 +277,11 @@ class Experience:
 
     def _learn_from(self, row: ExploredEpisode, trajectory: Trajectory) -> None:
         """It and those before it: the most promising are drawn most."""
-        if trajectory.finished:
+        if self.reference.is_whole(row):
             alone = TrajectoryStore.of([trajectory], self._store.environment)
             real = relabel(alone, self.data.criteria, cost_discount=self.data.cost_discount)
             self.sampler.append(real, unspent=unspent(row, self.rows[: row.number]))
-            whole = [row for row in self.rows if row.end in ("terminated", "truncated")]
+            whole = [row for row in self.rows if self.reference.is_whole(row)]
             self.sampler.favour(promising(whole[: self.sampler.num_trajectories]))
 
     def _storable(self, episode: Episode) -> Trajectory:
