@@ -1,7 +1,7 @@
 """Runs that can be played, opened once each, and what a page says of them."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -10,9 +10,11 @@ from saformer.api.judge import shielded
 from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit, parse_limit
 from saformer.envs.lanes import Maker
+from saformer.envs.tasks import is_store, locator
 from saformer.live.play.outlook import Fan
 from saformer.live.play.player import Player
 from saformer.live.play.settings import Acting
+from saformer.runs.run import latest_run
 from saformer.trained import Trained, load
 
 PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90)
@@ -27,12 +29,20 @@ class Company:
         self.names = tuple(dict.fromkeys(runs))
         self._device, self._open = device, dict[str, Trained]()
 
+    @classmethod
+    def of(cls, name: str, trained: Trained) -> "Company":
+        """Of one run that is open already."""
+        company = cls([name])
+        company._open[name] = trained
+        return company
+
     def trained(self, name: str) -> Trained:
         """Opened on first use."""
         if name not in self.names:
             raise ValueError(f"there is no run {name!r} here; there are {', '.join(self.names)}")
         if name not in self._open:
-            trained = load(name, device=self._device)
+            path = latest_run(locator(name)) if is_store(name) else name
+            trained = load(path, device=self._device)
             trained.check_environment(trained.totals.environment)
             self._open[name] = trained
         return self._open[name]
@@ -40,22 +50,28 @@ class Company:
     def limit(self, run: str, text: str) -> Limit:
         return parse_limit(text, self.trained(run).totals)
 
-    def player(self, acting: Acting, limits: Sequence[Limit], seed: int) -> Player:
-        """One policy that acts so, with a lane for each limit."""
+    def player(
+        self, acting: Acting, limits: Sequence[Limit], seed: int, *, render: bool = False
+    ) -> Player:
+        """One policy that acts so, with a lane for each limit; `render`: it gives pictures too."""
         trained = self.trained(acting.run)
         changes = {**acting.options, "seed": seed}
-        options = trained.options(acting.rule, changes, shielded=acting.shield)
-        policy, totals = trained.agent.policy(options), trained.totals
-        maker = Maker(totals.environment, tuple(totals.criteria))
+        terms: Any = {"shielded": acting.shield, "may_end": acting.may_end}
+        options = trained.options(acting.rule, changes, **terms)
+        policy, totals = trained.agent.policy(options), trained.totals_for(acting.may_end)
+        spec = totals.environment
+        if render:
+            spec = replace(spec, arguments={**spec.arguments, "render_mode": "rgb_array"})
+        maker = Maker(spec, tuple(totals.criteria))
         if acting.shield:
-            return Player(shielded(policy, totals), maker, limits)
+            return Player(shielded(policy, totals, acting.floor), maker, limits)
         return Player(policy, maker, limits, fan_of(trained, options))
 
     def about(self, acting: Acting) -> dict[str, Any]:
         """What a page shows beside a lane: the data's limits and returns, and the ways to act."""
         trained = self.trained(acting.run)
-        totals, spec = trained.totals, trained.run.spec
-        options = trained.options(acting.rule, acting.options)
+        totals, spec = trained.totals_for(acting.may_end), trained.run.spec
+        options = trained.options(acting.rule, acting.options, shielded=acting.shield)
         rule = trained.kind.rule_of(options)
         config = trained.agent.config
         return {

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ MODULES = ("mathematics.js", "scene.js", "plots.js", "lane.js", "replay.js")
 """Of a recorded episode, each after those that it imports."""
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 MARK = "saformer-recording"
+FORMAT = 1  # of recorded episodes
 
 
 def live_page() -> str:
@@ -42,11 +44,20 @@ def read_recording(path: Path) -> dict[str, Any]:
     found = re.search(rf'<script type="application/json" id="{MARK}">(.*?)</script>', text, re.S)
     try:
         recording: dict[str, Any] = json.loads(found[1] if found else text)
-        if recording["format"] != 1 or not recording["lanes"]:
+        if recording["format"] != FORMAT or not recording["lanes"]:
             raise ValueError("another format")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no recorded episode ({error})") from None
     return recording
+
+
+def finite(value: Any) -> Any:
+    """For JSON: NaN and infinities are null."""
+    if isinstance(value, dict):
+        return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _script() -> str:

@@ -73,6 +73,10 @@ class Player:
             frames[lane] = self._frame(lane, step)
         return frames
 
+    def picture(self, lane: int) -> Any:
+        """What its environment renders, if it was made to."""
+        return self._environments[lane].render()
+
     def close(self) -> None:
         for each in self._environments:
             each.close()

@@ -5,6 +5,7 @@ this server (its Origin), so that no other site in the same browser can drive a 
 """
 
 import asyncio
+import errno
 import hmac
 import json
 import secrets
@@ -24,10 +25,12 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from saformer.data.folder import MANIFEST
 from saformer.live.play.messages import LARGEST_MESSAGE, read_request
-from saformer.live.play.pages import STATIC, live_page, recorded_page
+from saformer.live.play.pages import STATIC, finite, live_page, read_recording, recorded_page
 from saformer.live.play.settings import PlaySettings
-from saformer.live.play.stage import Event, Stage, finite
+from saformer.live.play.stage import Event, Stage
+from saformer.runs.pretrained import check_is_there, folder_of
 
 MOST_VIEWERS = 8
 MOST_UNSENT = 120  # events: a page that is slower than that misses frames
@@ -194,34 +197,44 @@ async def _send_all(socket: WebSocket, unsent: "asyncio.Queue[str]") -> None:
 
 
 def play(runs: Sequence[str], settings: PlaySettings, say: Callable[[str], None] = print) -> None:
-    """Serve the page until Ctrl-C."""
-    server = PlayServer(runs, settings)
-    listening = _listening_socket(settings)
-    server.port = listening.getsockname()[1]
+    """Serve the page until Ctrl-C; a recorded episode is opened in a browser instead."""
+    if len(runs) == 1 and Path(runs[0]).is_file():
+        read_recording(Path(runs[0]))
+        say(f"opening {runs[0]}, which plays by itself")
+        webbrowser.open(Path(runs[0]).resolve().as_uri())
+        return
+    check_runs(runs)
+    server, own = PlayServer(runs, settings), _listening_socket(settings)
+    server.port = own.getsockname()[1]
     say(f"playing {runs[0]} on {server.address} (Ctrl-C ends it)")
     if settings.browser:
         webbrowser.open(server.address)
     how: dict[str, Any] = {"ws_max_size": LARGEST_MESSAGE, "ws": "websockets-sansio"}
     how |= {"log_level": "warning", "timeout_graceful_shutdown": 2}
-    uvicorn.Server(uvicorn.Config(server.app, **how)).run(sockets=[listening])
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(uvicorn.Config(server.app, **how)).run(sockets=[own])
+
+
+def check_runs(runs: Sequence[str]) -> None:
+    """Refuse what is no run, before a page is opened for it."""
+    if not runs:
+        raise ValueError("name what to play: saformer play pretrained:halfcheetah-effort")
+    for run in runs:
+        check_is_there(run)
+        folder = folder_of(run)
+        if not any((folder / name).exists() for name in ("run.json", MANIFEST)):
+            raise ValueError(f"{run} is no run, export or store: it has no run.json")
 
 
 def _listening_socket(settings: PlaySettings) -> socket.socket:
-    """On the port, or the next that is free."""
+    """On the port that was named, or where that is taken, on any that is free."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    for port in (settings.port, 0) if settings.port else (0,):
-        own = socket.socket(family)
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            own.bind((settings.host, port))
-            return own
-        except OSError:
-            own.close()
-            if port == 0:
-                raise
-    raise AssertionError("a port was bound or an error raised")
-
-
-def serve_recording(path: Path) -> None:
-    """Show a recorded episode."""
-    webbrowser.open(path.resolve().as_uri())
+    own = socket.socket(family)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        own.bind((settings.host, settings.port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        own.bind((settings.host, 0))
+    return own

@@ -1,7 +1,6 @@
 """What `saformer play` is asked: what to play, how, and where the page is served."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FIRST_SEED = 1_000_000  # as `evaluate`: seeds that no dataset uses
@@ -60,9 +59,5 @@ class Acting:
     rule: str | None = None
     options: dict[str, object] = field(default_factory=dict)
     shield: bool = False
-
-
-def recording_path(folder: Path, limit: str) -> Path:
-    """Of the episode under this limit."""
-    name = "".join(letter if letter.isalnum() or letter in ".-" else "+" for letter in limit)
-    return folder / "recordings" / f"{name}.html"
+    floor: tuple[float, ...] = ()  # for the shield, as in `EvaluateSettings`
+    may_end: bool | None = None  # by default as the data says

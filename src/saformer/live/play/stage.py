@@ -1,6 +1,5 @@
 """The stage: one or two lanes that play, in a thread of their own. Pages ask, and are told."""
 
-import math
 import queue
 import threading
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from saformer.live.play.pages import FORMAT
 from saformer.live.play.preview import preview
 from saformer.live.play.settings import Acting, PlaySettings
 
@@ -141,7 +141,7 @@ class Stage:
         if not self._is_ready or len(self._lanes[0].frames) < 2:
             return None
         lanes = [{"about": lane.about, "frames": lane.frames} for lane in self._lanes]
-        return {"format": 1, "seed": self._seed, "lanes": lanes}
+        return {"format": FORMAT, "seed": self._seed, "lanes": lanes}
 
     # The thread.
 
@@ -277,12 +277,3 @@ class Stage:
 def _without_pose(frame: Event) -> Event:
     """Enough for plots; traces are drawn from all poses, bodies from the last."""
     return frame if len(frame["pose"]) <= 12 else {**frame, "pose": None}
-
-
-def finite(value: Any) -> Any:
-    """For JSON: NaN and infinities are null."""
-    if isinstance(value, dict):
-        return {name: finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

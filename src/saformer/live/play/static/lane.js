@@ -3,6 +3,10 @@ import { text } from "./mathematics.js";
 import { drawBudget, drawFrontier, drawRate, forecastTotal, isOver } from "./plots.js";
 import { drawingOf } from "./scene.js";
 
+const BUDGET = ["Spent so far", "— spent, - - limit, ··· forecast in all, fan: least to come"];
+const RATE = ["Spent by a step", "— mean of 20 steps, - - what remains, spread evenly"];
+const FRONTIER = ["Return by cost", "— this episode, grey: best of the data, - - limit"];
+
 export function element(kind, attributes = {}, ...children) {
   const made = document.createElement(kind);
   for (const [name, value] of Object.entries(attributes)) {
@@ -92,9 +96,9 @@ export class LaneView {
     this.figures = element("dl", { class: "figures" });
     this.sliders = about.constraints.map((_, index) => this.slider(index));
     this.plots = about.constraints.flatMap((constraint, index) => [
-      this.plot("Spent, limit, forecast", constraint, index, drawBudget),
-      this.plot("Spending by step, and what may be spent", constraint, index, drawRate),
-      this.plot("Return among the data's best", constraint, index, drawFrontier),
+      this.plot(BUDGET, constraint, index, drawBudget),
+      this.plot(RATE, constraint, index, drawRate),
+      this.plot(FRONTIER, constraint, index, drawFrontier),
     ]);
     this.why = element("dl", { class: "why" });
     this.place.replaceChildren(
@@ -108,10 +112,11 @@ export class LaneView {
     this.drawing = drawingOf(this.canvas, about.scene, about.horizon);
   }
 
-  plot(title, constraint, index, draw) {
+  plot([title, legend], constraint, index, draw) {
     const several = this.about.constraints.length > 1;
     const canvas = element("canvas", { class: "plot", role: "img", "aria-label": title });
-    const caption = element("figcaption", {}, several ? `${title} (${constraint.name})` : title);
+    const words = several ? `${title} (${constraint.name}) ` : `${title} `;
+    const caption = element("figcaption", {}, words, element("small", {}, legend));
     return { whole: element("figure", {}, caption, canvas), canvas, index, draw };
   }
 
@@ -126,9 +131,13 @@ export class LaneView {
       oninput: (event) => move(event.target.value),
     });
     const ticks = element("div", { class: "ticks", "aria-hidden": "true" });
+    let labelled = -Infinity;
     for (const mark of marks) {
-      const tick = element("i", {});
-      tick.style.left = `${(100 * mark.cost) / top}%`; // set by script: no inline style in markup
+      const share = (100 * mark.cost) / top;
+      const isFree = share - labelled > 6; // percent of the width: labels do not overlap
+      const tick = element("i", {}, isFree ? mark.name : "");
+      tick.style.left = `${share}%`; // by script: the policy of the page allows no inline style
+      if (isFree) labelled = share;
       ticks.append(tick);
     }
     const buttons = marks.map((mark) => element("button", {

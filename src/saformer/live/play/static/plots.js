@@ -6,17 +6,17 @@ const MARGIN = { left: 46, right: 40, top: 8, bottom: 20 };
 const SMOOTHED = 20; // steps
 
 class Frame {
-  constructor(canvas, [x0, x1], [y0, y1], label) {
+  constructor(canvas, [x0, x1], [y0, y1]) {
     Object.assign(this, fitted(canvas));
     const { left, right, top, bottom } = MARGIN;
     this.x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (this.width - left - right);
     this.y = (value) =>
       this.height - bottom - ((value - y0) / (y1 - y0 || 1)) * (this.height - top - bottom);
     this.range = { x0, x1, y0, y1 };
-    this.axes(label);
+    this.axes();
   }
 
-  axes(label) {
+  axes() {
     const { context, range, x, y, width, height } = this;
     context.font = "11px system-ui, sans-serif";
     context.lineWidth = 1;
@@ -31,8 +31,6 @@ class Frame {
     for (const tick of niceTicks(range.x0, range.x1, width < 320 ? 3 : 5)) {
       context.fillText(text(tick), x(tick), height - 6);
     }
-    context.textAlign = "right";
-    context.fillText(label, width - 2, height - 6);
   }
 
   line(points, { stroke = "ink", width = 1, dash = [] } = {}) {
@@ -89,7 +87,7 @@ export function drawBudget(canvas, about, frames, index) {
   const forecasts = frames.map((frame) => forecastTotal(frame, index));
   const top = 1.06 * Math.max(marks[4].cost, last.spent[index], ...limits.slice(-1),
     Math.min(most, Math.max(...limits)));
-  const plot = new Frame(canvas, [0, about.horizon], [0, top], "step");
+  const plot = new Frame(canvas, [0, about.horizon], [0, top]);
   const present = [last.step, last.spent[index]];
   const fan = last.why?.least?.[index];
   if (fan && !last.end) {
@@ -133,7 +131,7 @@ export function drawRate(canvas, about, frames, index) {
   });
   const usual = about.constraints[index].most / about.horizon;
   const top = 1.1 * Math.max(usual, ...means.map((each) => each ?? 0));
-  const plot = new Frame(canvas, [0, about.horizon], [0, top], "step");
+  const plot = new Frame(canvas, [0, about.horizon], [0, top]);
   const points = (values) => frames.map((frame, place) => [frame.step, values[place]]);
   plot.line(points(allowed.map((each) => (each === null ? null : Math.min(each, top)))),
     { stroke: "limit", width: 1.5, dash: [7, 4] });
@@ -148,7 +146,7 @@ export function drawFrontier(canvas, about, frames, index) {
   const earned = frontier.map(([, value]) => value).filter((value) => value !== null);
   const low = Math.min(0, last.earned, ...frames.map((frame) => frame.earned), earned[0] ?? 0);
   const high = 1.08 * Math.max(last.earned, ...earned);
-  const plot = new Frame(canvas, [0, 1.02 * Math.max(most, last.spent[index])], [low, high], "cost");
+  const plot = new Frame(canvas, [0, 1.02 * Math.max(most, last.spent[index])], [low, high]);
   plot.line(frontier, { stroke: "ink-soft", width: 1.5 });
   for (const mark of marks) {
     if (mark.earned !== null) plot.dot(mark.cost, mark.earned, "ink-soft", 2.5);

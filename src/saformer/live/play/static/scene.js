@@ -24,8 +24,8 @@ class Camera {
   constructor(target, distance, width, height) {
     this.target = target;
     this.distance = distance;
-    this.focus = Math.min(1.25 * width, 2.1 * height);
-    this.centre = [width / 2, 0.58 * height];
+    this.focus = Math.min(1.15 * width, 2.3 * height);
+    this.centre = [width / 2, 0.55 * height];
     this.forward = [Math.cos(PITCH), -Math.sin(PITCH)];
   }
 
@@ -82,9 +82,9 @@ export class BodyDrawing {
       this.position = [x, y];
     }
     // it follows softly, so that a gait is seen as one
-    this.position = [this.position[0] + 0.25 * (x - this.position[0]), y];
-    const target = [this.position[0], this.position[1], 0.45 * this.reach];
-    return new Camera(target, 3.4 * this.reach, width, height);
+    this.position = [this.position[0] + 0.6 * (x - this.position[0]), y];
+    const target = [this.position[0], this.position[1], 0.4 * this.reach];
+    return new Camera(target, 3 * this.reach, width, height);
   }
 }
 
@@ -94,9 +94,9 @@ function flattenedCamera(camera) {
 
 function drawFloor(context, camera, width, height) {
   const [middle, depth] = [Math.round(camera.target[0]), Math.round(camera.target[1])];
-  const reach = Math.ceil(camera.distance * 2);
+  const reach = Math.ceil(camera.distance * 3);
   context.fillStyle = colour("floor");
-  const horizon = camera.see([0, camera.target[1] + 3 * reach, 0]).at[1];
+  const horizon = camera.see([0, depth + reach, 0]).at[1];
   context.fillRect(0, horizon, width, height - horizon);
   context.fillStyle = colour("tile");
   for (let x = middle - reach; x < middle + reach; x += 1) {
