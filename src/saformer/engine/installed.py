@@ -11,6 +11,7 @@ EXTRAS = {
     "behaviours": (("stable-baselines3",), "training behaviour policies"),
     "ray": (("ray",), "experiments on a cluster"),
     "track": (("tensorboard",), "TensorBoard metrics"),
+    "web": (("starlette", "uvicorn", "websockets", "msgpack"), "the live page and the server"),
 }
 
 
