@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 BUSY = {429, 503, 507}  # the same request may be sent again
+SHORTEST_WAIT = 1.0  # seconds for one answer, however impatient
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between tries
 
 
@@ -75,7 +76,7 @@ class PolicyClient:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._patience = patience
-        host, how = parts.hostname, {"port": parts.port, "timeout": patience}
+        host, how = parts.hostname, {"port": parts.port, "timeout": max(patience, SHORTEST_WAIT)}
         self._connection = (
             http.client.HTTPSConnection(host, **how, context=tls)  # type: ignore[arg-type]
             if parts.scheme == "https"

@@ -6,7 +6,8 @@ import json
 import logging
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,26 +34,32 @@ IDLE_HTTP = 30  # seconds that a connection may stay without a request
 
 
 def serve(
-    trained: Trained,
-    settings: ServeSettings,
-    changes: Mapping[str, Any] | None = None,
+    trained: Trained, settings: ServeSettings, changes: Mapping[str, Any] | None = None
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C. `changes` are of the rule's options."""
+    with opened(trained, settings, changes or {}) as server:
+        server.run([server.listening])
+
+
+@contextmanager
+def opened(
+    trained: Trained, settings: ServeSettings, changes: Mapping[str, Any]
+) -> Iterator["DrainingServer"]:
+    """A server that has its port and its folder, and is to be run."""
     folder = settings.accounts or Path("runs") / f"serve-{trained.path.name}"
+    say = trained.listener.say
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "lock", wait=False) as is_ours:
+    with locked(folder / "lock", wait=False) as is_ours, _listen(settings) as listening:
         if not is_ours:
             message = f"{folder} is in use by another server: stop it, or choose another folder"
             raise ValueError(f"{message} with --accounts")
-        listening, say = _listen(settings), trained.listener.say
-        server = _server(trained, settings, changes or {}, folder)
-        scheme, port = "https" if settings.certificate else "http", listening.getsockname()[1]
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        say(f"{trained.run.spec.name} at {scheme}://{host}:{port} (what to send it: /docs)")
+        front = _front(trained, settings, changes, folder)
+        server = DrainingServer(_config(front, settings), front, listening)
+        say(f"{trained.run.spec.name} at {server.url} (what to send it: {server.url}/docs)")
         say(f"accounts and audit log in {folder}; Ctrl-C answers what is asked, then stops")
         if not settings.is_local and settings.certificate is None:
             say("without TLS, tokens and states can be read on the way: --certificate and --key")
-        server.run([listening])
+        yield server
 
 
 def _listen(settings: ServeSettings) -> socket.socket:
@@ -66,12 +73,9 @@ def _listen(settings: ServeSettings) -> socket.socket:
     return listening
 
 
-def _server(
-    trained: Trained,
-    settings: ServeSettings,
-    changes: Mapping[str, Any],
-    folder: Path,
-) -> "DrainingServer":
+def _front(
+    trained: Trained, settings: ServeSettings, changes: Mapping[str, Any], folder: Path
+) -> Front:
     options = trained.options(settings.rule, changes)
     policy, acting = trained.agent.policy(options), trained.described(options)
     terms = Terms(
@@ -84,8 +88,7 @@ def _server(
     accounts = Accounts(folder / "accounts.sqlite", f"{identity} {how}")
     audit = AuditLog(folder / "audit.jsonl", settings.audit_bytes, settings.audit_files)
     decider = Decider(policy, terms, accounts, audit, settings)
-    front = Front(decider, terms, described(trained, acting), settings)
-    return DrainingServer(_config(front, settings), front)
+    return Front(decider, terms, described(trained, acting), settings)
 
 
 def described(trained: Trained, acting: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,9 +140,15 @@ def _config(front: Front, settings: ServeSettings) -> uvicorn.Config:
 class DrainingServer(uvicorn.Server):
     """Answers what is being asked before it closes connections, and ends well on a signal."""
 
-    def __init__(self, config: uvicorn.Config, front: Front) -> None:
+    def __init__(self, config: uvicorn.Config, front: Front, listening: socket.socket) -> None:
         super().__init__(config)
-        self._front = front
+        self._front, self.listening = front, listening
+
+    @property
+    def url(self) -> str:
+        host, port = self.listening.getsockname()[:2]
+        scheme = "https" if self.config.is_ssl else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def shutdown(self, sockets: Any = None) -> None:
         await self._front.drain()
