@@ -219,7 +219,7 @@ class Decider:
                 policy.observe(rewards, costs, _lanes(group), action=executed)
         for due in going_on:
             if due.request.limit is not None:
-                policy.budget.limit[due.lane] = torch.tensor(due.request.limit).double()
+                policy.budget.limit[due.lane] = torch.tensor(due.request.limit, dtype=torch.float64)
 
     def _act(self, dues: list[Due]) -> Decision | None:
         return self._policy.act(_states(dues), _lanes(dues)) if dues else None

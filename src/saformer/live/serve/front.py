@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -202,9 +202,9 @@ class Front:
                             f"more than {most} bytes were sent (--frame-bytes)", "size"
                         )
                     chunks.append(chunk)
-        except TimeoutError:
-            seconds = f"{self._settings.patience:g} seconds"
-            raise RefusedError(f"the request was not whole after {seconds}", "size") from None
+        except (TimeoutError, ClientDisconnect):
+            message = f"the request was not whole within {self._settings.patience:g} seconds"
+            raise RefusedError(message, "size") from None
         return b"".join(chunks)
 
     def _admit(self, connection: HTTPConnection) -> str:
