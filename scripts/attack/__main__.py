@@ -10,10 +10,22 @@ import argparse
 
 import torch
 
-from scripts.attack import disks, environments, kills, misuses, mutations, numbers, shield, together
+from scripts.attack import (
+    disks,
+    environments,
+    frames,
+    kills,
+    misuses,
+    mutations,
+    numbers,
+    serving,
+    shield,
+    together,
+)
 from scripts.attack.campaign import run
 
-_MODULES = (shield, numbers, misuses, environments, mutations, kills, disks, together)
+_FILES = (misuses, environments, mutations, kills, disks, together)
+_MODULES = (shield, numbers, *_FILES, serving, frames)
 CAMPAIGNS = {module.CAMPAIGN.name: module.CAMPAIGN for module in _MODULES}
 
 

@@ -40,8 +40,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"runs", "files"},
 }
 ALLOWED |= {"api": set(ALLOWED), "trained": {*ALLOWED, "api"}}
-ALLOWED |= {"experiments": set(ALLOWED), "live": set(ALLOWED)}
-ALLOWED |= {"cli": set(ALLOWED), "__main__": {"cli"}}
+ALLOWED |= {"experiments": set(ALLOWED), "live": set(ALLOWED), "client": set()}
+ALLOWED |= {"cli": {*ALLOWED, "experiments", "live"} - {"client"}, "__main__": {"cli"}}
 CONFINED = {
     "safetensors": {"runs"},
     "gymnasium": {"envs", "data"},  # Minari speaks in its spaces
@@ -58,6 +58,7 @@ CONFINED = {
     "websockets": {"live"},
     "msgpack": {"live"},
     "imageio": {"live"},
+    "prometheus_client": {"live"},
     "ray": {"engine"},
     "triton": {"kernels"},
 }
