@@ -14,7 +14,7 @@ from saformer.data.limits import thresholds
 from saformer.data.relabel import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import mixture_of, data_path, find_task, is_store
+from saformer.envs.tasks import data_path, find_task, is_store, mixture_of
 from saformer.experiments.plan import FROM, DataJob, Gathered, whole_of
 
 SHOWN_TRAJECTORIES = 300
