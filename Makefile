@@ -10,7 +10,7 @@ setup: $(VENV)/.ready  ## create the environment
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,ray,track,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,ray,track,web,dev]'
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt

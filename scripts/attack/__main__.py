@@ -16,17 +16,20 @@ import torch
 from scripts.attack import (
     disks,
     environments,
+    frames,
     kills,
     misuses,
     mutations,
     nodes,
     numbers,
+    serving,
     shield,
     together,
 )
 from scripts.attack.campaign import Campaign, Failure, run
 
-_MODULES = (shield, numbers, misuses, environments, mutations, kills, disks, together, nodes)
+_FILES = (misuses, environments, mutations, kills, disks, together, nodes)
+_MODULES = (shield, numbers, *_FILES, serving, frames)
 CAMPAIGNS = {module.CAMPAIGN.name: module.CAMPAIGN for module in _MODULES}
 
 

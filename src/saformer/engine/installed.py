@@ -11,6 +11,10 @@ EXTRAS = {
     "behaviours": (("stable-baselines3",), "training behaviour policies"),
     "ray": (("ray",), "experiments on a cluster"),
     "track": (("tensorboard",), "TensorBoard metrics"),
+    "web": (
+        ("starlette", "uvicorn", "websockets", "msgpack", "prometheus-client"),
+        "the live page and the server",
+    ),
 }
 
 
