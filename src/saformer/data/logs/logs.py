@@ -32,18 +32,14 @@ class Logs:
 
     def source(self, *, drop_faulty: bool = False) -> Source:
         """The trajectories. A log with problems is refused unless it may drop faulty episodes."""
-        how, faulty, lengths = self.columns.how, self.survey.faulty, self.survey.lengths
+        how, lengths = self.columns.how, self.survey.lengths
         problems, left_out = self.survey.problems, self.survey.left_out
         others = len(self.files) - 1
         name = self.files[0].name + (f" and {others} more" if others else "")
         if problems and not drop_faulty:
             count = counted(len(problems), "problem")
-            episodes = f"{counted(len(faulty), 'faulty episode')} of {len(lengths)}"
-            fill = "" if how.fill else "fill missing values with --fill forward, or "
-            raise ValueError(
-                f"{name}: the log has {count}: {'; '.join(problems)}. Mend it, {fill}leave the "
-                f"{episodes} out with --drop-faulty"
-            )
+            said = f"the log has {count}: {'; '.join(problems)}. {self.survey.remedy}"
+            raise ValueError(f"{name}: {said}")
         dropped = sum(lengths[index] for index in left_out)
         if dropped == self.survey.num_rows:
             reasons = "; ".join(problems) or "none is whole"
@@ -115,7 +111,7 @@ def _guessed(mapping: LogMapping, sample: Sample) -> LogMapping:
     if mapping.decimal is None:
         mapping = replace(mapping, decimal=sample.decimal)
     if mapping.time in sample.header and mapping.time_format is None:
-        style = time_style(sample.column(mapping.time), mapping.time)
+        style = time_style(sample.times(mapping.time, mapping.time_of_day), mapping.time)
         mapping = replace(mapping, time_format=style)
     return mapping
 
