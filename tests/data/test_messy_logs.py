@@ -64,6 +64,7 @@ def test_semicolons_decimal_commas_dates_and_units_need_no_flag(tmp_path):
     assert store[0].state.tolist() == np.float32([[18.5, 0.2], [19.5, 0.2]]).tolist()
     assert store[0].reward.tolist() == [-1.5, -0.5]
     assert store[1].reward.tolist() == [0, -1]
+    assert store.provenance["action_names"] == ["Leistung, kW"], "for pages to show"
 
 
 def test_a_cost_over_columns_reads_state_and_action(tmp_path):

@@ -55,6 +55,17 @@ def test_the_page_says_that_there_was_no_rollout(judged, tmp_path):
     assert not re.search(r"(src|href)=\"?https?:", text), "self-contained"
 
 
+def test_actions_have_the_names_of_their_columns(judged, tmp_path):
+    """Seen to fail when they are numbered alone."""
+    offline = judged.read_json("offline.json")
+    assert offline["day"]["actions"] == [], "this data is of no log"
+    offline["day"]["actions"] = ["Ventil [%]"]
+    judged.write_json("offline.json", offline)
+    page = write_offline_report(judged, tmp_path / "report.html").read_text()
+    assert "Ventil [%]" in page
+    assert "action[1]" in page
+
+
 def test_the_table_shows_each_limit_and_what_is_not_known(judged):
     """Seen to fail when an unknown share is shown as nothing missed."""
     console = Console(width=160)

@@ -12,6 +12,7 @@ from saformer.data.logs.frames import frame_of
 from saformer.data.relabel import RelabelledStore
 from saformer.data.shown import Shown
 from saformer.data.statistics import without_nan
+from saformer.data.store import ACTION_NAMES
 from saformer.evaluation import offline_findings
 from saformer.evaluation.offline_findings import FEW, ActionFit, Errors, LimitFindings
 from saformer.evaluation.offline_reader import HeldOutReader, JudgedSteps, Windows, evenly
@@ -120,7 +121,10 @@ def judge_offline(
         limits=tuple(findings),
         calibration={"forecast": forecast, "logged": logged},
         by_progress=tuple(_by_progress(judged)),
-        day=_day({limit.name: reader.read(day, limit=limit.values) for limit in shown}),
+        day={
+            "actions": list(held_out.store.provenance.get(ACTION_NAMES, ())),
+            **_day({limit.name: reader.read(day, limit=limit.values) for limit in shown}),
+        },
     )
 
 

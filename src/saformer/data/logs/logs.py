@@ -15,6 +15,7 @@ from saformer.data.logs.mapping import LogMapping
 from saformer.data.logs.survey import LogSurvey, counted, survey
 from saformer.data.sources.rows import Cutter, Rows
 from saformer.data.sources.source import Progress, Source
+from saformer.data.store import ACTION_NAMES
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Logs:
             lambda: cutter.cut(self._rows()),
             self.survey.num_rows - dropped,
             replace(how.known, action_levels=self.survey.levels()),
-            {"source": name, "layout": "log", "columns": list(self.columns.read)},
+            {"source": name, "layout": "log", **self._columns()},
             criteria=self.criteria,
             notes=lambda: [*self._notes(), *self.survey.warnings],
         )
@@ -71,6 +72,9 @@ class Logs:
                     "the nearest of these before it is verified or costed, unless --discrete "
                     "names other columns, or none"
                 )
+
+    def _columns(self) -> dict[str, list[str]]:
+        return {"columns": list(self.columns.read), ACTION_NAMES: list(self.columns.action)}
 
     def _rows(self) -> Iterator[Rows]:
         left_out = np.array(sorted(self.survey.left_out), dtype=np.int64)
