@@ -121,7 +121,8 @@ def _first_of_table(file: LogFile, num_rows: int) -> Any:
     if isinstance(file, Frame):
         return file.table.slice(0, num_rows)
     parquet = _parquet(file)
-    batch = next(parquet.iter_batches(batch_size=num_rows), None)
+    with _reading_parquet(file):
+        batch = next(parquet.iter_batches(batch_size=num_rows), None)
     pyarrow = arrow()
     empty = parquet.schema_arrow.empty_table()
     return empty if batch is None else pyarrow.Table.from_batches([batch])
@@ -208,11 +209,18 @@ def _decoding(file: Path, mapping: LogMapping) -> Iterator[None]:
 
 
 def _parquet(file: Path) -> Any:
-    pyarrow = arrow()
+    arrow()  # says how to get it
     from pyarrow import parquet
 
-    try:  # a buffer would hold all that was read until the file is closed
+    with _reading_parquet(file):  # a buffer would hold all that was read until the file is closed
         return parquet.ParquetFile(file, pre_buffer=False)
-    except (pyarrow.lib.ArrowException, OSError) as error:
+
+
+@contextmanager
+def _reading_parquet(file: Path) -> Iterator[None]:
+    """Names the file where it is damaged, which may show in its footer or in any of its pages."""
+    try:
+        yield
+    except (arrow().lib.ArrowException, OSError) as error:
         problem, reason = "is not a Parquet file, or it is truncated or damaged", str(error)
         raise ValueError(f"{file} {problem}: {' '.join(reason.split())}") from None
