@@ -2,9 +2,20 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib", "pydantic")
+CORE = (
+    "torch",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "tyro",
+    "rich",
+    "matplotlib",
+    "jinja2",
+    "pydantic",
+)
 EXTRAS = {
-    "mujoco": (("gymnasium", "mujoco", "imageio"), "robots and plants, rollouts, the demo"),
+    "gym": (("gymnasium",), "plants, the demo, simulators of your own"),
+    "mujoco": (("mujoco", "imageio"), "robots"),
     "hdf5": (("h5py",), "D4RL and DSRL files"),
     "minari": (("minari",), "Minari datasets"),
     "logs": (("pyarrow",), "CSV and Parquet logs"),

@@ -84,6 +84,13 @@ class Sample:
         index = self.header.index(name)
         return [row[index] if index < len(row) else "" for row in self.rows]
 
+    def times(self, dates: str, clocks: str | None) -> list[str]:
+        """What the first rows have for a time, in one column or in two."""
+        if clocks not in self.header:
+            return self.column(dates)
+        pairs = zip(self.column(dates), self.column(clocks), strict=True)
+        return [" ".join(pair).strip() for pair in pairs]
+
     @property
     def decimal(self) -> str:
         """A comma where some numbers have one and none has a point."""
