@@ -223,27 +223,24 @@ def test_tls_by_files(deployed, accounts, tmp_path):
             client.policy()
 
 
-def test_the_command_stops_well_on_sigterm(deployed, accounts):
-    """Seen to fail when uvicorn raises the signal again: exit -15."""
-    words = [
-        "serve",
-        str(deployed.path),
-        "--accounts",
-        str(accounts),
-        "--port",
-        "0",
-        "--device",
-        "cpu",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "saformer", *words], stderr=subprocess.PIPE, text=True
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_no_account_is_lost_or_booked_twice_by_kills(project):
+    """A share of the campaign `serving`, of the command itself: two kills under load, then SIGTERM,
+    after which it ends with 0. Seen to fail when accounts are written after the answers have left,
+    when a limit is rounded to float32, and when uvicorn raises the signal again."""
+    words = ["-m", "scripts.attack", "serving", "--tries", "1"]
+    ended = subprocess.run(
+        [sys.executable, *words], cwd=project, capture_output=True, text=True, check=False
     )
-    line = ""
-    while " at http" not in line:
-        line = process.stderr.readline()
-        assert line, process.wait()
-    with PolicyClient(line.split(" at ")[1].split()[0]) as client:
-        client.session("a").begin([0, 1], 3.0)
-        process.terminate()
-    assert process.wait(20) == 0, process.stderr.read()
-    assert Path(accounts / "accounts.sqlite").exists()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_no_frame_of_ten_thousand_does_harm(project):
+    """And fifty kills under load."""
+    words = ["-m", "scripts.attack", "frames", "serving"]
+    ended = subprocess.run(
+        [sys.executable, *words], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
