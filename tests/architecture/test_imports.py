@@ -57,6 +57,7 @@ CONFINED = {
     "uvicorn": {"live"},
     "websockets": {"live"},
     "msgpack": {"live"},
+    "imageio": {"live"},
     "prometheus_client": {"live"},
     "ray": {"engine"},
     "triton": {"kernels"},

@@ -1,7 +1,7 @@
 """Commands on a trained run: evaluate, calibrate, sweep, finetune, serve and export."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -16,6 +16,8 @@ from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.envs.tasks import is_store, locator
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
+from saformer.live.play.recording import record_beside
+from saformer.live.play.settings import RecordSettings
 from saformer.live.serve.settings import ServeSettings
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.rollouts import write_report
@@ -97,6 +99,8 @@ class EvaluateCommand(RunCommand):
     """Print JSON instead of the table."""
     report: Path | None = None
     """Where to write the report; by default report.html beside evaluation.json."""
+    watching: RecordSettings = field(default_factory=RecordSettings)
+    """What can be watched afterwards."""
 
     def run(self, console: Console) -> int:
         with listening(console) as listener:
@@ -106,12 +110,16 @@ class EvaluateCommand(RunCommand):
                 evaluation, table, write = self._offline(trained)
             else:
                 changes = {**self.changes, "seed": self.settings.seed}
-                judged = trained.evaluate(**{**vars(self.settings), "options": changes})
+                settings = replace(self.settings, options=changes)
+                judged = trained.evaluate(**vars(settings))
                 evaluation, table, write = judged.plain(), verdict_table, write_report
         show(evaluation, table, as_json=self.json)
         page = write(trained.findings, self.report or trained.findings.path / "report.html")
         if write is write_report:
             trained.findings.keep_page(page)
+            with listening(console) as listener:
+                if record_beside(trained, self.watching, judged, settings, listener):
+                    write(trained.findings, page)  # again, with links
         console.print(f"report written to {page}", soft_wrap=True)
         return 0
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "agents": ("doctor:AgentsCommand", "the methods that can be trained, with one line each"),
     "train": ("train:TrainCommand", "learn a policy from a task's data, by default for all limits"),
     "evaluate": ("judge:EvaluateCommand", "roll a trained policy out under several limits"),
+    "play": ("play:PlayCommand", "watch a policy act, and move its budget while it does"),
     "compare": ("compare:CompareCommand", "hold evaluated runs against each other"),
     "calibrate": ("judge:CalibrateCommand", "withhold enough of limits to keep a violation rate"),
     "export": ("judge:ExportCommand", "write what a run has learnt to a small folder, to deploy"),

@@ -13,7 +13,7 @@ EXTRAS = {
     "track": (("tensorboard",), "TensorBoard metrics"),
     "web": (
         ("starlette", "uvicorn", "websockets", "msgpack", "prometheus-client"),
-        "saformer serve",
+        "the live page and the server",
     ),
 }
 

@@ -51,9 +51,9 @@ def find_task(name: str) -> Task:
     if name in PLANT_TASKS:
         return _plant_task(name)
     if name in EFFORT_TASKS:
-        return replace(_mixture_task(name, *bundle_of(name)), steps=EFFORT_STEPS)
+        return replace(_mixture_task(name, *mixture_of(name)), steps=EFFORT_STEPS)
     if name in MIXTURE_TASKS:  # as in the paper's Eq. 1
-        return _mixture_task(name, *bundle_of(name), may_end=True)
+        return _mixture_task(name, *mixture_of(name), may_end=True)
     if is_hosted(name):
         return Task(name, None, partial(_import_hosted, name))
     if is_store(name):
@@ -62,7 +62,7 @@ def find_task(name: str) -> Task:
     raise ValueError(_unknown(name))
 
 
-def bundle_of(name: str) -> tuple[str, str]:
+def mixture_of(name: str) -> tuple[str, str]:
     """The packaged behaviours of a robot's task, and how they are mixed."""
     if name in EFFORT_TASKS:
         return name, "medium-replay"

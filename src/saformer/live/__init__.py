@@ -1,1 +1,1 @@
-"""What runs beside a policy that acts: pages and servers. Nobody imports this but the commands."""
+"""What runs while people and machines look on: the page of `saformer play`, the policy server."""
