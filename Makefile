@@ -11,6 +11,7 @@ setup: $(VENV)/.ready  ## create the environment
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,ray,track,web,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps openpi-client  # asks for an old NumPy; a test drives its client
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt

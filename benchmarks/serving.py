@@ -43,7 +43,8 @@ class Served:
     """A server process on a free port."""
 
     def __init__(self, path: str | Path, accounts: Path, *flags: str) -> None:
-        words = ["serve", str(path), "--accounts", str(accounts), "--port", "0", *flags]
+        port = [] if "--port" in flags else ["--port", "0"]
+        words = ["serve", str(path), "--accounts", str(accounts), *port, *flags]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "saformer", *words], stderr=subprocess.PIPE, text=True
         )

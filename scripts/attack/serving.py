@@ -61,9 +61,9 @@ class ServerProcess:
 def exported() -> Path:
     """A tiny policy, made once."""
     import saformer.cli.judge
-    import saformer.cli.live
     import saformer.cli.train
-    import saformer.envs.bundle  # noqa: F401  (so that forks need not)
+    import saformer.envs.bundle
+    import saformer.live.serve.server  # noqa: F401  (so that forks need not)
 
     folder = Path(tempfile.mkdtemp(prefix="attack-serving-"))
     owner = os.getpid()

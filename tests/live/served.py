@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import websockets.sync.client
+
 from saformer.live.serve.server import DrainingServer, opened
 from saformer.live.serve.settings import ServeSettings
 from saformer.trained import Trained
@@ -27,3 +29,11 @@ def serving(
         finally:
             server.should_exit = True
             thread.join()
+
+
+def connected(url: str, **keywords: Any) -> Any:
+    """A websocket that has heard what is served."""
+    connect = websockets.sync.client.connect
+    client = connect(url.replace("http", "ws"), compression=None, **keywords).__enter__()
+    client.recv()
+    return client

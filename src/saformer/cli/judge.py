@@ -1,4 +1,4 @@
-"""Commands on a trained run: evaluate, calibrate, sweep, finetune and export."""
+"""Commands on a trained run: evaluate, calibrate, sweep, finetune, serve and export."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -18,6 +18,7 @@ from saformer.envs.tasks import is_store, locator
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
 from saformer.live.play.recording import record_beside
 from saformer.live.play.settings import RecordSettings
+from saformer.live.serve.settings import ServeSettings
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.rollouts import write_report
 from saformer.report.table import calibration_table, sweep_table, verdict_table
@@ -224,6 +225,27 @@ class FinetuneCommand(RunCommand):
         show(evaluation.plain(), verdict_table)
         page = write_report(tuned.run, tuned.run.path / "report.html")
         console.print(f"report written to {page}", soft_wrap=True)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeCommand(RunCommand):
+    """Answer many clients from one process: a websocket with openpi's frames, HTTP with JSON.
+
+    Each session has its own budget, which can be moved. Accounts are on disk before an answer
+    leaves: after a restart with the same --accounts all go on. `saformer.client` is a client, /docs
+    on the server says what it hears. See docs/serve.md.
+    """
+
+    settings: ServeSettings = field(default_factory=ServeSettings)
+    """Where, for whom and how much."""
+
+    def run(self, console: Console) -> int:
+        from saformer.live.serve.server import serve
+
+        with listening(console) as listener:
+            trained = self.load(listener)
+        serve(trained, self.settings, self.changes)
         return 0
 
 

@@ -5,7 +5,7 @@ import math
 import time
 from collections import OrderedDict
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.requests import HTTPConnection
 
@@ -46,10 +46,10 @@ class Gate:
         """Whose token was shown. Pages of other sites are refused, whatever they show: a browser
         on this machine would carry their requests here."""
         host = connection.headers.get("host", "")
-        if self._is_local and urlsplit(f"//{host}").hostname not in _own_names(connection):
+        if self._is_local and _split(f"//{host}").hostname not in _own_names(connection):
             raise RefusedError(f"this server is not {host[:80]!r}: ask for 127.0.0.1", "origin")
         origin = connection.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _split(origin).netloc != host:
             raise RefusedError(f"pages of {origin[:80]!r} may not ask this server", "origin")
         if not self._tokens:
             return NOBODY
@@ -76,6 +76,13 @@ class Gate:
             wait = math.ceil(1000 * (1 - allowance) / self._rate)
             message = f"more than {self._rate:g} requests a second: wait {wait} ms (--rate)"
             raise RefusedError(message, "rate")
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError:  # brackets that are never closed
+        return urlsplit("")
 
 
 def _own_names(connection: HTTPConnection) -> set[str]:

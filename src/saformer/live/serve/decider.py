@@ -81,6 +81,7 @@ class Decider:
         self._memory = LaneMemory(policy)
         self._free = list(range(count))[::-1]
         self._sessions: dict[str, Session] = {}
+        self._in_batch: set[str] = set()
         self._forgot = -FORGET_EVERY
 
     @property
@@ -91,6 +92,7 @@ class Decider:
     def decide(self, orders: Sequence[Order]) -> list[Outcome]:
         """An answer or a refusal for each; no two are of the same session."""
         self._forget()
+        self._in_batch = {order.request.session for order in orders}
         outcomes: dict[int, Outcome] = {}
         dues: dict[int, Due] = {}
         for place, order in enumerate(orders):
@@ -163,8 +165,9 @@ class Decider:
 
     def _take_idle(self, now: float) -> int:
         """The lane of the session that was idle longest; its account is on disk."""
-        name, oldest = min(self._sessions.items(), key=lambda item: item[1].used)
-        if now - oldest.used < self._settings.idle:
+        others = {n: each.used for n, each in self._sessions.items() if n not in self._in_batch}
+        name = min(others, key=others.__getitem__, default="")
+        if now - others.get(name, now) < self._settings.idle:
             message = f"all {self._settings.sessions} sessions are taken: try again later"
             raise RefusedError(f"{message}, or end some (--sessions)", "sessions")
         return self._sessions.pop(name).lane
@@ -273,7 +276,8 @@ def _explained(decision: Decision, count: int) -> list[dict[str, Any]]:
     if decision.chosen is not None:
         chosen = decision.chosen.tolist()
     if decision.verification is not None and decision.chosen is not None:
-        picked = decision.verification.cost[torch.arange(count), decision.chosen]
+        lanes = torch.arange(count, device=decision.chosen.device)
+        picked = decision.verification.cost[lanes, decision.chosen]
         forecast, safe = picked.tolist(), _column(decision.num_safe, count)
     candidates = None if decision.candidates is None else decision.candidates.return_to_go.shape[1]
     columns = (decision.return_to_go, decision.num_rounds, decision.fell_back)

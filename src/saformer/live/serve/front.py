@@ -204,7 +204,7 @@ class Front:
                     chunks.append(chunk)
         except (TimeoutError, ClientDisconnect):
             message = f"the request was not whole within {self._settings.patience:g} seconds"
-            raise RefusedError(message, "size") from None
+            raise RefusedError(message, "time") from None
         return b"".join(chunks)
 
     def _admit(self, connection: HTTPConnection) -> str:

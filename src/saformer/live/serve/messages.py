@@ -15,6 +15,7 @@ STATUS = {
     "token": 401,
     "origin": 403,
     "session": 404,
+    "time": 408,
     "step": 409,
     "size": 413,
     "rate": 429,
