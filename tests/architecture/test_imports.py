@@ -40,12 +40,13 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"runs", "files"},
 }
 ALLOWED |= {"api": set(ALLOWED), "trained": {*ALLOWED, "api"}}
-ALLOWED |= {"experiments": set(ALLOWED), "live": set(ALLOWED)}
-ALLOWED |= {"cli": set(ALLOWED), "__main__": {"cli"}}
+ALLOWED |= {"experiments": set(ALLOWED), "live": set(ALLOWED), "client": set()}
+ALLOWED |= {"cli": {*ALLOWED, "experiments", "live"} - {"client"}, "__main__": {"cli"}}
 CONFINED = {
     "safetensors": {"runs"},
     "gymnasium": {"envs", "data"},  # Minari speaks in its spaces
     "mujoco": {"envs"},
+    "bullet_safety_gym": {"envs"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "tyro": {"cli"},
@@ -58,6 +59,7 @@ CONFINED = {
     "websockets": {"live"},
     "msgpack": {"live"},
     "imageio": {"live"},
+    "prometheus_client": {"live"},
     "ray": {"engine"},
     "triton": {"kernels"},
 }

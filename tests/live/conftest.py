@@ -1,4 +1,6 @@
-"""A tiny run, and a page's server that plays it."""
+"""A tiny run, its export to serve, and a page's server that plays it."""
+
+from __future__ import annotations
 
 import json
 import threading
@@ -10,14 +12,33 @@ from typing import Any
 import pytest
 
 pytest.importorskip("starlette")
+pytest.importorskip("msgpack")
 pytest.importorskip("websockets")
 
 import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
+import saformer
 from saformer.live.play.server import PlayServer, uvicorn_settings
 from saformer.live.play.settings import PlaySettings
+from saformer.trained import Trained
 from tests.cli.test_cli import tiny_run
+
+
+@pytest.fixture(scope="session")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """An export: two states, one action in [-1, 1], which costs its size."""
+    folder = tmp_path_factory.mktemp("deployed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SAFORMER_HOME", str(folder / "home"))
+        assert tiny_run(folder / "run", "--window", "4", "--device", "cpu") == 0
+        exported = saformer.export(folder / "run", folder / "export", dtype="float32")
+    return saformer.load(exported, device="cpu")
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Path:
+    return tmp_path / "accounts"
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ COMMANDS = {
     "calibrate": ("judge:CalibrateCommand", "withhold enough of limits to keep a violation rate"),
     "export": ("judge:ExportCommand", "write what a run has learnt to a small folder, to deploy"),
     "finetune": ("judge:FinetuneCommand", "explore to keep limits that the data never showed"),
+    "serve": ("judge:ServeCommand", "answer many clients, each within its own budget"),
     "sweep": ("judge:SweepCommand", "try an option of a trained policy at several values"),
     "experiment": ("experiment:ExperimentCommand", "make a table or figure of the paper again"),
     "doctor": ("doctor:DoctorCommand", "what is installed, what is missing and how to get it"),

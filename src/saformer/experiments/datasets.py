@@ -14,7 +14,7 @@ from saformer.data.limits import thresholds
 from saformer.data.relabel import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import bundle_of, data_path, find_task, is_store
+from saformer.envs.tasks import data_path, find_task, is_store, mixture_of
 from saformer.experiments.plan import FROM, DataJob, Gathered, whole_of
 
 SHOWN_TRAJECTORIES = 300
@@ -65,7 +65,7 @@ def _make_scraps(dataset: str, path: Path, horizon: int) -> None:
     """A few of the bundled behaviours' trajectories, cut short: enough to run everything on."""
     from saformer.envs.behaviours import build  # needs a simulator, which pages made again do not
 
-    whole = build(*bundle_of(dataset), steps=CUT_STEPS, workers=1)
+    whole = build(*mixture_of(dataset), steps=CUT_STEPS, workers=1)
     pieces = [piece for trajectory in whole for piece in _cut(trajectory, horizon)]
     environment = replace(whole.environment, horizon=horizon)
     scraps = TrajectoryStore.of(pieces, environment, {**whole.provenance, "cut to": horizon})
