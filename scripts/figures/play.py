@@ -3,7 +3,7 @@
 python -m scripts.figures.play
 
 A cheetah runs within p50 of the data's costs; in the middle of the episode the slider is moved to
-p30, and it slows down. Then two lanes side by side, in the dark, on a phone: three pictures.
+p30, and it slows down. Then two lanes side by side, in the dark.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 860}
 MOVED, SHOWN = 120, 330  # steps
 COLOURS = 96  # of the palette: the pages have few
 
@@ -68,10 +68,6 @@ def main() -> None:
         page.click("[data-mark=p30]")
         wait_for_step(page, SHOWN)
         take(page, settings.out / "play.png")
-        page.set_viewport_size(PHONE)
-        time.sleep(0.5)
-        take(page, settings.out / "play_phone.png")
-        page.set_viewport_size(DESKTOP)
         page.emulate_media(color_scheme="dark")
         page.keyboard.press("l")
         page.wait_for_selector("[aria-label='lane 2'] .sliders")

@@ -214,6 +214,17 @@ class Stage:
         self._is_ready = True
         self._publish(self._whole())
 
+    def _begin_with_newest(self) -> None:
+        """Play by what the run has learnt meanwhile; once it has finished, a last time."""
+        assert self._company is not None
+        assert self._learning is not None
+        if self._learning.is_done:
+            self._publish(self._learning.event())
+            self._learning = None
+        for lane in self._lanes:
+            lane.about = self._company.about(lane.acting)
+        self._begin()
+
     def _attend(self) -> None:
         """Do what was asked, until the next step is due."""
         while self._is_open:
@@ -269,10 +280,10 @@ class Stage:
         self._last_step = began
         self._publish({"type": "frames", "frames": frames, "measured": round(self._measured, 1)})
         if all(self._is_over(lane) for lane in range(len(self._lanes))):
-            if self._learning is not None and not self._learning.is_done:
-                self._begin()  # by what it has learnt meanwhile
-            else:
+            if self._learning is None:
                 self.pause()
+            else:
+                self._begin_with_newest()
 
     def _is_over(self, lane: int) -> bool:
         player, place = self._player(lane)
