@@ -2,15 +2,18 @@
 
 python -m benchmarks.play pretrained:halfcheetah-effort
 
-A client on the same machine opens the page's websocket as a browser does, and draws nothing.
+A client on the same machine opens the page's websocket as a browser does, and draws nothing. CPU
+seconds are the server's own: what it would take on a machine with nothing else to do.
 """
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
@@ -25,10 +28,18 @@ def wait(page: ClientConnection, kind: str) -> Any:
             return event
 
 
-def measure(run: str) -> dict[str, float]:
-    """Seconds from the command to the first picture and the first step, and steps per second."""
+def cpu_seconds(process: subprocess.Popen[str]) -> float:
+    """That a process has used so far (Linux)."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(run: str) -> dict[str, tuple[float, float]]:
+    """Seconds and CPU seconds: from the command to the first picture and the first step, and those
+    of a step when it plays as fast as it can."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "saformer", "play", run, "--no-browser", "--port", "0"]
+    times = {}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
@@ -36,26 +47,27 @@ def measure(run: str) -> dict[str, float]:
             assert found is not None
             host = found[1]
             with connect(f"ws://{host}/ws", origin=f"http://{host}") as page:
-                wait(page, "preview")
-                picture = time.perf_counter() - began
-                wait(page, "frames")
-                step = time.perf_counter() - began
+                for name, kind in (("first picture", "preview"), ("first step", "frames")):
+                    wait(page, kind)
+                    times[name] = (time.perf_counter() - began, cpu_seconds(process))
                 page.send('{"do": "speed", "speed": 60.0}')
-                since, count = time.perf_counter(), 0
+                since, used, count = time.perf_counter(), cpu_seconds(process), 0
                 while time.perf_counter() < since + SECONDS:
                     wait(page, "frames")
                     count += 1
-                rate = count / (time.perf_counter() - since)
+                wall = (time.perf_counter() - since) / count
+                times["a step"] = (wall, (cpu_seconds(process) - used) / count)
         finally:
             process.terminate()
-    return {"first picture": picture, "first step": step, "steps per second": rate}
+    return times
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", nargs="?", default="pretrained:halfcheetah-effort")
-    for name, value in measure(parser.parse_args().run).items():
-        print(f"{name}: {value:.2f}")
+    for name, (seconds, used) in measure(parser.parse_args().run).items():
+        print(f"{name}: {seconds:.3f} s, {used:.3f} s of CPU")
+    print("load:", *(f"{load:.1f}" for load in os.getloadavg()))
 
 
 if __name__ == "__main__":

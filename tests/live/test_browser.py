@@ -102,7 +102,8 @@ def costs_of(page, address: str, path: Path) -> tuple[np.ndarray, list[dict]]:
 
 def test_the_robot_moves_and_the_slider_is_heard(page, address, tmp_path):
     """Of the paper's size. Seen to fail when the page's limit is not sent, and when poses are not."""
-    wait_for_step(page, 5)
+    page.select_option("#speed", "5")  # a slow machine, too, is to drag before p10 is spent
+    wait_for_step(page, 3)
     moved = drag_to(page, "p10")
     at = step_of(page)
     wait_for_step(page, at + 5)
