@@ -32,6 +32,7 @@ TOO_LONG = {
     "data import hopper_medium.hdf5": "D4RL's own file; tests/data/test_sources.py makes its like",
     "train hopper-medium walker2d-medium": "six runs; tests/cli/test_agents.py trains two",
     "evaluate pretrained:halfcheetah-effort": "tests/runs/test_pretrained.py judges it",
+    "play": "plays until it is stopped; tests/live does so in a browser",
     "finetune": "tests/training/test_finetune.py runs the command to its end",
     "evaluate runs/cheetah": "follows finetune",
 }
