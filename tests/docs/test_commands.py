@@ -33,6 +33,7 @@ TOO_LONG = {
     "evaluate pretrained:halfcheetah-effort": "tests/runs/test_pretrained.py judges it",
     "finetune": "tests/training/test_finetune.py runs the command to its end",
     "evaluate runs/cheetah": "follows finetune",
+    "serve": "never ends; tests/live serves",
 }
 
 
