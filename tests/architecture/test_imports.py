@@ -46,6 +46,7 @@ CONFINED = {
     "safetensors": {"runs"},
     "gymnasium": {"envs", "data"},  # Minari speaks in its spaces
     "mujoco": {"envs"},
+    "bullet_safety_gym": {"envs"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "tyro": {"cli"},

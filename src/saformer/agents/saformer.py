@@ -7,7 +7,7 @@ import torch
 
 from saformer.agents.agent import Phase
 from saformer.agents.checked import check_memory
-from saformer.agents.levels import LEVELS, OnLevels, make_room_for_levels
+from saformer.agents.levels import OnLevels, make_room_for_levels
 from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import SequenceAgent, SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
@@ -24,6 +24,7 @@ from saformer.core.rules import (
     ProposalOptions,
     Rule,
 )
+from saformer.data.levels import LEVELS
 from saformer.data.relabel import RelabelledStore
 from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder, replayed

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from saformer.criteria import CostCriterion, Step, code
 from saformer.data.store import EnvironmentSpec
 from saformer.envs import allowance, plants  # noqa: F401 (registers them for all who open stores)
+from saformer.envs.dsrl import registry  # noqa: F401
 
 COMPOUND = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
 

@@ -218,10 +218,13 @@ class Run:
         return self.write_json(f"{EVALUATIONS}/{name}.json", content)
 
     def keep_page(self, page: Path) -> None:
-        """Copy the page of the newest evaluation to where that is kept."""
-        evaluations = (self.path / EVALUATIONS).glob("*.json")
-        newest = max(evaluations, key=lambda file: file.stat().st_mtime)
-        write_atomically(newest.with_suffix(".html"), page.read_bytes())
+        """Copy the page of the latest evaluation to where that very one is kept."""
+        latest = (self.path / "evaluation.json").read_bytes()
+        kept = (self.path / EVALUATIONS).glob("*.json")
+        for evaluation in sorted(kept, key=lambda file: file.stat().st_mtime, reverse=True):
+            if evaluation.read_bytes() == latest:
+                write_atomically(evaluation.with_suffix(".html"), page.read_bytes())
+                return
 
     def recordings(self) -> list[Path]:
         """Episodes to watch that were made since the latest evaluation."""

@@ -54,7 +54,7 @@ class TraceScene:
         self._left_out = num_states - self._count
 
     def plain(self) -> dict[str, Any]:
-        names = [f"state {number + 1}" for number in range(self._count)]
+        names = [f"state[{number}]" for number in range(self._count)]
         return {"kind": "traces", "names": names, "left_out": self._left_out, "dt": None}
 
     def pose(self, state: Any) -> list[float]:

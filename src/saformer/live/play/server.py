@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,7 +29,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from saformer.data.folder import MANIFEST
 from saformer.live.play.messages import LARGEST_MESSAGE, read_request
 from saformer.live.play.pages import STATIC, finite, live_page, read_recording, recorded_page
-from saformer.live.play.settings import PlaySettings
+from saformer.live.play.settings import LOOPBACK, PlaySettings
 from saformer.live.play.stage import Event, Stage
 from saformer.runs.pretrained import check_is_there, folder_of
 
@@ -105,6 +106,20 @@ class PlayServer:
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         return f"http://{host}:{self.port}/{f'?token={self.token}' if self.token else ''}"
 
+    def listen(self) -> socket.socket:
+        """On the port that was named, or where that is taken, on any that is free."""
+        own = socket.socket(socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            own.bind((self.settings.host, self.port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            own.bind((self.settings.host, 0))
+        own.listen(100)  # who calls before the server is up waits
+        self.port = own.getsockname()[1]
+        return own
+
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.viewers.begin()
@@ -137,20 +152,20 @@ class PlayServer:
         attached = {"Content-Disposition": 'attachment; filename="saformer-episode.html"'}
         return HTMLResponse(page, headers={**HEADERS, **attached})
 
-    async def _talk(self, socket: WebSocket) -> None:
-        if not self._is_welcome(socket) or not self._is_own_page(socket):
-            await socket.close(1008)
+    async def _talk(self, page: WebSocket) -> None:
+        if not self._is_welcome(page) or not self._is_own_page(page):
+            await page.close(1008)
             return
         if len(self.viewers) >= MOST_VIEWERS:
-            await socket.close(1013)
+            await page.close(1013)
             return
-        await socket.accept()
+        await page.accept()
         async with self.viewers.joined() as unsent:
-            sending = asyncio.create_task(_send_all(socket, unsent))
+            sending = asyncio.create_task(_send_all(page, unsent))
             tell = partial(self.viewers.publish, only=unsent)
             self.stage.submit(partial(self.stage.greet, tell))
             try:
-                await self._listen(socket, tell)
+                await self._listen(page, tell)
             except (WebSocketDisconnect, RuntimeError):
                 pass
             finally:
@@ -158,16 +173,16 @@ class PlayServer:
                 with suppress(asyncio.CancelledError, Exception):
                     await sending
 
-    async def _listen(self, socket: WebSocket, tell: Callable[[Event], None]) -> None:
+    async def _listen(self, page: WebSocket, tell: Callable[[Event], None]) -> None:
         loop = asyncio.get_running_loop()
         second, count = loop.time(), 0
         while True:
-            text = await socket.receive_text()
+            text = await page.receive_text()
             if loop.time() - second > 1:
                 second, count = loop.time(), 0
             count += 1
             if count > MOST_REQUESTS:
-                await socket.close(1008)
+                await page.close(1008)
                 return
             try:
                 request = read_request(text)
@@ -183,17 +198,17 @@ class PlayServer:
         given = connection.query_params.get("token", "")
         if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
             return False
-        name = connection.headers.get("host", "").rpartition(":")[0] or "localhost"
-        return not self.settings.is_local or name.strip("[]") in ("127.0.0.1", "localhost", "::1")
+        name = urlsplit(f"//{connection.headers.get('host', '')}").hostname
+        return not self.settings.is_local or name in LOOPBACK
 
     def _is_own_page(self, connection: HTTPConnection) -> bool:
         origin = connection.headers.get("origin", "")
         return origin == f"http://{connection.headers.get('host', '')}"
 
 
-async def _send_all(socket: WebSocket, unsent: "asyncio.Queue[str]") -> None:
+async def _send_all(page: WebSocket, unsent: "asyncio.Queue[str]") -> None:
     while True:
-        await socket.send_text(await unsent.get())
+        await page.send_text(await unsent.get())
 
 
 def play(runs: Sequence[str], settings: PlaySettings, say: Callable[[str], None] = print) -> None:
@@ -204,15 +219,23 @@ def play(runs: Sequence[str], settings: PlaySettings, say: Callable[[str], None]
         webbrowser.open(Path(runs[0]).resolve().as_uri())
         return
     check_runs(runs)
-    server, own = PlayServer(runs, settings), _listening_socket(settings)
-    server.port = own.getsockname()[1]
+    server = PlayServer(runs, settings)
+    own = server.listen()
     say(f"playing {runs[0]} on {server.address} (Ctrl-C ends it)")
     if settings.browser:
         webbrowser.open(server.address)
-    how: dict[str, Any] = {"ws_max_size": LARGEST_MESSAGE, "ws": "websockets-sansio"}
-    how |= {"log_level": "warning", "timeout_graceful_shutdown": 2}
+    serving = uvicorn.Server(uvicorn.Config(server.app, **uvicorn_settings()))
+    server.stage.when_it_fails = partial(setattr, serving, "should_exit", True)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(uvicorn.Config(server.app, **how)).run(sockets=[own])
+        serving.run(sockets=[own])
+    if server.stage.failure is not None:
+        raise ValueError(server.stage.failure)
+
+
+def uvicorn_settings() -> dict[str, Any]:
+    """Bounds on what is received, and on how long the end may take."""
+    how: dict[str, Any] = {"ws_max_size": LARGEST_MESSAGE, "ws": "websockets-sansio"}
+    return {**how, "log_level": "warning", "timeout_graceful_shutdown": 2}
 
 
 def check_runs(runs: Sequence[str]) -> None:
@@ -224,17 +247,3 @@ def check_runs(runs: Sequence[str]) -> None:
         folder = folder_of(run)
         if not any((folder / name).exists() for name in ("run.json", MANIFEST)):
             raise ValueError(f"{run} is no run, export or store: it has no run.json")
-
-
-def _listening_socket(settings: PlaySettings) -> socket.socket:
-    """On the port that was named, or where that is taken, on any that is free."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    own = socket.socket(family)
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        own.bind((settings.host, settings.port))
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        own.bind((settings.host, 0))
-    return own

@@ -50,6 +50,7 @@ class Stage:
         self._company: Company | None = None
         self._hint: Event | None = None
         self.failure: str | None = None  # why nothing can be played
+        self.when_it_fails: Callable[[], None] = lambda: None
 
     def open(self) -> None:
         self._thread.start()
@@ -154,6 +155,7 @@ class Stage:
         except Exception as error:  # the page says it, and the terminal
             self.failure = str(error) or type(error).__name__
             self._publish({"type": "error", "text": self.failure, "final": True})
+            self.when_it_fails()
         while self._is_open:
             self._attend()
             if self._is_playing:

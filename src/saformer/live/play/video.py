@@ -1,5 +1,6 @@
 """Episodes as MP4 or GIF, where something can render and something can write them."""
 
+import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,14 +9,14 @@ from typing import Any
 from saformer.data.limits import Limit
 from saformer.files import replacing
 from saformer.live.play.company import Company
-from saformer.live.play.player import Player
 from saformer.live.play.recording import MissingRendererError, Progress, file_name, played
 from saformer.live.play.settings import Acting
 from saformer.trained import Trained
 
 USUAL_RATE, HIGHEST_RATE = 20.0, 50.0  # pictures per second
 RENDERER = (
-    "set MUJOCO_GL=egl with a GPU, or MUJOCO_GL=osmesa with the library OSMesa (Debian: libosmesa6)"
+    "robots need OpenGL: set MUJOCO_GL=egl with a GPU, or MUJOCO_GL=osmesa with its library "
+    "(Debian: libosmesa6)"
 )
 
 
@@ -30,14 +31,21 @@ def film(
 ) -> list[Path]:
     """Play one episode under each limit, as `record` does, and write it as a video.
 
-    MP4 where imageio has FFmpeg, else GIF. ValueError says what is missing to render.
+    MP4 where imageio has FFmpeg, else GIF. MissingRendererError says what is missing.
     """
-    player = Company.of(acting.run, trained).player(acting, limits, seed, render=True)
-    player.begin(seed)
-    films = [[picture_of(player, lane)] for lane in range(len(limits))]
+    try:
+        with warnings.catch_warnings(action="ignore"):  # Gymnasium's: we say it ourselves
+            player = Company.of(acting.run, trained).player(acting, limits, seed, render=True)
+        player.begin(seed)
+        films = [[player.picture(lane)] for lane in range(len(limits))]
+    except Exception as error:  # of MuJoCo, OpenGL or another's environment, each in its own way
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise MissingRendererError(f"nothing is rendered here; {RENDERER} ({reason})") from None
+    if films[0][0] is None:
+        raise MissingRendererError("this environment renders nothing: use --record instead")
     for step in played(player):
         for lane in step:
-            films[lane].append(picture_of(player, lane))
+            films[lane].append(player.picture(lane))
         if progress:
             progress(max(map(len, films)) - 1, trained.totals.environment.horizon)
     player.close()
@@ -46,22 +54,6 @@ def film(
     folder.mkdir(parents=True, exist_ok=True)
     named = zip(limits, films, strict=True)
     return [write_film(folder / file_name(limit.name), film, rate) for limit, film in named]
-
-
-def picture_of(player: Player, lane: int) -> Any:
-    """What the environment renders, [height, width, 3]."""
-    try:
-        picture = player.picture(lane)
-    except Exception as error:  # of MuJoCo, OpenGL or another's environment, each in its own way
-        reason = f"{type(error).__name__}: {str(error)[:200]}"
-        raise ValueError(
-            f"there is nothing to render a video with: {RENDERER} ({reason})"
-        ) from None
-    if picture is None:
-        raise MissingRendererError(
-            "this environment renders no pictures: use --record, which draws traces"
-        )
-    return picture
 
 
 def write_film(path: Path, pictures: Sequence[Any], rate: float) -> Path:

@@ -147,7 +147,7 @@ export class LaneView {
       onclick: () => move(mark.cost),
     }, element("b", {}, mark.name), ` ${text(mark.cost)}`,
     element("small", {}, `earned ${text(mark.earned)}`)));
-    const label = element("label", {}, `Budget: ${name} `, output);
+    const label = element("label", {}, "Budget ", output, element("small", {}, ` of ${name}`));
     const whole = element("div", { class: "budget" }, label, input, ticks,
       element("div", { class: "marks" }, ...buttons));
     return { whole, input, output, buttons, marks };

@@ -199,8 +199,8 @@ export class TraceDrawing {
     }));
     const actions = frames.at(-1)?.action?.length ?? 0;
     for (let index = 0; index < Math.min(actions, 4); index += 1) {
-      const name = actions > 1 ? `action ${index + 1}` : "action";
-      rows.push({ name, values: frames.map((frame) => frame.action?.[index] ?? null), acts: true });
+      const values = frames.map((frame) => frame.action?.[index] ?? null);
+      rows.push({ name: `action[${index}]`, values, acts: true });
     }
     const room = height / rows.length;
     context.font = "12px system-ui, sans-serif";
