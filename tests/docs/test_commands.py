@@ -35,6 +35,7 @@ TOO_LONG = {
     "play": "plays until it is stopped; tests/live does so in a browser",
     "finetune": "tests/training/test_finetune.py runs the command to its end",
     "evaluate runs/cheetah": "follows finetune",
+    "serve": "never ends; tests/live serves",
 }
 
 
