@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "report": {"runs", "files"},
 }
-ALLOWED |= {"api": set(ALLOWED), "trained": {*ALLOWED, "api"}}
+ALLOWED |= {"api": set(ALLOWED), "onnx": {*ALLOWED, "api"}, "trained": {*ALLOWED, "api", "onnx"}}
 ALLOWED |= {"experiments": set(ALLOWED), "cli": {*ALLOWED, "experiments"}, "__main__": {"cli"}}
 CONFINED = {
     "safetensors": {"runs"},
@@ -54,6 +54,7 @@ CONFINED = {
     "pydantic": {"files"},
     "ray": {"engine"},
     "triton": {"kernels"},
+    "onnxruntime": {"onnx"},
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

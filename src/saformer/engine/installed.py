@@ -10,6 +10,7 @@ EXTRAS = {
     "logs": (("pyarrow",), "CSV and Parquet logs"),
     "behaviours": (("stable-baselines3",), "training behaviour policies"),
     "ray": (("ray",), "experiments on a cluster"),
+    "onnx": (("onnx", "onnxscript", "onnxruntime"), "policies that onnxruntime runs"),
     "track": (("tensorboard",), "TensorBoard metrics"),
 }
 
