@@ -40,7 +40,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"runs", "files"},
 }
 ALLOWED |= {"api": set(ALLOWED), "trained": {*ALLOWED, "api"}}
-ALLOWED |= {"experiments": set(ALLOWED), "cli": {*ALLOWED, "experiments"}, "__main__": {"cli"}}
+ALLOWED |= {"experiments": set(ALLOWED), "live": set(ALLOWED), "client": set()}
+ALLOWED |= {"cli": {*ALLOWED, "experiments", "live"} - {"client"}, "__main__": {"cli"}}
 CONFINED = {
     "safetensors": {"runs"},
     "gymnasium": {"envs", "data"},  # Minari speaks in its spaces
@@ -52,7 +53,13 @@ CONFINED = {
     "h5py": {"data"},
     "pyarrow": {"data"},
     "minari": {"data"},
-    "pydantic": {"files"},
+    "pydantic": {"files", "live"},
+    "starlette": {"live"},
+    "uvicorn": {"live"},
+    "websockets": {"live"},
+    "msgpack": {"live"},
+    "imageio": {"live"},
+    "prometheus_client": {"live"},
     "ray": {"engine"},
     "triton": {"kernels"},
 }

@@ -51,7 +51,7 @@ def test_what_fails_is_shown_with_its_seed(monkeypatch, capsys):
     assert run(bad, 1, first_seed=8) == [Failure(8, "wrong")]
     monkeypatch.setitem(CAMPAIGNS, "bad", bad)
     assert main(["bad"]) == 1
-    said = capsys.readouterr().out
-    assert "| bad | 10 | 2 |" in said
-    assert "python -m scripts.attack bad --tries 1 --seed 8: wrong" in said
+    said = capsys.readouterr()
+    assert "| bad | 10 | 2 |" in said.out
+    assert "python -m scripts.attack bad --tries 1 --seed 8: wrong" in said.err
     assert main(["bad", "--tries", "3"]) == 0

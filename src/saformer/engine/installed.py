@@ -2,9 +2,20 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-CORE = ("torch", "numpy", "safetensors", "tyro", "rich", "matplotlib", "pydantic")
+CORE = (
+    "torch",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "tyro",
+    "rich",
+    "matplotlib",
+    "jinja2",
+    "pydantic",
+)
 EXTRAS = {
-    "mujoco": (("gymnasium", "mujoco", "imageio"), "robots and plants, rollouts, the demo"),
+    "gym": (("gymnasium",), "plants, the demo, simulators of your own"),
+    "mujoco": (("mujoco", "imageio"), "robots"),
     "hdf5": (("h5py",), "D4RL and DSRL files"),
     "minari": (("minari",), "Minari datasets"),
     "logs": (("pyarrow",), "CSV and Parquet logs"),
@@ -15,6 +26,10 @@ EXTRAS = {
     ),
     "ray": (("ray",), "experiments on a cluster"),
     "track": (("tensorboard",), "TensorBoard metrics"),
+    "web": (
+        ("starlette", "uvicorn", "websockets", "msgpack", "prometheus-client"),
+        "the live page and the server",
+    ),
 }
 ALONE = {"dsrl": "safety-gymnasium==1.0.0 bullet-safety-gym==1.4.0"}
 """What an extra needs beside itself, without the dependencies it names: their pins are dead."""

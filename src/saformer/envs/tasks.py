@@ -63,7 +63,7 @@ def find_task(name: str) -> Task:
     raise ValueError(_unknown(name))
 
 
-def bundle_of(name: str) -> tuple[str, str]:
+def mixture_of(name: str) -> tuple[str, str]:
     """The packaged behaviours of a robot's task, and how they are mixed."""
     if name in EFFORT_TASKS:
         return name, "medium-replay"
@@ -122,8 +122,8 @@ def bundle_task(path: str, mixture: str) -> Task:
 
 def _robot_task(name: str) -> Task:
     if name in EFFORT_TASKS:
-        return replace(_mixture_task(name, *bundle_of(name)), steps=EFFORT_STEPS)
-    return _mixture_task(name, *bundle_of(name), may_end=True)  # as in the paper's Eq. 1
+        return replace(_mixture_task(name, *mixture_of(name)), steps=EFFORT_STEPS)
+    return _mixture_task(name, *mixture_of(name), may_end=True)  # as in the paper's Eq. 1
 
 
 def _mixture_task(name: str, robot: str, mixture: str, *, may_end: bool = False) -> Task:

@@ -15,7 +15,7 @@ from saformer.data.relabel import relabelled
 from saformer.data.sources.dsrl import PREFIX
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import bundle_of, data_path, find_task, is_store, make_data
+from saformer.envs.tasks import data_path, find_task, is_store, make_data, mixture_of
 from saformer.experiments.plan import FROM, DataJob, Gathered, whole_of
 
 SHOWN_TRAJECTORIES = 300
@@ -70,7 +70,7 @@ def _make_scraps(dataset: str, path: Path, horizon: int) -> None:
         return
     from saformer.envs.behaviours import build  # needs a simulator, which pages made again do not
 
-    whole = build(*bundle_of(dataset), steps=CUT_STEPS, workers=1)
+    whole = build(*mixture_of(dataset), steps=CUT_STEPS, workers=1)
     pieces = [piece for trajectory in whole for piece in _cut(trajectory, horizon)]
     environment = replace(whole.environment, horizon=horizon)
     scraps = TrajectoryStore.of(pieces, environment, {**whole.provenance, "cut to": horizon})
