@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "ev_charging"
 
 @pytest.mark.long
 def test_it_runs_from_logs_to_a_figure(tmp_path):
-    """Seen to fail when the policy is never told what a step cost."""
+    """Tiny: a policy that has learnt next to nothing keeps its budget all the same, by stopping."""
     brief = f"--out {tmp_path / 'ev'} --episodes 6 --updates 10 --days 1"
     command = [sys.executable, "run.py", *brief.split()]
     done = subprocess.run(command, cwd=FOLDER, check=True, capture_output=True, text=True)
