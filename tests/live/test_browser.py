@@ -52,11 +52,15 @@ def page(browser, address) -> Iterator[sync_api.Page]:
         page.goto(address)
         page.wait_for_selector(".sliders", timeout=120_000)
         page.select_option("#speed", "60")
+        if "Pause" in page.inner_text("#start"):
+            page.click("#start")
+        page.wait_for_selector("#start:has-text('Start')")
         page.click("[data-mark=p50]")
         page.wait_for_selector("[data-mark=p50][aria-pressed=true]")
         page.click("#reset")
-        if page.inner_text("#start") == "▶ Start":
-            page.click("#start")
+        page.wait_for_selector(".figures dd:has-text('0 of 1000')")
+        page.click("#start")
+        page.wait_for_selector("#start:has-text('Pause')")
         yield page
         assert not troubles
 
@@ -98,12 +102,13 @@ def costs_of(page, address: str, path: Path) -> tuple[np.ndarray, list[dict]]:
 
 def test_the_robot_moves_and_the_slider_is_heard(page, address, tmp_path):
     """Of the paper's size. Seen to fail when the page's limit is not sent, and when poses are not."""
-    wait_for_step(page, 5)
+    page.select_option("#speed", "5")  # a slow machine, too, is to drag before p10 is spent
+    wait_for_step(page, 3)
     moved = drag_to(page, "p10")
     at = step_of(page)
     wait_for_step(page, at + 5)
     page.click("#start")
-    assert page.inner_text("#start") == "▶ Start"
+    page.wait_for_selector("#start:has-text('Start')")
     _, frames = costs_of(page, address, tmp_path / "episode.html")
     assert frames[-1]["limit"][0] == pytest.approx(moved, rel=1e-6)
     assert frames[1]["limit"][0] > 2 * moved
@@ -159,4 +164,4 @@ def test_spending_follows_the_slider(page, address, tmp_path):
     assert costs[moved : moved + 200].mean() < 2 / 3 * costs[20:moved].mean()
     # at a run, p10 cannot be kept; standing, it can
     assert any("no longer be kept" in words for words in seen)
-    assert any("Within" in words for words in seen)
+    assert any("Within" in words for words in seen), seen

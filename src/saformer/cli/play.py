@@ -17,7 +17,8 @@ class PlayCommand(Command):
 
     The page has sliders for the limits, marked with the data's percentiles; start, pause, step,
     seed and speed; rules and their options; and two lanes side by side. `Save episode` writes what
-    was played as one HTML page that plays by itself.
+    was played as one HTML page that plays by itself. A run that still learns shows its curves, and
+    every episode is played by its newest checkpoint.
     """
 
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]]

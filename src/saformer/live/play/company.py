@@ -14,7 +14,7 @@ from saformer.envs.tasks import is_store, locator
 from saformer.live.play.outlook import Fan
 from saformer.live.play.player import Player
 from saformer.live.play.settings import Acting
-from saformer.runs.run import latest_run
+from saformer.runs.run import Run, latest_run
 from saformer.trained import Trained, load
 
 PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90)
@@ -28,6 +28,7 @@ class Company:
     def __init__(self, runs: Sequence[str], *, device: str = "auto") -> None:
         self.names = tuple(dict.fromkeys(runs))
         self._device, self._open = device, dict[str, Trained]()
+        self._read = dict[str, int]()  # when the weights that are open were written
 
     @classmethod
     def of(cls, name: str, trained: Trained) -> "Company":
@@ -40,12 +41,16 @@ class Company:
         """Opened on first use."""
         if name not in self.names:
             raise ValueError(f"there is no run {name!r} here; there are {', '.join(self.names)}")
-        if name not in self._open:
+        if name not in self._open or self._is_older(name):
             path = latest_run(locator(name)) if is_store(name) else name
             trained = load(path, device=self._device)
             trained.check_environment(trained.totals.environment)
-            self._open[name] = trained
+            self._open[name], self._read[name] = trained, _written(trained.run)
         return self._open[name]
+
+    def _is_older(self, name: str) -> bool:
+        """Whether a run that still learns has saved weights since it was read."""
+        return name in self._read and self._read[name] != _written(self._open[name].run)
 
     def limit(self, run: str, text: str) -> Limit:
         return parse_limit(text, self.trained(run).totals)
@@ -97,6 +102,12 @@ class Company:
         }
 
 
+def _written(run: Run) -> int:
+    """When its newest weights were."""
+    path = run.weights_path if run.is_export else run.checkpoint_path
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
 def fan_of(trained: Trained, options: Any) -> Fan | None:
     """Where the rule asks an outlook."""
     outlook = getattr(trained.agent, "outlook", None)
@@ -118,7 +129,8 @@ def constraint_marks(task: str, totals: Any, index: int) -> dict[str, Any]:
         return None if np.isnan(best) else float(best)
 
     marks = [(f"p{p}", float(np.percentile(costs, p))) for p in PERCENTILES]
-    curve = np.linspace(costs.min(), costs.max(), CURVE_POINTS).tolist()
+    evenly = np.linspace(costs.min(), costs.max(), CURVE_POINTS).tolist()
+    curve = sorted({*evenly, *(cost for _, cost in marks)})
     return {
         "name": totals.criteria[index].name,
         "least": float(costs.min()),

@@ -226,8 +226,10 @@ def play(runs: Sequence[str], settings: PlaySettings, say: Callable[[str], None]
         webbrowser.open(server.address)
     serving = uvicorn.Server(uvicorn.Config(server.app, **uvicorn_settings()))
     server.stage.when_it_fails = partial(setattr, serving, "should_exit", True)
-    with suppress(KeyboardInterrupt):
+    try:
         serving.run(sockets=[own])
+    except KeyboardInterrupt:
+        return  # how playing ends
     if server.stage.failure is not None:
         raise ValueError(server.stage.failure)
 

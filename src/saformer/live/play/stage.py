@@ -14,6 +14,7 @@ from saformer.live.play.settings import Acting, PlaySettings
 
 if TYPE_CHECKING:  # networks take seconds to import; the page is there before
     from saformer.live.play.company import Company
+    from saformer.live.play.learning import Learning
     from saformer.live.play.player import Player
 
 Event = dict[str, Any]
@@ -21,6 +22,7 @@ FASTEST = 60.0  # steps per second: no screen shows more
 USUAL_SPEED = 20.0
 MOST_WAITING = 200  # requests
 MEMORY = 0.9  # of the measured speed
+LOOK_EVERY = 2.0  # seconds between looks at a run that still learns
 
 
 @dataclass
@@ -48,6 +50,8 @@ class Stage:
         self._lanes: list[PlayedLane] = []
         self._players: list[tuple[Player, list[int]]] = []
         self._company: Company | None = None
+        self._learning: Learning | None = None
+        self._last_look = 0.0
         self._hint: Event | None = None
         self.failure: str | None = None  # why nothing can be played
         self.when_it_fails: Callable[[], None] = lambda: None
@@ -134,6 +138,8 @@ class Stage:
             tell(self._hint)
         if self._is_ready:
             tell(self._whole())
+        if self._learning is not None:
+            tell(self._learning.event())
         if self.failure is not None:
             tell({"type": "error", "text": self.failure, "final": True})
 
@@ -160,6 +166,8 @@ class Stage:
             self._attend()
             if self._is_playing:
                 self._guarded(self._advance)
+            if self._learning is not None and time.monotonic() > self._last_look + LOOK_EVERY:
+                self._guarded(self._look)
 
     def _load(self) -> None:
         from saformer.live.play.company import Company
@@ -171,6 +179,11 @@ class Stage:
         for text in settings.limits:
             values = self._company.limit(acting.run, text).values
             self._lanes.append(PlayedLane(acting, list(values), about))
+        run = self._company.trained(acting.run).run
+        if not run.is_done and not run.is_export:
+            from saformer.live.play.learning import Learning
+
+            self._learning = Learning(run)
         self._is_playing = True
         self._begin()
 
@@ -201,6 +214,17 @@ class Stage:
         self._is_ready = True
         self._publish(self._whole())
 
+    def _begin_with_newest(self) -> None:
+        """Play by what the run has learnt meanwhile; once it has finished, a last time."""
+        assert self._company is not None
+        assert self._learning is not None
+        if self._learning.is_done:
+            self._publish(self._learning.event())
+            self._learning = None
+        for lane in self._lanes:
+            lane.about = self._company.about(lane.acting)
+        self._begin()
+
     def _attend(self) -> None:
         """Do what was asked, until the next step is due."""
         while self._is_open:
@@ -208,10 +232,24 @@ class Stage:
             if self._is_playing and due <= 0 and self._requests.empty():
                 return
             try:
-                request = self._requests.get(timeout=max(due, 0.001) if self._is_playing else None)
+                wait = max(due, 0.001) if self._is_playing else self._patience
+                request = self._requests.get(timeout=wait)
             except queue.Empty:
                 return
             self._guarded(request)
+
+    @property
+    def _patience(self) -> float | None:
+        """How long to wait for a request while nothing is played."""
+        return None if self._learning is None else LOOK_EVERY
+
+    def _look(self) -> None:
+        """Tell how the run learns, if it has since the last look."""
+        assert self._learning is not None
+        self._last_look = time.monotonic()
+        event = self._learning.look()
+        if event is not None:
+            self._publish(event)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Errors are told to the pages; nothing that is asked ends the stage."""
@@ -242,7 +280,10 @@ class Stage:
         self._last_step = began
         self._publish({"type": "frames", "frames": frames, "measured": round(self._measured, 1)})
         if all(self._is_over(lane) for lane in range(len(self._lanes))):
-            self.pause()
+            if self._learning is None:
+                self.pause()
+            else:
+                self._begin_with_newest()
 
     def _is_over(self, lane: int) -> bool:
         player, place = self._player(lane)

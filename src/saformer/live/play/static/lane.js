@@ -3,9 +3,9 @@ import { text } from "./mathematics.js";
 import { drawBudget, drawFrontier, drawRate, forecastTotal, isOver } from "./plots.js";
 import { drawingOf } from "./scene.js";
 
-const BUDGET = ["Spent so far", "— spent, - - limit, ··· forecast in all, fan: least to come"];
-const RATE = ["Spent by a step", "— mean of 20 steps, - - what remains, spread evenly"];
-const FRONTIER = ["Return by cost", "— this episode, grey: best of the data, - - limit"];
+const BUDGET = ["Spent so far", "— spent, - - limit, ··· forecast, fan: least"];
+const RATE = ["Spent by a step", "— mean of 20, - - what is left, evenly"];
+const FRONTIER = ["Return by cost", "— episode, grey: data's best, - - limit"];
 
 export function element(kind, attributes = {}, ...children) {
   const made = document.createElement(kind);

@@ -1,5 +1,6 @@
 // The live page: talks to the server over one websocket, and hands frames to the lanes.
 import { LaneView, element } from "./lane.js";
+import { showLearning } from "./learning.js";
 import { text } from "./mathematics.js";
 
 const find = (id) => document.getElementById(id);
@@ -57,6 +58,9 @@ const heard = {
     find("start").setAttribute("aria-pressed", playing);
     if (document.activeElement !== find("seed")) find("seed").value = seed;
     find("speed").value = speed;
+  },
+  learning(event) {
+    showLearning(find("learning"), event);
   },
   error({ text: words }) {
     say(words);
@@ -154,6 +158,10 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// A click leaves no focus behind: then space means start and pause, wherever the mouse was before.
+document.addEventListener("click", ({ target, detail }) => {
+  if (detail > 0) target.closest("button")?.blur();
+});
 find("start").onclick = deeds[" "];
 find("step").onclick = deeds["."];
 find("reset").onclick = deeds.r;

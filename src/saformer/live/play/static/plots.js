@@ -5,7 +5,7 @@ import { colour, fitted } from "./scene.js";
 const MARGIN = { left: 46, right: 40, top: 8, bottom: 20 };
 const SMOOTHED = 20; // steps
 
-class Frame {
+export class Frame {
   constructor(canvas, [x0, x1], [y0, y1]) {
     Object.assign(this, fitted(canvas));
     const { left, right, top, bottom } = MARGIN;

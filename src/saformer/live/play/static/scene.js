@@ -13,12 +13,20 @@ export function fitted(canvas) {
   return { context, width, height };
 }
 
+const shades = new Map(); // asking for a style is slow, and a picture asks hundreds of times
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shades.clear());
+
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!shades.has(name)) {
+    const style = getComputedStyle(document.documentElement);
+    shades.set(name, style.getPropertyValue(`--${name}`).trim());
+  }
+  return shades.get(name);
 }
 
 const PITCH = 0.16;
 const NEAR = 0.4;
+const LAG = 0.5; // of the camera's distance to its body, after a step
 
 class Camera {
   constructor(target, distance, width, height) {
@@ -80,9 +88,12 @@ export class BodyDrawing {
       const spread = bodies.map(([at]) => Math.hypot(at[0] - x, at[1] - y, at[2] - z));
       this.reach = Math.max(...spread) + 0.6;
       this.position = [x, y];
+      this.step = frame.step;
     }
-    // it follows softly, so that a gait is seen as one
-    this.position = [this.position[0] + 0.6 * (x - this.position[0]), y];
+    // it follows softly, so that a gait is seen as one, however many steps were not drawn
+    const lag = LAG ** Math.abs(frame.step - this.step);
+    this.position = [x + lag * (this.position[0] - x), y];
+    this.step = frame.step;
     const target = [this.position[0], this.position[1], 0.4 * this.reach];
     return new Camera(target, 3 * this.reach, width, height);
   }
