@@ -1,7 +1,7 @@
-"""Commands on a trained run: evaluate, calibrate, sweep, finetune and export."""
+"""Commands on a trained run: evaluate, calibrate, sweep, finetune, serve and export."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,6 +16,9 @@ from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.envs.tasks import is_store, locator
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
+from saformer.live.play.recording import record_beside
+from saformer.live.play.settings import RecordSettings
+from saformer.live.serve.settings import ServeSettings
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.rollouts import write_report
 from saformer.report.table import calibration_table, sweep_table, verdict_table
@@ -93,6 +96,8 @@ class EvaluateCommand(RunCommand):
     """Print JSON instead of the table."""
     report: Path | None = None
     """Where to write the report; by default report.html beside evaluation.json."""
+    watching: RecordSettings = field(default_factory=RecordSettings)
+    """What can be watched afterwards."""
 
     def run(self, console: Console) -> int:
         with listening(console) as listener:
@@ -102,12 +107,16 @@ class EvaluateCommand(RunCommand):
                 evaluation, table, write = self._offline(trained)
             else:
                 changes = {**self.changes, "seed": self.settings.seed}
-                judged = trained.evaluate(**{**vars(self.settings), "options": changes})
+                settings = replace(self.settings, options=changes)
+                judged = trained.evaluate(**vars(settings))
                 evaluation, table, write = judged.plain(), verdict_table, write_report
         show(evaluation, table, as_json=self.json)
         page = write(trained.findings, self.report or trained.findings.path / "report.html")
         if write is write_report:
             trained.findings.keep_page(page)
+            with listening(console) as listener:
+                if record_beside(trained, self.watching, judged, settings, listener):
+                    write(trained.findings, page)  # again, with links
         console.print(f"report written to {page}", soft_wrap=True)
         return 0
 
@@ -216,7 +225,28 @@ class FinetuneCommand(RunCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(Command):
+class ServeCommand(RunCommand):
+    """Answer many clients from one process: a websocket with openpi's frames, HTTP with JSON.
+
+    Each session has its own budget, which can be moved. Accounts are on disk before an answer
+    leaves: after a restart with the same --accounts all go on. `saformer.client` is a client, /docs
+    on the server says what it hears. See docs/serve.md.
+    """
+
+    settings: ServeSettings = field(default_factory=ServeSettings)
+    """Where, for whom and how much."""
+
+    def run(self, console: Console) -> int:
+        from saformer.live.serve.server import serve
+
+        with listening(console) as listener:
+            trained = self.load(listener)
+        serve(trained, self.settings, self.changes)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(RunCommand):
     """Write what a run has learnt to a small folder, to act and be judged where its data is not.
 
     `saformer.load(OUT)`, `saformer evaluate OUT` and `saformer sweep OUT` read it. It holds the
@@ -225,19 +255,23 @@ class ExportCommand(Command):
     is calibrated as the run is; rounded, it must be calibrated again (`saformer calibrate OUT`).
     """
 
-    path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
-    """The run's folder; or a store, for the latest run under runs/ trained on it."""
-    out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]]
+    out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]] = tyro.MISSING
     """A new folder."""
+    format: Literal["saformer", "onnx"] = "saformer"
+    """saformer: weights, to be loaded. onnx: a decision by the acting options below, as a graph
+    of float32 that onnxruntime runs from any language (extra onnx)."""
+    rule: str | None = None
+    """Of --format onnx; by default as the run was trained for."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Precision of matrices. bfloat16: half the size, three digits; float32: as trained."""
     command: str | None = None
     """The command that trained the run, for the record."""
-    data: str | None = None
-    """Where the run's store is now, if it was moved."""
 
     def run(self, console: Console) -> int:
+        acting: dict[str, Any] = {"rule": self.rule, "options": self.changes}
+        if self.format != "onnx" and any(acting.values()):
+            raise ValueError("how it acts is for `saformer evaluate OUT` to say, or --format onnx")
+        how = acting if self.format == "onnx" else {"dtype": self.dtype, "command": self.command}
         with listening(console) as listener:
-            trained = load(run_path(self.path), listener=listener, device="cpu", data=self.data)
-            trained.export(self.out, dtype=self.dtype, command=self.command)
+            self.load(listener).export(self.out, format=self.format, **how)
         return 0
