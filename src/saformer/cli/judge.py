@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tyro
 from rich.console import Console
@@ -35,6 +35,8 @@ ROLLOUTS_ALONE = ("rate", "shield", "both", "reference")
 class RunCommand(Command):
     """What a command on a trained run needs: which one, how its policy acts, and where."""
 
+    usual_rule: ClassVar[str | None] = None
+    """None: the agent's own"""
     path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
     """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
     trained on it; or an export; or pretrained:NAME for a policy that comes with the package
@@ -56,7 +58,8 @@ class RunCommand(Command):
         else:
             kind, plain = find_kind("saformer"), {}
         config = from_plain(kind.config_type, plain, strict=False)
-        options = kind.options_of(config, peek(arguments, "rule")["rule"])
+        usual_rule = cls.usual_rule if cls.usual_rule in kind.rules else None
+        options = kind.options_of(config, peek(arguments, "rule")["rule"] or usual_rule)
         return cls(path=tyro.MISSING, acting=options, usual=(first, options))
 
     @property
@@ -183,16 +186,17 @@ class SweepCommand(RunCommand):
 class FinetuneCommand(RunCommand):
     """Let a trained SaFormer explore until it keeps limits that its data never showed.
 
-    It goes down from the data's least cost to each limit and below, adds every episode with its
-    true cost to the data, and goes on learning from old and new data. One line says what each
-    episode cost. The new run stands beside the old one, which is not touched; Ctrl-C saves it, and
-    the same command with --resume goes on. At the end every limit is judged and a report written.
+    It prompts for less than each limit, adds every episode with its true cost to the data, and goes
+    on learning from old and new data. One line says what each episode cost. The new run stands
+    beside the old one, which is not touched; Ctrl-C saves it, and the same command with --resume
+    goes on. At the end every limit is judged and a report written.
     """
 
+    usual_rule: ClassVar[str | None] = "paper"
     limit: tuple[str, ...] = ()
     """Limits to keep: costs (3700) or the data's percentiles (p10); commas separate constraints."""
-    rule: str | None = None
-    """By which the policy is judged; by default the run's own. It explores by the paper's."""
+    rule: str | None = "paper"
+    """How the policy is judged: paper (Algorithm 1), or feasible as `saformer evaluate` judges."""
     may_end: bool | None = None
     """Whether episodes may end early to keep a limit; by default as the run's data says."""
     ceiling: str | None = None
