@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,11 @@ class Served:
         line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) / 1024
 
+    def cpu(self) -> float:
+        """Seconds that it has computed so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait()
@@ -94,7 +100,7 @@ async def load(served: Served, sessions: int, seconds: float, pace: float | None
     """All clients at once; memory is looked at a hundred times."""
     with PolicyClient(served.url) as client:
         size = client.policy()["state"]
-    until, memory = time.monotonic() + seconds, []
+    until, memory, cpu = time.monotonic() + seconds, [], served.cpu()
     interval = sessions / pace if pace else 0.0
     clients = [drive(served.url, size, until, interval) for _ in range(sessions)]
 
@@ -105,15 +111,17 @@ async def load(served: Served, sessions: int, seconds: float, pace: float | None
 
     *taken, _ = await asyncio.gather(*clients, watch())
     waits = np.sort(np.concatenate([np.array(each[1:]) for each in taken if len(each) > 1]))
-    tenth = max(1, len(memory) // 10)
+    cpu, tenth = served.cpu() - cpu, max(1, len(memory) // 10)
     return {
         "sessions": sessions,
         "decisions": len(waits),
         "per_second": round(len(waits) / seconds, 1),
         "milliseconds": {p: round(1000 * float(np.percentile(waits, p)), 1) for p in (50, 95, 99)},
         "worst_milliseconds": round(1000 * float(waits[-1]), 1),
+        "server_cpu_milliseconds_each": round(1000 * cpu / len(waits), 2),
+        "load_average": os.getloadavg()[0],
         "megabytes": {
-            "first_tenth": round(float(np.mean(memory[tenth : 2 * tenth])), 1),
+            "second_tenth": round(float(np.mean(memory[tenth : 2 * tenth])), 1),
             "last_tenth": round(float(np.mean(memory[-tenth:])), 1),
         },
     }

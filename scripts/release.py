@@ -36,8 +36,8 @@ for day in range(12):
 ACT = """
 import saformer
 policy = saformer.load("deployed").policy()
-policy.reset([0.0] * 5, limit=5.0)
-print(policy.act([0.0] * 5).action)
+policy.reset([0.0] * 7, limit=5.0)
+print(policy.act([0.0] * 7).action)
 """
 SMALL = "--updates 4 --width 16 --layers 1"
 COLUMNS = "--state hour room --action valve --reward comfort --episode day"

@@ -205,8 +205,8 @@ MUTANTS = (
     Mutant(
         "lanes mixed up",
         "core/history.py",
-        "self._steps[lanes].split",
-        "self._steps[lanes.flip(0)].split",
+        "self.steps[lanes].split",
+        "self.steps[lanes.flip(0)].split",
         "tests/contracts/test_equivalences.py::test_lanes_do_not_see_each_other",
     ),
     Mutant(
@@ -506,8 +506,8 @@ MUTANTS = (
     Mutant(
         "policy keeps dropout",
         "core/execution.py",
-        "self._model, self._recorder = model.eval(), recorder",
-        "self._model, self._recorder = model, recorder",
+        "self.model, self._recorder = model.eval(), recorder",
+        "self.model, self._recorder = model, recorder",
         "tests/contracts/test_agents.py::test_a_policy_acts_without_dropout",
     ),
     Mutant(

@@ -28,8 +28,8 @@ from scripts.attack import (
 )
 from scripts.attack.campaign import Campaign, Failure, run
 
-_FILES = (misuses, environments, mutations, kills, disks, together, nodes)
-_MODULES = (shield, numbers, *_FILES, serving, frames)
+_FILES = (misuses, environments, mutations, kills, disks, together)
+_MODULES = (shield, numbers, *_FILES, serving, frames, nodes)  # last: no fork of Ray's threads
 CAMPAIGNS = {module.CAMPAIGN.name: module.CAMPAIGN for module in _MODULES}
 
 

@@ -130,7 +130,7 @@ def _one(generator: np.random.Generator, values: Any) -> Any:
 
 @cache
 def _server() -> Any:
-    return server_process("frames", "--rate", "1e6", "--idle", "0.001")
+    return server_process("frames", "--request-rate", "1e6", "--idle", "0.001")
 
 
 def attempt(seed: int) -> str | None:

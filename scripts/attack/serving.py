@@ -56,6 +56,10 @@ class ServerProcess:
         words = ["serve", str(exported()), *where, "--device", "cpu", *self.flags]
         return Process(lambda: command(words), self.folder, self.output)
 
+    def wait_until_up(self) -> None:
+        with PolicyClient(self.url, patience=100) as client:
+            client.policy()
+
 
 @functools.cache
 def exported() -> Path:
@@ -86,8 +90,7 @@ def server_process(name: str, *flags: str) -> ServerProcess:
     served = _new(name, flags)
     process, owner = served.start(), os.getpid()
     atexit.register(lambda: os.getpid() == owner and process.kill())
-    with PolicyClient(served.url, patience=60) as client:
-        client.policy()
+    served.wait_until_up()
     return served
 
 
@@ -99,12 +102,15 @@ def attempt(seed: int) -> str | None:
     try:
         for _ in range(KILLS):
             server = served.start()
-            time.sleep(rng.uniform(0.2, 2.0))
+            if rng.random() < 0.9:  # else while it begins
+                served.wait_until_up()
+            time.sleep(rng.uniform(0.0, 1.5))
             server.kill()
             ended = server.wait()
             if ended.code != -signal.SIGKILL:
                 return f"the server ended by itself: {ended.said[-400:]}"
         server = served.start()
+        served.wait_until_up()
         time.sleep(0.5)
         (served.folder / "stop").touch()
         driven = clients.wait()
@@ -133,7 +139,8 @@ def _drive_all(served: ServerProcess, seed: int) -> int:
     def drive(number: int) -> None:
         try:
             steps = _Driver(served, np.random.default_rng([seed, number]), f"s{number}").drive()
-            print(f"s{number}: {steps} steps")
+            if steps == 0:
+                problems.append(f"s{number} was never answered")
         except Exception as error:
             problems.append(f"s{number}: {type(error).__name__}: {error}")
 

@@ -69,7 +69,7 @@ def main() -> None:
             thread.join()
         served.stop()
     lines = []
-    for name, rows in drawn.items():
+    for name, rows in sorted(drawn.items()):
         steps = np.linspace(1, len(rows), POINTS).round().astype(int)
         lines.append(Line(name, steps, rows[steps - 1, 0], level=rows[-1, 1]))
         print(f"{name}: spent {rows[-1, 0]:.1f} of {rows[-1, 1]:.1f}")

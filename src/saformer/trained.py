@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from saformer.agents.checked import CheckedPolicy
 from saformer.api import calibrate, judge
@@ -16,6 +16,7 @@ from saformer.data.limits import parse_limit
 from saformer.evaluation.calibration import Calibration
 from saformer.evaluation.offline import OfflineEvaluation
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
+from saformer.onnx.export import export_graph
 from saformer.runs.export import copy_description
 from saformer.runs.pretrained import PREFIX, is_pretrained
 from saformer.runs.run import find_run
@@ -139,21 +140,19 @@ class Trained(Loaded):
         paths = [self.findings.write_json(name, content) for name, content in files.items()]
         self.listener.say(f"{what} written to {paths[-1]}")
 
-    def export(
-        self,
-        out: str | Path,
-        *,
-        dtype: Literal["bfloat16", "float32"] = "bfloat16",
-        command: str | None = None,
-    ) -> Path:
+    def export(self, out: str | Path, *, format: str = "saformer", **settings: Any) -> Path:
         """Write the trained policy to a new folder, for `load` to read where the data is not.
 
         It holds the weights, what the run is, and what each stored trajectory earned and cost, so
-        that limits such as "p10" and frontiers need no data. Matrices are rounded to `dtype`.
-        Calibrations go with it in float32; rounded weights must be calibrated again. `command`: by
-        which the run was trained, for the record. Returns the folder.
+        that limits such as "p10" and frontiers need no data. By keyword: `dtype`, to which matrices
+        are rounded ("bfloat16", or "float32": as they are, with their calibrations; rounded weights
+        must be calibrated again); `command`, by which the run was trained, for the record. Format
+        "onnx": a decision by `rule` and `options` as a graph for onnxruntime. Returns the folder.
         """
-        return export_run(self, Path(out), dtype, command)
+        formats: dict[str, Any] = {"saformer": export_run, "onnx": export_graph}
+        if format not in formats:
+            raise ValueError(f"unknown format {format!r}; there are {', '.join(formats)}")
+        return formats[format](self, Path(out), **settings)
 
     def finetune(
         self,

@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "report": {"runs", "files"},
 }
-ALLOWED |= {"api": set(ALLOWED), "trained": {*ALLOWED, "api"}}
+ALLOWED |= {"api": set(ALLOWED), "onnx": {*ALLOWED, "api"}, "trained": {*ALLOWED, "api", "onnx"}}
 ALLOWED |= {"experiments": set(ALLOWED), "live": set(ALLOWED), "client": set()}
 ALLOWED |= {"cli": {*ALLOWED, "experiments", "live"} - {"client"}, "__main__": {"cli"}}
 CONFINED = {
@@ -62,6 +62,7 @@ CONFINED = {
     "prometheus_client": {"live"},
     "ray": {"engine"},
     "triton": {"kernels"},
+    "onnxruntime": {"onnx"},
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

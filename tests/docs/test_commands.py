@@ -26,6 +26,7 @@ BRIEF = {
 """In place of what the page says."""
 PERCEPTRONS = ("bcq_lag", "cpq", "coptidice")
 TOO_LONG = {
+    "demo plant": "tests/learning/test_demo.py runs it; test_readme.py a small one",
     "experiment": "tests/experiments/test_smoke.py makes all of them from tiny runs",
     "data build": "a million steps; tests/cli/test_data.py builds a few thousand",
     "data import hopper_medium.hdf5": "D4RL's own file; tests/data/test_sources.py makes its like",
@@ -34,6 +35,7 @@ TOO_LONG = {
     "play": "plays until it is stopped; tests/live does so in a browser",
     "finetune": "tests/training/test_finetune.py runs the command to its end",
     "evaluate runs/cheetah": "follows finetune",
+    "serve": "never ends; tests/live serves",
 }
 
 

@@ -82,7 +82,7 @@ def test_what_is_wrong_is_said_in_a_line(deployed, accounts):
 def test_frames_that_are_mutated_are_refused_in_a_line(deployed, accounts, caplog):
     """A share of the campaign `frames`; nothing is logged as a failure of ours. Seen to fail when
     `unpacked` lets an OverflowError through."""
-    with serving(deployed, accounts, rate=1e6) as server:
+    with serving(deployed, accounts, request_rate=1e6) as server:
         for seed in range(4):
             assert frames.attack(server.url, seed, count=120) is None
     assert not caplog.records
@@ -245,7 +245,7 @@ def test_tokens_origins_and_rates(deployed, accounts, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("press aaaaaaaaaaaaaaaaaaaa\nlathe bbbbbbbbbbbbbbbbbbbb  # comment\n")
     body = json.dumps(GOOD).encode()
-    with serving(deployed, accounts, tokens=tokens, rate=30.0) as server:
+    with serving(deployed, accounts, tokens=tokens, request_rate=30.0) as server:
         assert post(server.url, body)[0] == 401
         assert post(server.url, body, Authorization="Bearer cccccccccccccccccccc")[0] == 401
         assert post(server.url, body, Authorization="Api-Key aaaaaaaaaaaaaaaaaaaa")[0] == 200

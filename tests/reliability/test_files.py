@@ -71,7 +71,7 @@ import numpy as np
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 
-steps = 2000
+steps = 17_000
 columns = {f"sensor {i}": np.ones(steps) for i in range(300)}
 part = Trajectory.of(np.ones((steps, 2)), np.ones((steps, 1)), np.ones(steps), np.ones(2),
                      truncated=True, terminated=False, columns=columns)

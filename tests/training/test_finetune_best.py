@@ -90,7 +90,7 @@ def judged(monkeypatch) -> list[dict[str, torch.Tensor]]:
     seen: list[dict[str, torch.Tensor]] = []
 
     def judge(policy, data, limits, **how):
-        seen.append({name: value.clone() for name, value in policy._model.state_dict().items()})
+        seen.append({name: value.clone() for name, value in policy.model.state_dict().items()})
         cost = COSTS[len(seen) - 1]
         return {
             limit.name: {**found(cost=cost, limit=limit.values[0]), "bound": [cost]}

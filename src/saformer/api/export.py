@@ -20,7 +20,9 @@ from saformer.runs.export import DTYPES, EXPORTS, narrowed, policy_identity, wid
 from saformer.runs.run import Run
 
 
-def export_run(loaded: Loaded, out: Path, dtype: str, command: str | None) -> Path:
+def export_run(
+    loaded: Loaded, out: Path, dtype: str = "bfloat16", command: str | None = None
+) -> Path:
     """Write weights, totals and facts to a new folder; says what it is calibrated for."""
     run, model, say = loaded.run, loaded.agent.model, loaded.listener.say
     if dtype not in DTYPES:

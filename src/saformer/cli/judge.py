@@ -246,7 +246,7 @@ class ServeCommand(RunCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(Command):
+class ExportCommand(RunCommand):
     """Write what a run has learnt to a small folder, to act and be judged where its data is not.
 
     `saformer.load(OUT)`, `saformer evaluate OUT` and `saformer sweep OUT` read it. It holds the
@@ -255,19 +255,23 @@ class ExportCommand(Command):
     is calibrated as the run is; rounded, it must be calibrated again (`saformer calibrate OUT`).
     """
 
-    path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
-    """The run's folder; or a store, for the latest run under runs/ trained on it."""
-    out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]]
+    out: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUT")]] = tyro.MISSING
     """A new folder."""
+    format: Literal["saformer", "onnx"] = "saformer"
+    """saformer: weights, to be loaded. onnx: a decision by the acting options below, as a graph
+    of float32 that onnxruntime runs from any language (extra onnx)."""
+    rule: str | None = None
+    """Of --format onnx; by default as the run was trained for."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Precision of matrices. bfloat16: half the size, three digits; float32: as trained."""
     command: str | None = None
     """The command that trained the run, for the record."""
-    data: str | None = None
-    """Where the run's store is now, if it was moved."""
 
     def run(self, console: Console) -> int:
+        acting: dict[str, Any] = {"rule": self.rule, "options": self.changes}
+        if self.format != "onnx" and any(acting.values()):
+            raise ValueError("how it acts is for `saformer evaluate OUT` to say, or --format onnx")
+        how = acting if self.format == "onnx" else {"dtype": self.dtype, "command": self.command}
         with listening(console) as listener:
-            trained = load(run_path(self.path), listener=listener, device="cpu", data=self.data)
-            trained.export(self.out, dtype=self.dtype, command=self.command)
+            self.load(listener).export(self.out, format=self.format, **how)
         return 0

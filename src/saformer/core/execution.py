@@ -21,17 +21,17 @@ class SaFormerPolicy:
         self, model: SaFormer, rule: Rule, recorder: Any, *, window: int, cost_discount: float = 1.0
     ) -> None:
         self.rule, self.seed = rule, rule.options.seed
-        self._model, self._recorder = model.eval(), recorder
-        self._window, self._cost_discount = window, cost_discount
+        self.model, self._recorder = model.eval(), recorder
+        self.window, self._cost_discount = window, cost_discount
         self._device = model.normalizer.centre("state").device
         self._generator = torch.Generator(self._device).manual_seed(self.seed)
         self._begin(num_lanes=0)
 
     def _begin(self, *, num_lanes: int) -> None:
-        dimensions, device = self._model.dimensions, self._device
+        dimensions, device = self.model.dimensions, self._device
         self._every_lane = torch.arange(num_lanes)
         self.budget = Budget(torch.zeros(num_lanes, dimensions.constraints), self._cost_discount)
-        self.history = History(num_lanes, self._window - 1, dimensions, device)
+        self.history = History(num_lanes, self.window - 1, dimensions, device)
         recorder = self._recorder(num_lanes, device)
         self._both, self._prefill = recorder.both, recorder.recorded(self._read_past, trimmed=False)
         self._first_round = recorder.recorded(self._round)
@@ -40,7 +40,7 @@ class SaFormerPolicy:
         )
 
     def reset(self, state: object, limit: object, lanes: Tensor | None = None) -> None:
-        dimensions = self._model.dimensions
+        dimensions = self.model.dimensions
         num_lanes = len(as_rows(state, dimensions.state, "state", self._device, lanes))
         limits = as_rows(limit, dimensions.constraints, "limit", lanes=lanes).expand(num_lanes, -1)
         if lanes is None:
@@ -53,14 +53,14 @@ class SaFormerPolicy:
 
     def act(self, state: object, lanes: Tensor | None = None) -> Decision:
         which, index = self._lanes(lanes)
-        rows = as_rows(state, self._model.dimensions.state, "state", self._device, lanes)
+        rows = as_rows(state, self.model.dimensions.state, "state", self._device, lanes)
         if len(rows) != len(index):
             raise ValueError(f"{len(rows)} states for {len(index)} lanes; call reset, one a lane")
         account = to_device(self.budget.rows(which), self._device)
         # a copy: a recording's next replay overwrites its results
         decision: Decision = over_tensors(torch.clone, self._decide(rows, account, index))
-        past_return = _past_return(decision, self.rule.options.past_return)
-        self.history.append(account, index, past_return, rows, decision.action)
+        asked = past_return(decision, self.rule.options.past_return)
+        self.history.append(account, index, asked, rows, decision.action)
         try:
             return decision.on_host(which)  # the caller waits here, and no more after it
         except ValueError:
@@ -71,7 +71,7 @@ class SaFormerPolicy:
         self, reward: object, cost: object, lanes: Tensor | None = None, *, action: object = None
     ) -> None:
         """Book what the last action cost. Each step asks for a return anew, whatever the reward."""
-        dimensions, (which, index) = self._model.dimensions, self._lanes(lanes)
+        dimensions, (which, index) = self.model.dimensions, self._lanes(lanes)
         self.budget.spend(as_rows(cost, dimensions.constraints, "cost", lanes=lanes), which)
         if action is not None:
             self.history.correct(as_rows(action, dimensions.action, "action", self._device), index)
@@ -90,14 +90,14 @@ class SaFormerPolicy:
         return decision
 
     def _draw(self, num_lanes: int) -> tuple[Tensor, Tensor]:
-        return self.rule.options.draw(num_lanes, self._model.dimensions.action, self._generator)
+        return self.rule.options.draw(num_lanes, self.model.dimensions.action, self._generator)
 
     def _read_past(self, history: History, *present: Tensor) -> Prefix:
-        return self._model.prefill(self.rule.prompt(history.prompt(*present)), self._both)
+        return self.model.prefill(self.rule.prompt(history.prompt(*present)), self._both)
 
     def _round(self, prefix: Prefix, *drawn: Tensor) -> Decision:
-        candidates = propose(self._model, prefix, self.rule, *drawn)
-        return self.rule.select(self._model, prefix, candidates)
+        candidates = propose(self.model, prefix, self.rule, *drawn)
+        return self.rule.select(self.model, prefix, candidates)
 
     def _lanes(self, lanes: Tensor | None) -> tuple[Tensor, Tensor]:
         """On the host, where accounts are, and where networks are."""
@@ -105,7 +105,7 @@ class SaFormerPolicy:
         return which, to_device(which, self._device)
 
 
-def _past_return(decision: Any, which: PastReturn) -> Any:
+def past_return(decision: Any, which: PastReturn) -> Any:
     """The return-to-go that stands for this step in the past: [L, 1]."""
     if which == "selected":
         return decision.return_to_go[:, None]

@@ -28,15 +28,15 @@ class History:
 
     def __init__(self, lanes: int, length: int, sizes: Dimensions, device: torch.device) -> None:
         self._sizes = [sizes.constraints, 1, sizes.state, sizes.action]
-        self._steps = torch.zeros(lanes, length, sum(self._sizes), device=device)
-        columns = self._steps.split(self._sizes, dim=-1)
+        self.steps = torch.zeros(lanes, length, sum(self._sizes), device=device)
+        columns = self.steps.split(self._sizes, dim=-1)
         self.spent, self.return_to_go, self.state, self.action = columns
         self.timestep = torch.full((lanes, length), NO_STEP, device=device)
 
     def prompt(self, state: Tensor, account: Tensor, lanes: Tensor) -> Prompt:
         """What is known on these lanes in `state` [l, S], with the `account` of `Budget.rows`."""
         limit, timestep = account[:, : self._sizes[0]], self.timestep[lanes]
-        spent, returns, states, actions = self._steps[lanes].split(self._sizes, dim=-1)
+        spent, returns, states, actions = self.steps[lanes].split(self._sizes, dim=-1)
         columns = (limit[:, None] - spent, returns, states, actions, timestep.clamp(min=0))
         past = WindowBatch(limit, *columns, timestep != NO_STEP)
         remaining = limit - account[:, self._sizes[0] : -1]
@@ -45,7 +45,7 @@ class History:
     def append(self, account: Tensor, lanes: Tensor, *step: Tensor) -> None:
         """Remember one step (return-to-go, state, action) before its cost is booked."""
         present = torch.cat([account[:, self._sizes[0] : -1], *step], dim=1)
-        for column, value in ((self._steps, present), (self.timestep, account[:, -1].long())):
+        for column, value in ((self.steps, present), (self.timestep, account[:, -1].long())):
             column[lanes] = torch.cat([column[lanes], value[:, None]], dim=1)[:, 1:]
 
     def correct(self, action: Tensor, lanes: Tensor) -> None:
@@ -53,4 +53,4 @@ class History:
         self.action[lanes, -1:] = action[:, None]
 
     def forget(self, lanes: Tensor) -> None:
-        self._steps[lanes], self.timestep[lanes] = 0, NO_STEP
+        self.steps[lanes], self.timestep[lanes] = 0, NO_STEP

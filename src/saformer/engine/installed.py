@@ -25,6 +25,7 @@ EXTRAS = {
         "DSRL's environments (pybullet has wheels for Python 3.11 on Linux alone)",
     ),
     "ray": (("ray",), "experiments on a cluster"),
+    "onnx": (("onnx", "onnxscript", "onnxruntime"), "policies that onnxruntime runs"),
     "track": (("tensorboard",), "TensorBoard metrics"),
     "web": (
         ("starlette", "uvicorn", "websockets", "msgpack", "prometheus-client"),

@@ -182,7 +182,7 @@ def _unknown(name: str) -> str:
     if Path(name).is_absolute() or os.sep in name:
         remedy = "if a run's data was moved, say where it is now with --data"
         return f"there is no trajectory store at {name}; {remedy}"
-    nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.3)
+    nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.5)
     known = f"known are {', '.join(task_names())}."
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else known
     others = "A path to a trajectory store works too, and dsrl:NAME, d4rl:NAME or minari:NAME."

@@ -121,10 +121,7 @@ def judge_offline(
         limits=tuple(findings),
         calibration={"forecast": forecast, "logged": logged},
         by_progress=tuple(_by_progress(judged)),
-        day={
-            "actions": list(held_out.store.provenance.get(ACTION_NAMES, ())),
-            **_day({limit.name: reader.read(day, limit=limit.values) for limit in shown}),
-        },
+        day=_day({limit.name: reader.read(day, limit=limit.values) for limit in shown}, held_out),
     )
 
 
@@ -166,10 +163,11 @@ def _some(limits: Sequence[Limit]) -> list[Limit]:
     return [limits[index] for index in dict.fromkeys((0, len(limits) // 2, len(limits) - 1))]
 
 
-def _day(reads: dict[str, JudgedSteps]) -> dict[str, Any]:
+def _day(reads: dict[str, JudgedSteps], held_out: RelabelledStore) -> dict[str, Any]:
     """One trajectory, read under several limits: its actions, and those that the actor expects."""
     first = next(iter(reads.values()))
     return {
+        "actions": list(held_out.store.provenance.get(ACTION_NAMES, ())),
         "cost": _brief(first.episode_cost[0]),
         "step": (first.step - first.step.min()).tolist(),
         "logged": _brief(first.action),

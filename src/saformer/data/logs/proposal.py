@@ -86,7 +86,8 @@ class _Guess:
         self._values = {
             n: read_numbers(n, arrow().array(sample.column(n)), how) for n in sample.header
         }
-        self._words = [name for name, (_, bad) in self._values.items() if bad is not None]
+        counts = {name: bad.count for name, (_, bad) in self._values.items() if bad is not None}
+        self._words = [name for name in counts if 2 * counts[name] > len(sample.rows)]
 
     def lines(self) -> Iterator[str]:
         """Of the file."""

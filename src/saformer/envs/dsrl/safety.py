@@ -6,8 +6,8 @@ Loading the package works around four things that have changed since it was writ
   `import safety_gymnasium` afterwards gives a module without it;
 - NumPy arrays as defaults of dataclass fields, which Python 3.11 refuses, become factories;
 - `MjModel.jnt` also takes an array of one index, as older versions did;
-- every reset decoded six pictures of a sky (1.5 s, now 0.012 s): they are left out of the model,
-  which changes no reward and no observation.
+- every reset decoded six pictures of a sky, for 1.5 s: they are left out of the model, which
+  changes no reward and no observation.
 """
 
 import copy

@@ -39,7 +39,7 @@ class Gate:
 
     def __init__(self, settings: ServeSettings) -> None:
         self._tokens = read_tokens(settings.tokens) if settings.tokens else {}
-        self._is_local, self._rate = settings.is_local, settings.rate
+        self._is_local, self._rate = settings.is_local, settings.request_rate
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # allowance, since when
 
     def owner(self, connection: HTTPConnection) -> str:
@@ -74,7 +74,7 @@ class Gate:
             self._spent.popitem(last=False)
         if allowance < 1:
             wait = math.ceil(1000 * (1 - allowance) / self._rate)
-            message = f"more than {self._rate:g} requests a second: wait {wait} ms (--rate)"
+            message = f"more than {self._rate:g} requests a second: wait {wait} ms (--request-rate)"
             raise RefusedError(message, "rate")
 
 

@@ -34,7 +34,7 @@ class ServeSettings:
     """Days after which an account that nobody touched is forgotten."""
     connections: int = 512
     """Connections at once."""
-    rate: float = 2000.0
+    request_rate: float = 2000.0
     """Requests a second from one address."""
     frame_bytes: int = 1 << 18
     """Largest frame or body."""
@@ -53,7 +53,7 @@ class ServeSettings:
         for name in ("sessions", "kept", "connections", "together", "frame_bytes", "audit_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("idle", "keep_days", "rate", "patience", "silence"):
+        for name in ("idle", "keep_days", "request_rate", "patience", "silence"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}")
         if not 0 <= self.port <= 65535:
