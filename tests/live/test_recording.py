@@ -8,7 +8,7 @@ import pytest
 
 from saformer.cli.main import main
 from saformer.data.limits import Limit
-from saformer.live.play.pages import read_recording, recorded_page
+from saformer.live.play.pages import STATIC, read_recording, recorded_page
 from saformer.live.play.recording import record
 from saformer.live.play.settings import Acting
 from saformer.live.play.video import film, write_film
@@ -39,6 +39,10 @@ def test_a_recorded_page_fetches_nothing(recorded):
     assert not re.search(r"^(import|export) ", text, re.MULTILINE)
     assert "default-src 'none'" in text
     assert "{{" not in text.replace("${{", "")
+    replay = (STATIC / "replay.js").read_text() + (STATIC / "lane.js").read_text()
+    for names in re.findall(r"^import \{ (.*?) \}", replay, re.MULTILINE):
+        for name in names.split(", "):
+            assert re.search(rf"^(class|function) {name}\b", text, re.MULTILINE), name
     for name in re.findall(r"^(?:class|function) (\w+)", text, re.MULTILINE):
         assert len(re.findall(rf"^(?:class|function|const) {name}\b", text, re.MULTILINE)) == 1
 
