@@ -83,7 +83,7 @@ def test_the_fan_is_the_quantiles_of_the_members(company, run):
 
 
 def test_marks_are_the_percentiles_and_what_they_earned(company, run):
-    """Seen to fail when marks are of the limit's range instead."""
+    """By numpy, and by the five best within."""
     about, totals = company.about(Acting(str(run))), company.trained(str(run)).totals
     marks = {mark["name"]: mark for mark in about["constraints"][0]["marks"]}
     costs = totals.episode_cost[:, 0]
@@ -114,7 +114,7 @@ def test_bodies_are_where_mujoco_has_them():
 
 
 def test_the_first_picture_needs_no_torch():
-    """It is there within a second or two. Seen to fail when the stage imports the company."""
+    """It is there within a second or two."""
     pytest.importorskip("mujoco")
     code = (
         "import sys; from saformer.live.play.server import PlayServer\n"

@@ -65,7 +65,7 @@ def test_what_is_no_recording_is_refused(tmp_path, capsys):
 
 
 def test_evaluate_records_and_its_report_links(run, tmp_path, capsys):
-    """Seen to fail when recordings of an earlier evaluation are linked."""
+    """Recordings of an earlier evaluation are not linked."""
     how = ["evaluate", str(run), "--episodes", "1", "--out", str(tmp_path), "--device", "cpu"]
     assert main([*how, "--limits", "p20", "--record"]) == 0
     assert 'href="recordings/p20.html"' in (tmp_path / "report.html").read_text()
@@ -78,7 +78,7 @@ def test_evaluate_records_and_its_report_links(run, tmp_path, capsys):
 
 
 def test_where_nothing_renders_a_video_says_so(run, tmp_path):
-    """Plants and toys have no pictures. Seen to fail with Gymnasium's own error."""
+    """Plants and toys have no pictures."""
     trained = load(run, device="cpu")
     with pytest.raises(ValueError, match="OpenGL"):
         film(trained, [Limit("p50", (9.0,))], tmp_path, acting=Acting(str(run)))
