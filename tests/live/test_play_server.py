@@ -21,7 +21,7 @@ def fetch(server, path: str = "/", **headers: str) -> str:
 
 
 def test_a_page_sees_steps_and_moves_the_limit(server):
-    """Seen to fail when the limit of another lane is moved."""
+    """The limit that it sets holds in the next episode."""
     with page_of(server) as page:
         whole = page.wait("whole")
         assert len(whole["lanes"]) == 1
@@ -36,21 +36,21 @@ def test_a_page_sees_steps_and_moves_the_limit(server):
 
 
 def test_two_lanes_begin_together(server):
-    """Seen to fail when lanes are reset with seeds of their own."""
+    """Each acts as it was told. Seen to fail when a lane's options are dropped."""
     with page_of(server) as page:
         page.wait("whole")
         page.ask(do="lanes", count=2)
         lanes = page.wait("whole", lambda event: len(event["lanes"]) == 2)["lanes"]
         assert lanes[0]["frame"]["pose"] == lanes[1]["frame"]["pose"]
         run = lanes[1]["about"]["run"]
-        page.ask(do="act", lane=1, run=run, rule="paper", options={"candidates": 4})
+        page.ask(do="act", lane=1, run=run, rule="paper", options={"candidates": 3})
         changed = page.wait("whole", lambda event: event["lanes"][1]["about"]["rule"] == "paper")
-        assert changed["lanes"][1]["about"]["options"]["candidates"] == 4
+        assert changed["lanes"][1]["about"]["options"]["candidates"] == 3
         page.ask(do="pause")
         page.ask(do="step")
         frames = page.wait("frames")["frames"]
         assert [frame["lane"] for frame in frames] == [0, 1]
-        assert frames[1]["why"]["candidates"] == 4
+        assert frames[1]["why"]["candidates"] == 3
         page.ask(do="lanes", count=1)
         page.wait("whole", lambda event: len(event["lanes"]) == 1)
 
@@ -72,13 +72,13 @@ def test_two_lanes_begin_together(server):
     ],
 )
 def test_messages_that_are_none_are_refused(message):
-    """Seen to fail for each where its field is left unchecked."""
+    """Each is wrong in one field, or no message at all."""
     with pytest.raises(ValueError, match=r"a message"):
         read_request(message)
 
 
 def test_wrong_wishes_are_answered_and_end_nothing(server):
-    """No traceback, and the page plays on. Seen to fail when the stage's thread dies of one."""
+    """No traceback, and the page plays on."""
     with page_of(server) as page:
         whole = page.wait("whole")
         page.socket.send("\x00 nonsense")
@@ -135,7 +135,7 @@ def test_elsewhere_a_token_is_needed(run):
 
 
 def test_what_was_played_is_saved_as_a_page(server, tmp_path):
-    """Seen to fail when frames lose their poses."""
+    """With the pose of every frame."""
     with page_of(server) as page:
         page.wait("whole")
         page.ask(do="reset")

@@ -22,7 +22,7 @@ def company(run) -> Company:
 
 
 def test_an_episode_that_is_played_is_the_one_that_is_judged(company, run):
-    """To the last digit. Seen to fail when the player observes the cost of the step before."""
+    """To the last digit. Seen to fail when the player observes a cost of 0."""
     acting, limits = Acting(str(run)), [Limit("a", (4.0,)), Limit("b", (9.0,))]
     player = company.player(acting, limits, seed=0)
     player.begin(0)
@@ -83,7 +83,7 @@ def test_the_fan_is_the_quantiles_of_the_members(company, run):
 
 
 def test_marks_are_the_percentiles_and_what_they_earned(company, run):
-    """Seen to fail when marks are of the limit's range instead."""
+    """By numpy, and by the five best within."""
     about, totals = company.about(Acting(str(run))), company.trained(str(run)).totals
     marks = {mark["name"]: mark for mark in about["constraints"][0]["marks"]}
     costs = totals.episode_cost[:, 0]
@@ -99,7 +99,7 @@ def test_only_runs_that_were_named_are_opened(company):
 
 
 def test_bodies_are_where_mujoco_has_them():
-    """The robots: every capsule, no floor. Seen to fail when geoms' places are sent as bodies'."""
+    """The robots: every capsule, no floor. Seen to fail when centres of mass are sent."""
     gymnasium = pytest.importorskip("gymnasium")
     pytest.importorskip("mujoco")
     with gymnasium.make("HalfCheetah-v5") as environment:
@@ -114,7 +114,7 @@ def test_bodies_are_where_mujoco_has_them():
 
 
 def test_the_first_picture_needs_no_torch():
-    """It is there within a second or two. Seen to fail when the stage imports the company."""
+    """It is there within a second or two."""
     pytest.importorskip("mujoco")
     code = (
         "import sys; from saformer.live.play.server import PlayServer\n"

@@ -8,7 +8,7 @@ import pytest
 
 from saformer.cli.main import main
 from saformer.data.limits import Limit
-from saformer.live.play.pages import read_recording, recorded_page
+from saformer.live.play.pages import STATIC, read_recording, recorded_page
 from saformer.live.play.recording import record
 from saformer.live.play.settings import Acting
 from saformer.live.play.video import film, write_film
@@ -39,6 +39,10 @@ def test_a_recorded_page_fetches_nothing(recorded):
     assert not re.search(r"^(import|export) ", text, re.MULTILINE)
     assert "default-src 'none'" in text
     assert "{{" not in text.replace("${{", "")
+    replay = (STATIC / "replay.js").read_text() + (STATIC / "lane.js").read_text()
+    for names in re.findall(r"^import \{ (.*?) \}", replay, re.MULTILINE):
+        for name in names.split(", "):
+            assert re.search(rf"^(class|function) {name}\b", text, re.MULTILINE), name
     for name in re.findall(r"^(?:class|function) (\w+)", text, re.MULTILINE):
         assert len(re.findall(rf"^(?:class|function|const) {name}\b", text, re.MULTILINE)) == 1
 
@@ -61,7 +65,7 @@ def test_what_is_no_recording_is_refused(tmp_path, capsys):
 
 
 def test_evaluate_records_and_its_report_links(run, tmp_path, capsys):
-    """Seen to fail when recordings of an earlier evaluation are linked."""
+    """Recordings of an earlier evaluation are not linked."""
     how = ["evaluate", str(run), "--episodes", "1", "--out", str(tmp_path), "--device", "cpu"]
     assert main([*how, "--limits", "p20", "--record"]) == 0
     assert 'href="recordings/p20.html"' in (tmp_path / "report.html").read_text()
@@ -74,7 +78,7 @@ def test_evaluate_records_and_its_report_links(run, tmp_path, capsys):
 
 
 def test_where_nothing_renders_a_video_says_so(run, tmp_path):
-    """Plants and toys have no pictures. Seen to fail with Gymnasium's own error."""
+    """Plants and toys have no pictures."""
     trained = load(run, device="cpu")
     with pytest.raises(ValueError, match="OpenGL"):
         film(trained, [Limit("p50", (9.0,))], tmp_path, acting=Acting(str(run)))
