@@ -10,7 +10,9 @@ setup: $(VENV)/.ready  ## create the environment
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,ray,track,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mujoco,minari,logs,behaviours,dsrl,ray,onnx,track,web,dev]'
+	# without what they ask for: their pins are dead, or for an old NumPy
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps openpi-client safety-gymnasium==1.0.0 bullet-safety-gym==1.4.0
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt

@@ -7,13 +7,29 @@ python -m scripts.attack shield --tries 2000 --seed 0
 from __future__ import annotations
 
 import argparse
+import sys
+from collections import Counter
+from functools import partial
 
 import torch
 
-from scripts.attack import disks, environments, kills, misuses, mutations, numbers, shield, together
-from scripts.attack.campaign import run
+from scripts.attack import (
+    disks,
+    environments,
+    frames,
+    kills,
+    misuses,
+    mutations,
+    nodes,
+    numbers,
+    serving,
+    shield,
+    together,
+)
+from scripts.attack.campaign import Campaign, Failure, run
 
-_MODULES = (shield, numbers, misuses, environments, mutations, kills, disks, together)
+_FILES = (misuses, environments, mutations, kills, disks, together)
+_MODULES = (shield, numbers, *_FILES, serving, frames, nodes)  # last: no fork of Ray's threads
 CAMPAIGNS = {module.CAMPAIGN.name: module.CAMPAIGN for module in _MODULES}
 
 
@@ -33,15 +49,29 @@ def main(arguments: list[str] | None = None) -> int:
             f"unknown campaign {', '.join(sorted(unknown))}; known: {', '.join(CAMPAIGNS)}"
         )
     print("| campaign | tries | failures |\n|---|---|---|")
-    problems = []
+    num_failures = 0
     for name in options.names or CAMPAIGNS:
         tries = options.tries or CAMPAIGNS[name].tries
-        failures = run(CAMPAIGNS[name], tries, options.seed)
-        print(f"| {name} | {tries * CAMPAIGNS[name].per_try} | {len(failures)} |", flush=True)
         repeat = f"python -m scripts.attack {name} --tries 1 --seed"
-        problems += [f"{repeat} {failure.seed}: {failure.problem}" for failure in failures]
-    print("\n".join(["", *problems]))
-    return 1 if problems else 0
+        failures = run(CAMPAIGNS[name], tries, options.seed, partial(_show, repeat))
+        print(f"| {name} | {tries * CAMPAIGNS[name].per_try} | {len(failures)} |", flush=True)
+        num_failures += len(failures)
+        _show_kinds(CAMPAIGNS[name], range(options.seed, options.seed + tries), failures)
+    return 1 if num_failures else 0
+
+
+def _show_kinds(campaign: Campaign, seeds: range, failures: list[Failure]) -> None:
+    if campaign.kind:
+        tries = Counter(map(campaign.kind, seeds))
+        failed = Counter(campaign.kind(failure.seed) for failure in failures)
+        for kind in sorted(tries):
+            print(
+                f"| {campaign.name}, {kind} | {tries[kind] * campaign.per_try} | {failed[kind]} |"
+            )
+
+
+def _show(repeat: str, failure: Failure) -> None:
+    print(f"{repeat} {failure.seed}: {failure.problem}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ class Campaign:
     """seed -> what went wrong, or None"""
     per_try: int = 1
     """what the table counts: so many in every try"""
+    kind: Callable[[int], str] | None = None
+    """seed -> what the table counts apart"""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,10 @@ class Failure:
     problem: str
 
 
-def run(campaign: Campaign, tries: int, first_seed: int) -> list[Failure]:
-    """The failures of so many tries; whatever an attempt raises is one."""
+def run(
+    campaign: Campaign, tries: int, first_seed: int, show: Callable[[Failure], object] = id
+) -> list[Failure]:
+    """The failures of so many tries, each shown at once; whatever an attempt raises is one."""
     failures = []
     for seed in range(first_seed, first_seed + tries):
         try:
@@ -40,4 +44,5 @@ def run(campaign: Campaign, tries: int, first_seed: int) -> list[Failure]:
             problem = f"{type(error).__name__} at {where}: {error}"
         if problem is not None:
             failures.append(Failure(seed, problem))
+            show(failures[-1])
     return failures

@@ -141,4 +141,8 @@ def different(verb: Verb, folder: Path, expected: dict[str, str]) -> str | None:
     return f"{', '.join(names)} differ from an undisturbed one's" if names else None
 
 
-CAMPAIGN = Campaign("kills", 350, attempt, per_try=KILLS)
+def verb_of(seed: int) -> str:
+    return drawn_verb(np.random.default_rng(seed))
+
+
+CAMPAIGN = Campaign("kills", 350, attempt, KILLS, verb_of)

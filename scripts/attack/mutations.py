@@ -109,6 +109,22 @@ def read_log(path: Path) -> Any:
     return read_store(Path(import_data([path], out, mapping=mapping).store.path or ""))
 
 
+def read_mapped(path: Path) -> Any:
+    """What `saformer data import log.csv --mapping` makes of it."""
+    from saformer.api.data import import_data
+
+    out = path.parent / "imported"
+    shutil.rmtree(out, ignore_errors=True)
+    store = import_data([path.parent / "log.csv"], out, mapping=path).store
+    return read_store(Path(store.path or ""))
+
+
+def read_comparison(path: Path) -> Any:
+    import saformer
+
+    return repr(saformer.compare([path / "kept.json"]))
+
+
 def read_experiment(path: Path) -> Any:
     from saformer.experiments.catalogue import render
 
@@ -120,9 +136,8 @@ TARGETS = [
     *(Target(f"exported/{name}", read_run) for name in ("run.json", "export.json")),
     Target("exported/weights.safetensors", read_run),
     *(Target(f"{run}/calibration.json", read_calibration) for run in ("run", "exported")),
-    *(Target(f"run/{name}", read_report) for name in ("evaluation.json", "trace.json")),
-    # a page shows all of it: also another name of its checksum, which then counts as none
-    Target("run/done.json", read_report, is_signed=False),
+    *(Target(f"run/{name}.json", read_report) for name in ("evaluation", "trace", "done")),
+    Target("run/evaluations/kept.json", read_comparison),
     Target("run/offline.json", read_offline),
     Target("run/metrics.jsonl", read_report, is_signed=False),
     *(
@@ -137,6 +152,7 @@ TARGETS = [
         Target(f"log.{kind}", read_log, is_signed=False)
         for kind in ("csv", "parquet", "npz", "hdf5")
     ),
+    Target("mapping.toml", read_mapped, is_signed=False),
     *(
         Target(f"minari/test/log-v0/data/{name}", read_log, is_signed=False)
         for name in ("metadata.json", "main_data.hdf5")
@@ -195,7 +211,7 @@ def _subject(file: Path) -> Path:
     """What the user would name: the run, store, dataset or log that a file belongs to."""
     if file.parent.name in {"steps", "episodes", "data"}:
         return file.parent.parent
-    return file if file.name.startswith("log.") else file.parent
+    return file if file.name.startswith(("log.", "mapping.")) else file.parent
 
 
 def _digest(content: Any) -> str:
@@ -209,7 +225,7 @@ def _read(target: Target, file: Path, known: str) -> str | None:
         content = target.read(subject)
     except (ValueError, OSError, RuntimeError) as error:  # what the command says in one line
         said = str(error)
-        is_named = file.name in said or str(subject) in said
+        is_named = any(name in said for name in (file.name, str(subject), "log.csv"))
         return None if is_named and "\n" not in said else f"{type(error).__name__}: {said}"
     is_other = target.is_signed and _digest(content) != known
     return "accepted, and read as something else" if is_other else None

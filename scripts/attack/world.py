@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ TUNED = "--limit 0.2 --episodes 4 --lanes 2 --updates 2 --warmup-updates 1 --eva
 COLUMNS = "--state s w --action a --reward reward --episode ep"
 HOPPER, SMOKE = "data build hopper-effort --steps 60", "experiment thresholds --processes 1"
 MACHINE = "--environment saformer/Allowance-v0 --horizon 20 --action-low=-1 --action-high 1"
+COLLECTED = "saformer/Allowance-v0 --policy ./act.py:act --criteria torque --episodes 4"
 CALIBRATED = f"--rate 0.9 --limits 50 --episodes 2 --margins 0 0.5 --confidence 0.5 {HERE}"
 
 
@@ -52,6 +54,8 @@ VERBS = {
     "import NPZ": Verb("data import log.npz --out new", "new"),
     "import HDF5": Verb("data import log.hdf5 --out new", "new"),
     "import Minari": Verb("data import minari/test/log-v0 --out new", "new"),
+    "import as mapped": Verb("data import log.csv --mapping mapping.toml --out new", "new"),
+    "collect": Verb(f"data collect {COLLECTED} --out new", "new"),
     "inspect": Verb("data inspect store --report page.html", "page.html"),
     "data export": Verb("data export store new/log-v0", "minari/new"),
     "train": Verb(f"train store {TINY} --out new", "new", resumes=True),
@@ -60,6 +64,7 @@ VERBS = {
     "evaluate": Verb(f"evaluate run {JUDGED}", "run"),
     "evaluate elsewhere": Verb(f"evaluate exported {JUDGED} --out new", "new"),
     "evaluate in workers": Verb(f"evaluate run {JUDGED} --workers 2", "run", weight=0.3),
+    "compare": Verb("compare run --out new", "new", weight=0.3),
     "evaluate offline": Verb("evaluate run --offline --device cpu", "run"),
     "calibrate": Verb(f"calibrate run {CALIBRATED}", "run"),
     "sweep": Verb(f"sweep run --option candidates --values 2 4 {JUDGED}", "run"),
@@ -67,6 +72,7 @@ VERBS = {
     "finetune": Verb(f"finetune run {TUNED} {HERE} --out new", "new", True, 0.3),
     "experiment": Verb(f"{SMOKE} --out new", "new", weight=0.05),
 }
+TIME = re.compile(r"\d{8}-\d{6}-\d{6}")
 VOLATILE = {"seconds", "commit", "sha256", "decisions_per_second", "made", CHECKSUM}
 
 
@@ -97,7 +103,7 @@ def copy(name: str, words: str) -> Path:
     there, here = world(), world().parent / name
     shutil.rmtree(here, ignore_errors=True)
     here.mkdir()
-    for part in {word for word in words.split() if (there / word).exists()}:
+    for part in {name for word in words.split() if (there / (name := word.split(":")[0])).exists()}:
         (here / part).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (there / part).is_dir() else shutil.copy)(there / part, here / part)
     use(here)
@@ -144,7 +150,20 @@ def _make() -> int:
         f"finetune run {TUNED} {HERE} --out tuned",
         "experiment hyper-parameters --out rows",
     )
-    return next((code for code in map(command, words) if code), 0)
+    code = next((code for code in map(command, words) if code), 0)
+    next(Path("run/evaluations").glob("*.json")).rename("run/evaluations/kept.json")
+    return code
+
+
+MAPPING = """state = ["s", "w"]
+action = ["a"]
+reward = "reward"
+episode = "ep"
+action_low = [-1.0]
+na = ["ERR"]
+fill = "forward"
+horizon = 20
+"""
 
 
 def _write_logs() -> None:
@@ -157,6 +176,8 @@ def _write_logs() -> None:
     actions = np.array([level * rng.uniform(0.2, 1) for _, _, level in steps])
     flat = {"ep": np.array([ep for ep, _, _ in steps]), "a": actions, "reward": np.abs(actions)}
     flat |= {"s": rng.random(len(steps)), "w": np.array([t / 20 for _, t, _ in steps])}
+    Path("mapping.toml").write_text(MAPPING)
+    Path("act.py").write_text("def act(observation):\n    return 0.5 * observation[:1]\n")
     table = pyarrow.table(flat)
     pyarrow.csv.write_csv(table, "log.csv")
     pyarrow.parquet.write_table(table, "log.parquet")
@@ -171,10 +192,15 @@ def _write_logs() -> None:
 
 
 def content(path: Path) -> dict[str, str]:
-    """{file: digest of what it says}: without times, and without the order of tensors in a file."""
+    """{file: digest of what it says}: without times, also in names (what is there several times
+    counts once if it says the same), and without the order of tensors in a file."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    named = [(str(file.relative_to(path)), file) for file in files if file.is_file()]
-    return {name: _digest(file) for name, file in named if not file.name.endswith("lock")}
+    digests: dict[str, set[str]] = {}
+    for file in files:
+        if file.is_file() and not file.name.endswith("lock"):
+            name = TIME.sub("TIME", str(file.relative_to(path)))
+            digests.setdefault(name, set()).add(_digest(file))
+    return {name: " or ".join(sorted(said)) for name, said in digests.items()}
 
 
 def _digest(file: Path) -> str:

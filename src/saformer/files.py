@@ -24,6 +24,7 @@ except ImportError:  # not a POSIX system: one writer at a time is up to the use
     fcntl = None  # type: ignore[assignment]
 
 UNFINISHED, CHECKSUM = ".unfinished", "sha256_of_all_else"
+ABANDONED = re.compile(rf"\..+\.[0-9a-f]{{16}}{re.escape(UNFINISHED)}")
 NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
 NO_ROOM = {
     errno.ENOSPC: "the disk is full",
@@ -45,7 +46,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write to the file that this yields: it replaces `path` once it is safely on disk."""
-    remove_abandoned(path)
+    remove_abandoned(path.parent)
     with finding_room(path):
         unfinished, descriptor = _held(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
@@ -62,7 +63,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def unfinished_folder(path: Path, what: str) -> Iterator[Path]:
     """A folder to fill and then to `publish` at this path; else nothing is left of it."""
-    remove_abandoned(path)
+    remove_abandoned(path.parent)
     check_is_new(path, what)
     path.parent.mkdir(parents=True, exist_ok=True)
     with finding_room(path):
@@ -127,18 +128,16 @@ def is_unfinished(path: Path) -> bool:
     return path.name.endswith(UNFINISHED)
 
 
-def remove_abandoned(path: Path) -> None:
-    """Remove what writers of this path left when they were killed: what none of them holds."""
-    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}{re.escape(UNFINISHED)}")
-    if fcntl is None or not path.parent.is_dir():
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left when they wrote to a folder: what none of them holds."""
+    if fcntl is None or not folder.is_dir():
         return
-    for name in filter(left.fullmatch, os.listdir(path.parent)):
+    for left in (folder / name for name in os.listdir(folder) if ABANDONED.fullmatch(name)):
         with suppress(OSError):  # still held, or gone already
-            descriptor = os.open(path.with_name(name), os.O_RDONLY | NO_LINKS | os.O_NONBLOCK)
+            descriptor = os.open(left, os.O_RDONLY | NO_LINKS | os.O_NONBLOCK)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_folder = path.with_name(name).is_dir()
-                (shutil.rmtree if is_folder else os.unlink)(path.with_name(name))
+                (shutil.rmtree if left.is_dir() else os.unlink)(left)
             finally:
                 os.close(descriptor)
 
@@ -178,11 +177,18 @@ def read_json(path: Path, schema: Any, remedy: str) -> Any:
         content = validated(schema, path.read_bytes(), path, remedy)
     except IsADirectoryError:
         raise ValueError(f"{path} is damaged (it is a folder); {remedy}") from None
-    known = content.pop(CHECKSUM, None) if isinstance(content, dict) else None
-    if known is not None and known != _checksum(content):  # older versions wrote none
+    if isinstance(content, dict) and not _is_as_written(content):
         changed = f"{path} was damaged or changed since it was written"
         raise ValueError(f"{changed}; {remedy}, or remove its {CHECKSUM} if you changed it")
     return content
+
+
+def _is_as_written(content: dict[str, Any]) -> bool:
+    """Whether the checksum, which is taken out, is right; older versions wrote none."""
+    if CHECKSUM in content:
+        return bool(content.pop(CHECKSUM) == _checksum(content))
+    *rest, last = content.items() if content else [("", "")]
+    return last[1] != _checksum(dict(rest))  # else its name was damaged
 
 
 def validated(schema: Any, content: Any, path: Path, remedy: str) -> Any:

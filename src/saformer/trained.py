@@ -174,17 +174,17 @@ class Trained(Loaded):
         `limits` are costs or percentiles of the run's data, and may lie below all of it. `ceiling`:
         the cost at which an episode is ended. `changes` are fields of `FinetuneConfig` (`episodes`,
         the allowance; `attenuation`), in place of what `config` says. It explores by the paper's
-        rule, and is judged by it unless another `rule` is named. `may_end`: whether episodes may
-        end early to keep a limit; the new run's data says so from then on. The original run is not
-        touched; the new one has a store of its own: the original data and every episode since. The
-        same call with `resume=True` continues an interrupted one.
+        rule, and is judged by the run's own unless another `rule` is named. `may_end`: whether
+        episodes may end early to keep a limit; the new run's data says so from then on. The
+        original run is not touched; the new one has a store of its own: the original data and every
+        episode since. The same call with `resume=True` continues an interrupted one.
         """
         if not self.kind.verifies:
             agent = self.run.spec.agent
             raise ValueError(f"only saformer can be fine-tuned to a limit; {self.path} is {agent}")
         named = {name: value for name, value in changes.items() if value is not None}
         settings = replace(config or FinetuneConfig(), **named)
-        acting = self.options(rule or "paper", options, may_end=may_end)
+        acting = self.options(rule, options, may_end=may_end)
         finetuning = Finetuning(self, limits, settings, acting, seed, may_end)
         if ceiling is not None:
             bound = finetuning.parse_limit(ceiling).values

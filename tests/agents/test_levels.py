@@ -11,20 +11,21 @@ from hypothesis import strategies as st
 
 from saformer.agents.bc_safe import BCSafeConfig
 from saformer.agents.cpq import CPQConfig
-from saformer.agents.levels import on_levels
 from saformer.agents.registry import create_agent, name_of, restore_agent
 from saformer.agents.saformer import SaFormerConfig
 from saformer.core.rules import PaperOptions
 from saformer.core.transformer import TrunkConfig
 from saformer.criteria import criterion
 from saformer.criteria.afford import Affordable
-from saformer.data.limits import idle_action
+from saformer.data.levels import on_levels
+from saformer.data.limits import idle_action, parse_limit
 from saformer.data.logs.logs import open_logs
 from saformer.data.logs.mapping import LogMapping
 from saformer.data.relabel import relabel
 from saformer.data.sources.source import import_source
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
+from saformer.evaluation.offline import judge_offline
 from saformer.shield import Shield
 
 LEVELS = ((0.0, 1.0), (), (-2.0, 0.5, 3.0))
@@ -54,6 +55,19 @@ def test_each_entry_goes_to_its_nearest_level():
     expected = torch.tensor([[0.0, 0.4, 0.5], [1.0, 0.6, 3.0]])
     assert torch.equal(on_levels(action, levels), expected)
     assert on_levels(action, None) is action
+
+
+def test_what_is_proposed_for_logged_states_is_on_the_levels():
+    """As the page of an offline evaluation draws it. Seen to fail when the actor's mean is shown as
+    it is."""
+    held_out = data()
+    agent = create_agent(held_out, CONFIGS[0], seed=0)
+    limits = [parse_limit("p50", held_out)]
+    day = judge_offline(agent.model, held_out, held_out, limits, window=5).day
+    proposed = np.array(day["proposed"]["p50"])
+    assert set(proposed[:, 0]) <= {0.0, 1.0}
+    assert set(proposed[:, 2]) <= {-2.0, 0.5, 3.0}
+    assert len(set(proposed[:, 1])) > 2
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=name_of)

@@ -40,18 +40,26 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"runs", "files"},
 }
 ALLOWED |= {"api": set(ALLOWED), "onnx": {*ALLOWED, "api"}, "trained": {*ALLOWED, "api", "onnx"}}
-ALLOWED |= {"experiments": set(ALLOWED), "cli": {*ALLOWED, "experiments"}, "__main__": {"cli"}}
+ALLOWED |= {"experiments": set(ALLOWED), "live": set(ALLOWED), "client": set()}
+ALLOWED |= {"cli": {*ALLOWED, "experiments", "live"} - {"client"}, "__main__": {"cli"}}
 CONFINED = {
     "safetensors": {"runs"},
     "gymnasium": {"envs", "data"},  # Minari speaks in its spaces
     "mujoco": {"envs"},
+    "bullet_safety_gym": {"envs"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "tyro": {"cli"},
     "h5py": {"data"},
     "pyarrow": {"data"},
     "minari": {"data"},
-    "pydantic": {"files"},
+    "pydantic": {"files", "live"},
+    "starlette": {"live"},
+    "uvicorn": {"live"},
+    "websockets": {"live"},
+    "msgpack": {"live"},
+    "imageio": {"live"},
+    "prometheus_client": {"live"},
     "ray": {"engine"},
     "triton": {"kernels"},
     "onnxruntime": {"onnx"},

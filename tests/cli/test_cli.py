@@ -96,6 +96,11 @@ def test_flags_are_frozen(capsys):
     assert flags(capsys, "sweep") == {
         "--episodes", "--json", "--limits", "--option", "--values",
     } | of_acting | of_ours
+    assert flags(capsys, "serve") == {
+        "--accounts", "--audit-bytes", "--audit-files", "--certificate", "--connections", "--frame-bytes", "--host", "--idle",
+        "--keep-days", "--kept", "--key", "--patience", "--port", "--request-rate", "--sessions", "--silence", "--together",
+        "--tokens",
+    } | of_acting | of_ours
     # fmt: on
     assert flags(capsys, "compare") == {"--json", "--out"}
     assert flags(capsys, "data", "collect") == {

@@ -64,6 +64,7 @@ def test_semicolons_decimal_commas_dates_and_units_need_no_flag(tmp_path):
     assert store[0].state.tolist() == np.float32([[18.5, 0.2], [19.5, 0.2]]).tolist()
     assert store[0].reward.tolist() == [-1.5, -0.5]
     assert store[1].reward.tolist() == [0, -1]
+    assert store.provenance["action_names"] == ["Leistung, kW"], "for pages to show"
 
 
 def test_a_cost_over_columns_reads_state_and_action(tmp_path):
@@ -131,6 +132,41 @@ def test_a_date_that_may_be_either_is_asked_for(tmp_path):
     assert told.usual_step == 3600
     with pytest.raises(ValueError, match=r"'soon' is no date that can be guessed; .*--time-format"):
         open_logs([write(tmp_path, text.replace("03/04/2024 00:00", "soon"))], LogMapping(time="t"))
+
+
+def test_rows_that_follow_each_other_tell_days_from_months(tmp_path):
+    """As a wind farm writes them. Seen to fail when the sample's order is not looked at."""
+    rows = [f"{day:02} 01 2018 {hour:02}:00,1,2,3" for day in (1, 2, 3) for hour in range(24)]
+    text = "\n".join(["t,state,action,reward", *rows])
+    mapping = LogMapping(time="t", episode="day")
+    logs = open_logs([write(tmp_path, text)], mapping)
+    assert logs.columns.how.time_format == "%d %m %Y %H:%M"
+    assert logs.survey.lengths == [24, 24, 24]
+    monthly = "t,state,action,reward\n01/01/2018,1,2,3\n02/01/2018,2,2,3\n03/01/2018,2,3,3\n"
+    with pytest.raises(ValueError, match="the day or with the month"):
+        open_logs([write(tmp_path, monthly)], LogMapping(time="t"))
+
+
+def test_dates_and_hours_may_lie_in_two_columns(tmp_path):
+    """Seen to fail when the date alone is the time: every step but the first is recorded twice."""
+    rows = [f"16/12/2006;{hour:02}:24:00;{hour}.5;1;2" for hour in (17, 18, 19)]
+    text = "\n".join(["Date;Time;state;action;reward", *rows])
+    mapping = LogMapping(time="Date", time_of_day="Time")
+    survey = open_logs([write(tmp_path, text)], mapping).survey
+    assert (survey.problems, survey.usual_step) == ([], 3600)
+    more = [f"17/12/2006;{hour:02}:24:00;{hour}.5;1;2" for hour in range(20)]
+    text = "\n".join([text.replace("18:24", "later"), *more])
+    bad = open_logs([write(tmp_path, text)], mapping).survey
+    assert "'16/12/2006 later:00' in" in bad.problems[0], "one bad cell keeps nothing from guessing"
+    with pytest.raises(ValueError, match=r"needs the column with its date: name it with --time"):
+        LogMapping(time_of_day="Time")
+
+
+def test_a_state_that_is_the_action_is_noted(tmp_path):
+    """Seen to fail without the note: a policy would copy what was done."""
+    log = write(tmp_path, "a,b,reward\n1,2,3\n2,3,4\n")
+    told = open_logs([log], LogMapping(state=("a", "b"), action=("b",))).survey
+    assert any("both state and action: b" in warning for warning in told.warnings)
 
 
 def test_a_clock_that_counts_has_a_unit(tmp_path):

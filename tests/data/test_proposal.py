@@ -51,12 +51,33 @@ def test_usual_names_need_no_proposal(tmp_path):
     assert propose_mapping(["d4rl:hopper-medium-v2"]) is None
 
 
+def test_how_a_log_is_written_goes_into_its_proposal(tmp_path, monkeypatch, capsys):
+    """Seen to fail when --encoding keeps the proposal away, when it is not in the file, when two
+    columns of a time are one, and when a date that may be either is left out."""
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "Date;Time;room °C;valve\n03/04/2024;10:00;20;1\n03/04/2024;10:05;21;0\n", "cp1252"
+    )
+    assert main(["data", "import", "log.csv"]) == 1
+    assert "--encoding cp1252" in capsys.readouterr().err
+    assert main(["data", "import", "log.csv", "--encoding", "cp1252"]) == 1
+    said = capsys.readouterr().out
+    mapping = tomllib.loads((tmp_path / "log-mapping.toml").read_text())
+    assert (mapping["encoding"], mapping["state"]) == ("cp1252", ["room °C"])
+    assert (mapping["time"], mapping["time_of_day"]) == ("Date", "Time")
+    assert "may begin with the day or with the month; say --time-format" in said
+    assert main(["data", "import", "log.csv", "--encoding", "cp1252", "--state", "rom"]) == 1
+    assert "no column 'rom' for state" in capsys.readouterr().err
+
+
 def test_what_columns_are_by_their_names(tmp_path):
-    """Seen to fail when a second clock is a state, and when return_temp is a reward."""
+    """Seen to fail when a second clock is a state, when return_temp is a reward, and when one word
+    among numbers makes a column one of words."""
     path = tmp_path / "log.csv"
     path.write_text(
         "run,timestamp,elapsed time,return_temp,profit,valve_cmd,energy [kWh],tripped\n"
-        "1,0,0,20,5,0.1,3,0\n1,1,1,,6,0.2,4,0\n"
+        "1,0,0,20,5,0.1,3,0\n1,1,1,ERR,6,0.2,4,0\n1,2,2,21,6,0.2,4,0\n"
     )
     lines = propose_mapping([str(path)]).lines
     text = "\n".join(lines)

@@ -17,6 +17,7 @@ from saformer.data.sources.rows import Cutter, Rows
 from saformer.data.sources.source import EnvironmentHints, import_source
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
+from saformer.envs.tasks import find_task, load_data
 
 h5py = pytest.importorskip("h5py")
 
@@ -500,3 +501,57 @@ def test_a_damaged_minari_dataset_is_refused(minari_home):
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "data_format": "unknown"}))
     with pytest.raises(ValueError, match="damaged or of another version"):
         open_source("minari:tests/mine-v0")
+
+
+def dsrl_file(folder, *, episodes=3, name="SafetyBallRun-v0-80-940.hdf5"):
+    """As DSRL's script writes it: seven arrays, flat, compressed; every episode out of time."""
+    rng, rows = np.random.default_rng(0), 100 * episodes
+    states = rng.standard_normal((rows + 1, 7)).astype(np.float32)
+    arrays = {
+        "observations": states[:-1],
+        "next_observations": states[1:],
+        "actions": rng.uniform(-1, 1, (rows, 2)).astype(np.float32),
+        "rewards": rng.standard_normal(rows).astype(np.float32),
+        "costs": rng.integers(0, 2, rows).astype(np.float32),
+        "terminals": np.zeros(rows, bool),
+        "timeouts": np.arange(rows) % 100 == 99,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with h5py.File(folder / name, "w") as file:
+        for key, values in arrays.items():
+            file.create_dataset(key, data=values, compression="gzip")
+    return arrays
+
+
+def test_dsrl_files_by_name(tmp_path, monkeypatch):
+    """From DSRL's own folder: environment, horizon and bounds come from the name of the file, the
+    cost from its column. Seen to fail when the file's name is not known.
+    """
+    arrays = dsrl_file(tmp_path / "theirs")
+    monkeypatch.setenv("DSRL_DATASET_DIR", str(tmp_path / "theirs"))
+    store = load_data(find_task("dsrl-hdf5:OfflineBallRun-v0"))
+    bounds = (-1.0,) * 2, (1.0,) * 2
+    assert store.environment == EnvironmentSpec(*bounds, 100, "dsrl:OfflineBallRun-v0")
+    assert store.criteria == ("cost",)
+    assert store.lengths.tolist() == [100] * 3
+    assert store.episodes["truncated"].all()
+    assert np.array_equal(store[1].final_state, arrays["next_observations"][199])
+    cost = relabel(store, [criterion("cost")]).episode_cost[:, 0]
+    assert cost.tolist() == arrays["costs"].reshape(3, 100).sum(1).tolist()
+    assert not find_task("dsrl-hdf5:OfflineBallRun-v0").may_end
+
+
+def test_dsrl_files_that_are_not_there(tmp_path, monkeypatch):
+    """Seen to fail when the address is D4RL's, and when a near name is not proposed."""
+    monkeypatch.setenv("DSRL_DATASET_DIR", str(tmp_path))
+    monkeypatch.setenv("SAFORMER_HOME", str(tmp_path / "home"))
+
+    def refuse(address, **_):
+        raise urllib.error.URLError(f"no way to {address}")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    file = "SafetyCarCircle1Gymnasium-v0-250-1271.hdf5"
+    with pytest.raises(FileNotFoundError, match=f"huggingface.co/datasets/YYY-45/DSRL.*{file}"):
+        open_source("dsrl-hdf5:OfflineCarCircle1Gymnasium-v0")
+    with pytest.raises(ValueError, match="did you mean OfflineBallRun-v0"):
+        open_source("dsrl-hdf5:OfflineBallRun")

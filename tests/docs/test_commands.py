@@ -26,13 +26,16 @@ BRIEF = {
 """In place of what the page says."""
 PERCEPTRONS = ("bcq_lag", "cpq", "coptidice", "caps", "bcrl")
 TOO_LONG = {
+    "demo plant": "tests/learning/test_demo.py runs it; test_readme.py a small one",
     "experiment": "tests/experiments/test_smoke.py makes all of them from tiny runs",
     "data build": "a million steps; tests/cli/test_data.py builds a few thousand",
     "data import hopper_medium.hdf5": "D4RL's own file; tests/data/test_sources.py makes its like",
     "train hopper-medium walker2d-medium": "six runs; tests/cli/test_agents.py trains two",
     "evaluate pretrained:halfcheetah-effort": "tests/runs/test_pretrained.py judges it",
+    "play": "plays until it is stopped; tests/live does so in a browser",
     "finetune": "tests/training/test_finetune.py runs the command to its end",
     "evaluate runs/cheetah": "follows finetune",
+    "serve": "never ends; tests/live serves",
 }
 
 

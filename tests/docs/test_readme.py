@@ -143,8 +143,10 @@ def test_a_policy_runs_in_a_plain_loop(smoke, capsys):
 
 
 def test_training_and_evaluating_from_python(tmp_path, monkeypatch, capsys):
-    """The README's own lines; only the size of the work is reduced."""
+    """The README's own lines; only the size of the work is reduced. Seen to fail with a misspelt
+    keyword in the block."""
     monkeypatch.chdir(tmp_path)
+    assert README.count("```python") == 1, "another block would go untried"
     code = block_with(README, "saformer.train").replace(
         "updates=1000", "updates=3, data_steps=2000"
     )

@@ -9,7 +9,7 @@ from saformer.criteria import torque
 from saformer.data.relabel import relabel
 from saformer.data.store import EnvironmentSpec
 from saformer.envs import allowance
-from saformer.envs.costed import Costed, make
+from saformer.envs.costed import Costed, make, make_by_id
 from saformer.envs.rollout import rollout
 from saformer.envs.tasks import find_task, load_data, task_names
 
@@ -64,11 +64,24 @@ def test_data_without_an_environment_cannot_be_rolled_out():
         make(EnvironmentSpec(action_low=(-1.0,), action_high=(1.0,), horizon=5), [torque])
 
 
+def test_a_robot_without_mujoco_names_our_extra(monkeypatch):
+    """Which pins the versions that work. Seen to fail with Gymnasium's own advice alone."""
+
+    def missing(*_, **__):
+        raise gymnasium.error.DependencyNotInstalled('run `pip install "gymnasium[mujoco]"`')
+
+    monkeypatch.setattr(gymnasium, "make", missing)
+    with pytest.raises(ValueError, match=r"robots need pip install 'saformer\[mujoco\]'"):
+        make_by_id("Hopper-v5")
+
+
 def test_unknown_tasks_name_the_nearest():
+    """And nothing far-fetched. Seen to fail when a folder's name is taken for halfcheetah's."""
     with pytest.raises(ValueError, match="did you mean hopper-medium"):
         find_task("hoper-medium")
-    with pytest.raises(ValueError, match="trajectory store works too"):
-        find_task("zzz")
+    for name in ("zzz", "no_such_folder"):
+        with pytest.raises(ValueError, match=r"known are allowance.*trajectory store works too"):
+            find_task(name)
     with pytest.raises(ValueError, match="did you mean plant-battery"):
         find_task("plant-batery")
     assert len(task_names()) == 16

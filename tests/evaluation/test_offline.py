@@ -341,14 +341,14 @@ def test_warnings_say_what_is_not_supported():
         judge(constant_model(4.0), HELD_OUT, 5.0, 0.5, training=logs(*[[6]] * 6)).warnings
     )
     assert "only 3 held-out trajectories" in said
-    assert "limit d0: few training trajectories lie within it (0)" in said
-    assert "limit d0: few held-out trajectories go over it (1)" in said
+    assert "few training trajectories lie within d0 (0)" in said
+    assert "few held-out trajectories go over d0 (1)" in said
     assert (
         "limit d0: near it, forecasts of torque are off by +0.833, more than a tenth of the limit"
         in said
     )
     assert "limit d0: the critic accepted 67% of the steps that led to an overrun" in said
-    assert "limit d1: few held-out trajectories stay within it (0)" in said
+    assert "few held-out trajectories stay within d0 (2), d1 (0)" in said
     assert "the critic forecasts torque no better than a constant would" in said
     many = logs(*[[1, 2, 3]] * 5, *[[0, 1]] * 5)
     assert not any(

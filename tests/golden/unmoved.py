@@ -1,6 +1,5 @@
 """Digests of what every agent learns and decides: `python -m tests.golden.unmoved` compares,
-`--write cpq` makes an
-agent's anew.
+`--write cpq` makes an agent's anew, `--write` all.
 
 A change that claims to move no number is held against them, to the bit where the machine is the one
 that made them. Tensors are known by what they hold, not by their names, so that a rename moves
@@ -10,6 +9,7 @@ nothing.
 import hashlib
 import json
 import platform
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -56,8 +56,18 @@ def measure(*parts: str) -> dict[str, Any]:
 
 
 def machine() -> str:
-    """Rounding is promised to be the same on this alone."""
-    return f"{platform.machine()}, torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+    """Rounding is promised to be the same on this alone: chips of one instruction set differ."""
+    facts = [
+        platform.machine(),
+        f"torch {torch.__version__}",
+        torch.backends.cpu.get_cpu_capability(),
+    ]
+    chip = Path("/proc/cpuinfo")
+    if chip.exists():
+        entries = dict(re.findall(r"^([^\t:]+)\t*: (.*)$", chip.read_text(), re.MULTILINE))
+        facts += [entries.get(name, "") for name in ("model name", "model", "stepping")]
+        facts.append(hashlib.sha256(entries.get("flags", "").encode()).hexdigest()[:8])
+    return ", ".join(facts)
 
 
 def _agent(name: str, data: RelabelledStore) -> dict[str, Any]:
@@ -148,6 +158,9 @@ if __name__ == "__main__":
     if "--write" in sys.argv:
         names = sys.argv[sys.argv.index("--write") + 1 :] or list(CASES)
         before = json.loads(FILE.read_text())
+        if before["machine"] != machine() and set(names) != set(CASES):
+            sys.exit("another machine made the other agents' digests: write all of them anew")
+        before["machine"] = machine()
         for part in ("agents", "packs"):
             before[part] |= {name: now[part][name] for name in names}
         FILE.write_text(json.dumps(before, indent=1) + "\n")

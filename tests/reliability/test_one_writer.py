@@ -58,3 +58,14 @@ def test_fine_tuning_to_another_limit_has_a_folder_of_its_own(source, tmp_path, 
     how = {"config": CONFIG, "workers": 0, "device": "cpu", "episodes": 1}
     run = saformer.finetune(source.path, ["p10", 0.5], **how).run
     assert str(run.path) == "runs/original-finetuned-p10-0.5-seed0"
+
+
+def test_a_page_is_kept_beside_the_evaluation_that_it_shows(source, tmp_path):
+    """Another process may have kept one since. Seen to fail when the newest gets it."""
+    run, page = Run(tmp_path), tmp_path / "report.html"
+    page.write_text("of ours")
+    run.write_json("evaluation.json", {"seed": 0})
+    ours, theirs = (run.keep(["p50"], {"seed": seed}) for seed in (0, 1))
+    run.keep_page(page)
+    assert ours.with_suffix(".html").read_text() == "of ours"
+    assert not theirs.with_suffix(".html").exists()

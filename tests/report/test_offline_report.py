@@ -50,9 +50,20 @@ def test_the_page_says_that_there_was_no_rollout(judged, tmp_path):
     assert "logs of &lt;pump&gt; 3" in text
     assert text.count("<svg") == 4, "one day, limits, calibration, course"
     assert text.index("One day, logged and proposed") < text.index("<h2>Limits")
-    assert "limit none: few training trajectories lie within it (0)" in text
+    assert "few training trajectories lie within none (0)" in text
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL).lower().split()
     assert not re.search(r"(src|href)=\"?https?:", text), "self-contained"
+
+
+def test_actions_have_the_names_of_their_columns(judged, tmp_path):
+    """Seen to fail when they are numbered alone."""
+    offline = judged.read_json("offline.json")
+    assert offline["day"]["actions"] == [], "this data is of no log"
+    offline["day"]["actions"] = ["Ventil [%]"]
+    judged.write_json("offline.json", offline)
+    page = write_offline_report(judged, tmp_path / "report.html").read_text()
+    assert "Ventil [%]" in page
+    assert "action[1]" in page
 
 
 def test_the_table_shows_each_limit_and_what_is_not_known(judged):
@@ -64,4 +75,4 @@ def test_the_table_shows_each_limit_and_what_is_not_known(judged):
     assert " ".join(lines).startswith("no rollout: judged on held-out logs alone")
     (none,) = [line for line in lines if line.startswith("none = 0, 0")]
     assert none.split()[-1] == "-", "no log stays within it, so there is no share of false alarms"
-    assert any("warning: limit none: few training" in line for line in lines)
+    assert any("warning: few training" in line for line in lines)

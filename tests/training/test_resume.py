@@ -46,9 +46,9 @@ def begin(data, path) -> tuple[SaFormerAgent, Run]:
     return agent, run if run.spec_path.exists() else Run.create(path, plain)
 
 
-def train(data, path, **options) -> dict[str, torch.Tensor]:
-    agent, run = begin(data, path)
-    fit(agent, WindowSampler(data, window=4), CONFIG, seed=1, run=run, **options)
+def train(store, path, **options) -> dict[str, torch.Tensor]:
+    agent, run = begin(store, path)
+    fit(agent, WindowSampler(store, window=4), CONFIG, seed=1, run=run, **options)
     return agent.model.state_dict()
 
 

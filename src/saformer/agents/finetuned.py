@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from saformer.agents.agent import Agent, Phase
 from saformer.agents.networks import EntropyConfig, EntropyWeight, entropy_terms
-from saformer.agents.saformer import SaFormerAgent, SaFormerConfig, weighed
+from saformer.agents.saformer import SaFormerAgent, SaFormerConfig, balanced
 from saformer.core.batch import WindowBatch
 from saformer.core.execution import SaFormerPolicy
 from saformer.core.model import SaFormer
@@ -76,7 +76,7 @@ class FineTunedAgent(Agent):
         predictions = self.model.saformer.actor(batch)
         weight, target = self.model.temperature, self._entropy.target_entropy
         bonus, _ = entropy_terms(weight, predictions.action, batch.valid, target)
-        return weighed(actor_nll(predictions, batch), self.config.to_go_weight) | bonus
+        return balanced(actor_nll(predictions, batch), self.config.to_go_weight) | bonus
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 7, in model units."""

@@ -1,18 +1,16 @@
-"""Actions that a machine takes at certain values alone: on and off, or the steps of a fan."""
+"""Models that propose what a machine can take, where that is certain values alone."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from saformer.data.levels import LEVELS, on_levels
 from saformer.data.store import EnvironmentSpec
-
-LEVELS = "action_levels"
 
 
 def fix_levels(module: nn.Module, environment: EnvironmentSpec) -> None:
-    """Keep the values that actions can take, if any are known, with the module's weights: [A, K],
-    NaN beyond those of an entry, and throughout where it may be any number."""
+    """Keep the values that actions can take, if any are known, with the module's weights."""
     levels = environment.action_levels
     if levels:
         size = max(map(len, levels))
@@ -26,16 +24,6 @@ def make_room_for_levels(
     """Before weights are loaded that hold them."""
     if f"{prefix}{LEVELS}" in state_dict:
         module.register_buffer(LEVELS, torch.empty_like(state_dict[f"{prefix}{LEVELS}"]))
-
-
-def on_levels(action: Tensor, levels: Tensor | None) -> Tensor:
-    """Actions [..., A] with each entry at its nearest level [A, K]."""
-    if levels is None:
-        return action
-    distance = (action[..., None] - levels).abs().nan_to_num(nan=torch.inf)
-    index = distance.argmin(-1, keepdim=True)
-    nearest = levels.expand(distance.shape).gather(-1, index)[..., 0]
-    return torch.where(nearest.isnan(), action, nearest)
 
 
 class OnLevels:

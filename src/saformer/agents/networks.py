@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saformer.agents.levels import LEVELS, fix_levels, make_room_for_levels, on_levels
+from saformer.agents.levels import fix_levels, make_room_for_levels
 from saformer.core.batch import Dimensions
 from saformer.core.gaussian import Gaussian, GaussianHead
 from saformer.core.model import SaFormer
 from saformer.core.normalizer import Normalizer
 from saformer.core.objectives import PerSample, action_entropy, entropy_constrained
+from saformer.data.levels import LEVELS, on_levels
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import statistics_of
 

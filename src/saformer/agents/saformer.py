@@ -7,7 +7,7 @@ import torch
 
 from saformer.agents.agent import Phase
 from saformer.agents.checked import check_memory
-from saformer.agents.levels import LEVELS, OnLevels, make_room_for_levels
+from saformer.agents.levels import OnLevels, make_room_for_levels
 from saformer.agents.networks import fix_action_units
 from saformer.agents.sequence import SequenceAgent, SequenceConfig
 from saformer.core.batch import Dimensions, WindowBatch
@@ -24,6 +24,7 @@ from saformer.core.rules import (
     ProposalOptions,
     Rule,
 )
+from saformer.data.levels import LEVELS
 from saformer.data.relabel import RelabelledStore
 from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder, replayed
@@ -90,7 +91,7 @@ class SaFormerAgent(SequenceAgent):
     def actor_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 5, in model units, its terms weighed."""
         batch = self.model.normalizer.window(batch)
-        return weighed(actor_nll(self.model.actor(batch), batch), self.config.to_go_weight)
+        return balanced(actor_nll(self.model.actor(batch), batch), self.config.to_go_weight)
 
     def critic_terms(self, batch: WindowBatch) -> dict[str, PerSample]:
         """Eq. 7, in model units."""
@@ -147,7 +148,7 @@ class SaFormerAgent(SequenceAgent):
         return FeasibleRule(options, self.outlook, self.config.cost_discount)
 
 
-def weighed(terms: dict[str, PerSample], to_go_weight: float) -> dict[str, PerSample]:
+def balanced(terms: dict[str, PerSample], to_go_weight: float) -> dict[str, PerSample]:
     """Eq. 5's terms, with a weight on the first two; 1 as published."""
     return {n: term if n == "action" else term.scaled(to_go_weight) for n, term in terms.items()}
 

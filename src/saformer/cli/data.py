@@ -93,7 +93,7 @@ class ImportCommand(Command):
 
     def run(self, console: Console) -> int:
         out = self.out or Path(default_name(self.sources[0] if self.sources else ""))
-        if self.log == LogMapping() and (proposal := propose_mapping(self.sources)):
+        if not self.mapping and (proposal := propose_mapping(self.sources, self.log)):
             terminal().print(proposal.write(), soft_wrap=True)
             return 1
         how: dict[str, Any] = {"criteria": self.criteria}

@@ -12,7 +12,7 @@ from saformer.cli.command import Command, terminal
 from saformer.data.home import data_home
 from saformer.data.store import TrajectoryStore
 from saformer.engine.device import device_description
-from saformer.engine.installed import CORE, EXTRAS, version_of
+from saformer.engine.installed import CORE, EXTRAS, command_for, version_of
 from saformer.envs.tasks import is_store
 from saformer.report.table import Cell, terminal_table
 from saformer.runs.export import check_whole
@@ -50,7 +50,7 @@ class DoctorCommand(Command):
             absent += [name] if None in versions else []
         out.print(terminal_table(("part", "for", "package", "version"), rows, justify="left"))
         for name in (name for name in absent if name in EXTRAS):
-            out.print(f"for {EXTRAS[name][1]}: pip install 'saformer[{name}]'", soft_wrap=True)
+            out.print(f"for {EXTRAS[name][1]}: {command_for(name)}", soft_wrap=True)
         return 1 if "core" in absent else 0
 
 

@@ -17,7 +17,7 @@ from saformer.experiments.catalogue import EXPERIMENTS, find_experiments, render
 from saformer.experiments.conduct import conduct
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.machines import Machines
-from saformer.experiments.plan import SCALES, Setting
+from saformer.experiments.plan import SCALES, SOURCES, Setting
 from saformer.report.table import terminal_table
 from saformer.training.loop.fit import InterruptedTrainingError
 
@@ -41,7 +41,7 @@ class ExperimentCommand(Command):
     """Each gives every model once more; tables pool them."""
     data: str = "behaviours"
     """behaviours: made on this machine. d4rl: D4RL's files (v2), with the paper's own limits in
-    Table 1. Else a folder of stores named hopper-medium and so on (`saformer data import`)."""
+    Table 1. dsrl: DSRL's. Else a folder of stores named hopper-medium and so on."""
     out: Path | None = None
     """Folder of rows and pages; by default results/SCALE."""
     updates: int | None = None
@@ -67,7 +67,7 @@ class ExperimentCommand(Command):
         if self.render is not None:
             return _render_again(experiments, self.render, console)
         data = self.data
-        if self.machines.engine == "ray" and data not in {"behaviours", "d4rl"}:
+        if self.machines.engine == "ray" and data not in SOURCES:
             data = str(Path(data).resolve())  # processes elsewhere have other working folders
         setting = Setting(SCALES[self.scale], self.seeds, data, self.updates)
         try:

@@ -1,9 +1,9 @@
-"""Commands on a trained run: evaluate, calibrate, sweep, finetune and export."""
+"""Commands on a trained run: evaluate, calibrate, sweep, finetune, serve and export."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tyro
 from rich.console import Console
@@ -16,6 +16,9 @@ from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.envs.tasks import is_store, locator
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
+from saformer.live.play.recording import record_beside
+from saformer.live.play.settings import RecordSettings
+from saformer.live.serve.settings import ServeSettings
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.report.rollouts import write_report
 from saformer.report.table import calibration_table, sweep_table, verdict_table
@@ -32,8 +35,6 @@ ROLLOUTS_ALONE = ("rate", "shield", "both", "reference")
 class RunCommand(Command):
     """What a command on a trained run needs: which one, how its policy acts, and where."""
 
-    usual_rule: ClassVar[str | None] = None
-    """None: the agent's own"""
     path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
     """The run's folder, as `saformer train` printed it; or a store, for the latest run under runs/
     trained on it; or an export; or pretrained:NAME for a policy that comes with the package
@@ -55,8 +56,7 @@ class RunCommand(Command):
         else:
             kind, plain = find_kind("saformer"), {}
         config = from_plain(kind.config_type, plain, strict=False)
-        usual_rule = cls.usual_rule if cls.usual_rule in kind.rules else None
-        options = kind.options_of(config, peek(arguments, "rule")["rule"] or usual_rule)
+        options = kind.options_of(config, peek(arguments, "rule")["rule"])
         return cls(path=tyro.MISSING, acting=options, usual=(first, options))
 
     @property
@@ -96,6 +96,8 @@ class EvaluateCommand(RunCommand):
     """Print JSON instead of the table."""
     report: Path | None = None
     """Where to write the report; by default report.html beside evaluation.json."""
+    watching: RecordSettings = field(default_factory=RecordSettings)
+    """What can be watched afterwards."""
 
     def run(self, console: Console) -> int:
         with listening(console) as listener:
@@ -105,12 +107,16 @@ class EvaluateCommand(RunCommand):
                 evaluation, table, write = self._offline(trained)
             else:
                 changes = {**self.changes, "seed": self.settings.seed}
-                judged = trained.evaluate(**{**vars(self.settings), "options": changes})
+                settings = replace(self.settings, options=changes)
+                judged = trained.evaluate(**vars(settings))
                 evaluation, table, write = judged.plain(), verdict_table, write_report
         show(evaluation, table, as_json=self.json)
         page = write(trained.findings, self.report or trained.findings.path / "report.html")
         if write is write_report:
             trained.findings.keep_page(page)
+            with listening(console) as listener:
+                if record_beside(trained, self.watching, judged, settings, listener):
+                    write(trained.findings, page)  # again, with links
         console.print(f"report written to {page}", soft_wrap=True)
         return 0
 
@@ -177,17 +183,16 @@ class SweepCommand(RunCommand):
 class FinetuneCommand(RunCommand):
     """Let a trained SaFormer explore until it keeps limits that its data never showed.
 
-    It prompts for less than each limit, adds every episode with its true cost to the data, and goes
-    on learning from old and new data. One line says what each episode cost. The new run stands
-    beside the old one, which is not touched; Ctrl-C saves it, and the same command with --resume
-    goes on. At the end every limit is judged and a report written.
+    It goes down from the data's least cost to each limit and below, adds every episode with its
+    true cost to the data, and goes on learning from old and new data. One line says what each
+    episode cost. The new run stands beside the old one, which is not touched; Ctrl-C saves it, and
+    the same command with --resume goes on. At the end every limit is judged and a report written.
     """
 
-    usual_rule: ClassVar[str | None] = "paper"
     limit: tuple[str, ...] = ()
     """Limits to keep: costs (3700) or the data's percentiles (p10); commas separate constraints."""
-    rule: str | None = "paper"
-    """How the policy is judged: paper (Algorithm 1), or feasible as `saformer evaluate` judges."""
+    rule: str | None = None
+    """By which the policy is judged; by default the run's own. It explores by the paper's."""
     may_end: bool | None = None
     """Whether episodes may end early to keep a limit; by default as the run's data says."""
     ceiling: str | None = None
@@ -216,6 +221,27 @@ class FinetuneCommand(RunCommand):
         show(evaluation.plain(), verdict_table)
         page = write_report(tuned.run, tuned.run.path / "report.html")
         console.print(f"report written to {page}", soft_wrap=True)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeCommand(RunCommand):
+    """Answer many clients from one process: a websocket with openpi's frames, HTTP with JSON.
+
+    Each session has its own budget, which can be moved. Accounts are on disk before an answer
+    leaves: after a restart with the same --accounts all go on. `saformer.client` is a client, /docs
+    on the server says what it hears. See docs/serve.md.
+    """
+
+    settings: ServeSettings = field(default_factory=ServeSettings)
+    """Where, for whom and how much."""
+
+    def run(self, console: Console) -> int:
+        from saformer.live.serve.server import serve
+
+        with listening(console) as listener:
+            trained = self.load(listener)
+        serve(trained, self.settings, self.changes)
         return 0
 
 

@@ -128,5 +128,6 @@ class DemoCommand(Command):
             page = demo(**vars(self), listener=listener)
         run = demo_run(self.kind, self.out, self.scale, self.seed)
         show(run.read_json("evaluation.json"), verdict_table)
-        terminal().print(f"Open {page.resolve()} in a browser.", soft_wrap=True)
+        play = f"Play with it: saformer play {run.path}"
+        terminal().print(f"Open {page.resolve()} in a browser. {play}", soft_wrap=True)
         return 0

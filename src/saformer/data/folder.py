@@ -42,8 +42,6 @@ MANIFEST = "manifest.json"
 LOCK = "lock"
 STORES = "stores"
 REMEDY = "build or import the data again"
-SMALL = 1 << 16
-"""Bytes of a column that is read at once: one that is mapped holds a descriptor of the process"""
 PlainType = Literal["float32", "float64", "int64", "bool", "uint8"]
 Array = NDArray[Any]
 
@@ -310,11 +308,17 @@ def _map(file: Path, column: Column, rows: int) -> Array:
     if size < rows * column.row_bytes:
         expected = f"its manifest says {rows * column.row_bytes}"
         raise ValueError(f"{file} holds {size} bytes, {expected}: restore or rebuild it")
-    if size <= SMALL:
-        column_of_rows = np.fromfile(file, column.dtype, rows * math.prod(column.shape))
-        column_of_rows.flags.writeable = False
-        return column_of_rows.reshape(rows, *column.shape)
-    return np.memmap(file, dtype=column.dtype, mode="r", shape=(rows, *column.shape))
+    import torch  # late: environments' workers open no columns
+
+    shape = (rows, *column.shape)
+    try:  # without a descriptor, of which a process may have few
+        kind = getattr(torch, column.dtype)
+        mapped = torch.from_file(str(file), shared=False, size=math.prod(shape), dtype=kind)
+    except RuntimeError:  # larger than memory, or not ours to read
+        return np.memmap(file, dtype=column.dtype, mode="r", shape=shape)
+    values: Array = mapped.numpy().reshape(shape)
+    values.flags.writeable = False
+    return values
 
 
 @cache

@@ -5,15 +5,25 @@ elsewhere. What its maker typed is kept beside neither, by its path and fingerpr
 """
 
 import hashlib
-import json
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from saformer.criteria import CostCriterion, code, criterion
 from saformer.data.home import configuration_home
-from saformer.files import write_atomically
+from saformer.files import read_json, validated, write_json
+
+
+@dataclass(frozen=True)
+class Typed:
+    """What is kept of it."""
+
+    path: str
+    fingerprint: str
+    names: dict[str, str]
+    environment: str | None
 
 
 def remember(
@@ -27,11 +37,11 @@ def remember(
         environment = None
     if not typed and not environment:
         return
-    content = {"path": str(path.resolve()), "fingerprint": fingerprint, "names": typed}
+    content = Typed(str(path.resolve()), fingerprint, typed, environment)
     file = _file_of(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(file, json.dumps({**content, "environment": environment}, indent=2))
+        write_json(file, asdict(content))
     except OSError as error:
         again = "later commands need to be told again (--criteria, --environment)"
         warnings.warn(f"what was typed cannot be remembered ({error}): {again}", stacklevel=2)
@@ -60,15 +70,15 @@ def recall(path: Path, is_same: Callable[[str], bool]) -> str | None:
     """Vouch for what was typed when this was made, if its fingerprint is the same; returns the
     environment that was attached to it."""
     try:
-        content = json.loads(_file_of(path).read_text())
-        if content["path"] != str(path.resolve()) or not is_same(content["fingerprint"]):
+        plain = read_json(_file_of(path), dict[str, Any], "name it again")
+        content: Typed = validated(Typed, plain, _file_of(path), "name it again")
+        if content.path != str(path.resolve()) or not is_same(content.fingerprint):
             return None
-        for name, target in content["names"].items():
+        for name, target in content.names.items():
             code.typed(target, stands_for=name)
-        environment: str | None = content["environment"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return None  # nothing is remembered, or it cannot be read: it has to be typed again
-    return environment
+    return content.environment
 
 
 def _file_of(path: Path) -> Path:

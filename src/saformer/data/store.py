@@ -20,6 +20,9 @@ from saformer.files import validated
 
 Array = NDArray[Any]
 
+ACTION_NAMES = "action_names"
+"""Where a store's provenance has what a log calls the entries of an action."""
+
 
 @dataclass(frozen=True)
 class EnvironmentSpec:

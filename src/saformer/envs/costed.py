@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from saformer.criteria import CostCriterion, Step, code
 from saformer.data.store import EnvironmentSpec
 from saformer.envs import allowance, plants  # noqa: F401 (registers them for all who open stores)
+from saformer.envs.dsrl import registry  # noqa: F401
 
 COMPOUND = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
 
@@ -85,6 +86,11 @@ def make_by_id(identifier: str, **arguments: Any) -> gymnasium.Env:
         environment = factory(**arguments)
         if isinstance(environment, gymnasium.vector.VectorEnv):
             environment = _first_lane(environment)
+    except gymnasium.error.DependencyNotInstalled as error:
+        remedy = "robots need pip install 'saformer[mujoco]'"  # with the versions that we tried
+        raise ValueError(
+            f"environment {identifier!r} cannot be made: {remedy} ({error})"
+        ) from error
     except (gymnasium.error.Error, ModuleNotFoundError, ValueError) as error:
         raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
     if not isinstance(environment, gymnasium.Env):

@@ -11,6 +11,7 @@ from typing import Any
 
 from saformer.data.folder import MANIFEST, one_maker
 from saformer.data.home import data_home
+from saformer.data.sources.dsrl import FILE_PREFIX, PREFIX, find_dsrl
 from saformer.data.sources.names import is_hosted, open_source
 from saformer.data.sources.source import import_source
 from saformer.data.store import TrajectoryStore
@@ -50,10 +51,10 @@ def find_task(name: str) -> Task:
         return Task(name, ALLOWANCE_EPISODES * HORIZON, _make_allowance, may_end=True)
     if name in PLANT_TASKS:
         return _plant_task(name)
-    if name in EFFORT_TASKS:
-        return replace(_mixture_task(name, *bundle_of(name)), steps=EFFORT_STEPS)
-    if name in MIXTURE_TASKS:  # as in the paper's Eq. 1
-        return _mixture_task(name, *bundle_of(name), may_end=True)
+    if name in EFFORT_TASKS or name in MIXTURE_TASKS:
+        return _robot_task(name)
+    if name.startswith(PREFIX):
+        return _dsrl_task(name)
     if is_hosted(name):
         return Task(name, None, partial(_import_hosted, name))
     if is_store(name):
@@ -62,7 +63,7 @@ def find_task(name: str) -> Task:
     raise ValueError(_unknown(name))
 
 
-def bundle_of(name: str) -> tuple[str, str]:
+def mixture_of(name: str) -> tuple[str, str]:
     """The packaged behaviours of a robot's task, and how they are mixed."""
     if name in EFFORT_TASKS:
         return name, "medium-replay"
@@ -101,7 +102,7 @@ def data_path(task: Task, *, steps: int | None = None, seed: int = 0) -> Path:
     """Where the data of a task lies once it was made."""
     if task.steps is None:
         return data_home() / task.name.replace(":", "-").replace("/", "-")
-    return data_home() / f"{task.name}-{steps or task.steps}-seed{seed}"
+    return data_home() / f"{task.name.replace(':', '-')}-{steps or task.steps}-seed{seed}"
 
 
 def make_data(
@@ -117,6 +118,12 @@ def bundle_task(path: str, mixture: str) -> Task:
     if mixture not in MIXTURES:
         raise ValueError(f"unknown mixture {mixture!r}; known are {', '.join(MIXTURES)}")
     return _mixture_task(f"{Path(path).stem}-{mixture}", path, mixture)
+
+
+def _robot_task(name: str) -> Task:
+    if name in EFFORT_TASKS:
+        return replace(_mixture_task(name, *mixture_of(name)), steps=EFFORT_STEPS)
+    return _mixture_task(name, *mixture_of(name), may_end=True)  # as in the paper's Eq. 1
 
 
 def _mixture_task(name: str, robot: str, mixture: str, *, may_end: bool = False) -> Task:
@@ -147,6 +154,18 @@ def _plant_task(name: str) -> Task:
     return Task(name, PLANT_EPISODES * plant.horizon, make)
 
 
+def _dsrl_task(name: str) -> Task:
+    """Of behaviours of our own; DSRL's own data has another name."""
+    from saformer.envs.dsrl.behaviours import EPISODES, make_dsrl
+
+    task = find_dsrl(name)
+    if task.brief not in EPISODES:
+        ours = ", ".join(EPISODES)
+        theirs = f"DSRL's own data is {FILE_PREFIX}{task.name}"
+        raise ValueError(f"{name} has no behaviours to make data with (there are {ours}); {theirs}")
+    return Task(name, EPISODES[task.brief] * task.horizon, partial(make_dsrl, task))
+
+
 def _import_hosted(
     name: str, path: Path, *, progress: Callable[[int, int], None] | None = None, **_: Any
 ) -> TrajectoryStore:
@@ -163,8 +182,8 @@ def _unknown(name: str) -> str:
     if Path(name).is_absolute() or os.sep in name:
         remedy = "if a run's data was moved, say where it is now with --data"
         return f"there is no trajectory store at {name}; {remedy}"
-    nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.3)
+    nearest = difflib.get_close_matches(name, task_names(), n=3, cutoff=0.5)
     known = f"known are {', '.join(task_names())}."
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else known
-    others = "A path to a trajectory store works too, and d4rl:NAME or minari:NAME."
+    others = "A path to a trajectory store works too, and dsrl:NAME, d4rl:NAME or minari:NAME."
     return f"there is no task, store or file {name!r}; {hint} {others}"

@@ -12,6 +12,7 @@ from saformer.data.logs.frames import frame_of
 from saformer.data.relabel import RelabelledStore
 from saformer.data.shown import Shown
 from saformer.data.statistics import without_nan
+from saformer.data.store import ACTION_NAMES
 from saformer.evaluation import offline_findings
 from saformer.evaluation.offline_findings import FEW, ActionFit, Errors, LimitFindings
 from saformer.evaluation.offline_reader import HeldOutReader, JudgedSteps, Windows, evenly
@@ -120,7 +121,7 @@ def judge_offline(
         limits=tuple(findings),
         calibration={"forecast": forecast, "logged": logged},
         by_progress=tuple(_by_progress(judged)),
-        day=_day({limit.name: reader.read(day, limit=limit.values) for limit in shown}),
+        day=_day({limit.name: reader.read(day, limit=limit.values) for limit in shown}, held_out),
     )
 
 
@@ -162,10 +163,11 @@ def _some(limits: Sequence[Limit]) -> list[Limit]:
     return [limits[index] for index in dict.fromkeys((0, len(limits) // 2, len(limits) - 1))]
 
 
-def _day(reads: dict[str, JudgedSteps]) -> dict[str, Any]:
+def _day(reads: dict[str, JudgedSteps], held_out: RelabelledStore) -> dict[str, Any]:
     """One trajectory, read under several limits: its actions, and those that the actor expects."""
     first = next(iter(reads.values()))
     return {
+        "actions": list(held_out.store.provenance.get(ACTION_NAMES, ())),
         "cost": _brief(first.episode_cost[0]),
         "step": (first.step - first.step.min()).tolist(),
         "logged": _brief(first.action),
@@ -203,21 +205,34 @@ def _warnings(evaluation: OfflineEvaluation) -> Iterator[str]:
     for name, critic in zip(evaluation.criteria, evaluation.critic, strict=True):
         if not critic.explained > 0:
             yield f"the critic forecasts {name} no better than a constant would"
+    yield from _few(evaluation.limits)
     for findings in evaluation.limits:
         for text in _limit_warnings(findings, evaluation.criteria):
             yield f"limit {findings.limit.name}: {text}"
 
 
+def _few(limits: Sequence[LimitFindings]) -> Iterator[str]:
+    """Which limits too few trajectories speak of, and of what then."""
+    records = [(each.limit.name, each.support, each.verification) for each in limits]
+    counts = {
+        "training trajectories lie within {}: little can have been learnt of keeping it": [
+            (name, support.num_within) for name, support, _ in records
+        ],
+        "held-out trajectories stay within {}: false alarms are uncertain": [
+            (name, record.num_trajectories_within) for name, _, record in records
+        ],
+        "held-out trajectories go over {}: missed overruns are uncertain": [
+            (name, record.num_trajectories_over) for name, _, record in records
+        ],
+    }
+    for text, known in counts.items():
+        few = [f"{name} ({count})" for name, count in known if count < FEW]
+        if few:
+            yield f"few {text.format(', '.join(few))}"
+
+
 def _limit_warnings(findings: LimitFindings, criteria: tuple[str, ...]) -> Iterator[str]:
-    record, num_within = findings.verification, findings.support.num_within
-    within, over = record.num_trajectories_within, record.num_trajectories_over
-    if num_within < FEW:
-        doubt = "little can have been learnt of keeping it"
-        yield f"few training trajectories lie within it ({num_within}): {doubt}"
-    if within < FEW:
-        yield f"few held-out trajectories stay within it ({within}): false alarms are uncertain"
-    if over < FEW:
-        yield f"few held-out trajectories go over it ({over}): missed overruns are uncertain"
+    record = findings.verification
     limit, critics = findings.limit.values, findings.near.critic
     for name, value, critic in zip(criteria, limit, critics, strict=True):
         if abs(critic.bias) > LARGE_BIAS * value:

@@ -12,6 +12,7 @@ from torch import Tensor
 from saformer.core.batch import WindowBatch
 from saformer.core.gaussian import LOG_DEVIATION_RANGE, Gaussian
 from saformer.core.model import SaFormer
+from saformer.data.levels import LEVELS, on_levels
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 
@@ -75,7 +76,7 @@ class JudgedSteps:
     log_likelihood: Doubles  # [M] of the logged action: nats, action in model units
     blind_log_likelihood: Doubles  # [M] the same by the blind baseline
     action: Doubles  # [M, A] as logged
-    expected_action: Doubles  # [M, A] the actor's mean, within bounds
+    expected_action: Doubles  # [M, A] the actor's mean, as the machine can take it
 
 
 class HeldOutReader:
@@ -128,6 +129,7 @@ class HeldOutReader:
         judged = raw.valid & (self._positions >= first[:, None])  # [B, K]
         mean_action = normalizer.restore("action", predictions.action.mean)
         low, high = model.get_buffer("action_low"), model.get_buffer("action_high")
+        possible = on_levels(mean_action.clamp(low, high), model._buffers.get(LEVELS))
         expected_return = normalizer.restore("return_to_go", predictions.return_to_go.mean)
         step = (start[:, None] + self._positions)[judged].cpu().numpy()
         trajectory = np.repeat(windows.trajectory, judged.sum(1).cpu().numpy())
@@ -147,7 +149,7 @@ class HeldOutReader:
             log_likelihood=at_steps(predictions.action.log_prob(batch.action)),
             blind_log_likelihood=at_steps(self._baseline.log_prob(batch.action)),
             action=at_steps(raw.action),
-            expected_action=at_steps(mean_action.clamp(low, high)),
+            expected_action=at_steps(possible),
         )
 
 

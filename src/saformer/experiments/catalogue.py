@@ -7,20 +7,21 @@ from saformer.experiments.adaptation import ADAPTATION
 from saformer.experiments.appendix import HYPER_PARAMETERS, PAIR_PLOTS, THRESHOLDS_TABLE
 from saformer.experiments.baselines import BASELINES
 from saformer.experiments.beyond import EFFORT, SAFETY, SPEED
+from saformer.experiments.dsrl import DSRL
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.finetuning import EXPLORATION, FINETUNING
 from saformer.report.page import Caution, Facts, Page, Part, Remark
 
 _PAPER = (THRESHOLDS_TABLE, HYPER_PARAMETERS, PAIR_PLOTS, BASELINES, ADAPTATION, FINETUNING)
 _ALL = (*_PAPER, ABLATION, SENSITIVITY, EFFORT, EXPLORATION, SAFETY, SPEED)
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (*_ALL, DSRL)}
 NO_MEANING = " At scale smoke: this shows that everything works, and its numbers mean nothing."
 
 
 def find_experiments(name: str) -> list[Experiment]:
-    """The experiment of this name, or every one."""
+    """The experiment of this name, or every one that needs nobody else's simulators."""
     if name == "all":
-        return list(EXPERIMENTS.values())
+        return list(_ALL)
     if name not in EXPERIMENTS:
         known = ", ".join(EXPERIMENTS)
         raise ValueError(f"unknown experiment {name!r}; there are {known}, and all")

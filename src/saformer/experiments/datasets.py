@@ -12,9 +12,10 @@ from saformer.api.data import open_data
 from saformer.data.inspection import inspect
 from saformer.data.limits import thresholds
 from saformer.data.relabel import relabelled
+from saformer.data.sources.dsrl import PREFIX
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import bundle_of, data_path, find_task, is_store
+from saformer.envs.tasks import data_path, find_task, is_store, make_data, mixture_of
 from saformer.experiments.plan import FROM, DataJob, Gathered, whole_of
 
 SHOWN_TRAJECTORIES = 300
@@ -62,10 +63,14 @@ def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
 
 
 def _make_scraps(dataset: str, path: Path, horizon: int) -> None:
-    """A few of the bundled behaviours' trajectories, cut short: enough to run everything on."""
+    """A few of the bundled behaviours' trajectories, cut short: enough to run everything on. DSRL's
+    tasks are short enough by themselves."""
+    if dataset.startswith(PREFIX):
+        make_data(find_task(dataset), path, steps=CUT_STEPS)
+        return
     from saformer.envs.behaviours import build  # needs a simulator, which pages made again do not
 
-    whole = build(*bundle_of(dataset), steps=CUT_STEPS, workers=1)
+    whole = build(*mixture_of(dataset), steps=CUT_STEPS, workers=1)
     pieces = [piece for trajectory in whole for piece in _cut(trajectory, horizon)]
     environment = replace(whole.environment, horizon=horizon)
     scraps = TrajectoryStore.of(pieces, environment, {**whole.provenance, "cut to": horizon})

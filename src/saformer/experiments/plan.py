@@ -10,6 +10,7 @@ from typing import Any, Literal
 from saformer.agents.registry import KINDS
 from saformer.core.transformer import TrunkConfig
 from saformer.data.home import data_home
+from saformer.data.sources.dsrl import FILE_PREFIX, PREFIX
 from saformer.envs.tasks import MIXTURES
 from saformer.experiments.ways import REFERENCE, Options
 from saformer.training.loop.presets import PRESETS, Preset, as_published
@@ -27,6 +28,7 @@ LIMITS = ("p10", "p20", "p30", "p50")
 D4RL_LIMITS = dict(zip(CHEETAHS, ("4490", "4300", "4300"), strict=True))
 NEAREST_RANKS = dict(zip(CHEETAHS, ("p10", "p20", "p50"), strict=True))
 """Of Table 1's undiscounted limits among the paper's thresholds."""
+SOURCES = ("behaviours", "d4rl", "dsrl")
 FROM = "-from-"
 """In the name of a part of a dataset, before the percentile that all of it costs at least."""
 
@@ -158,7 +160,7 @@ class Setting:
     scale: Scale
     seeds: tuple[int, ...] = (0,)
     source: str = "behaviours"
-    """behaviours: made on this machine. d4rl: D4RL's files. Else a folder of stores, by dataset"""
+    """behaviours: made here. d4rl, dsrl: their files. Else a folder of stores, by dataset"""
     updates: int | None = None  # of every run; by default the scale's
 
     def __post_init__(self) -> None:
@@ -167,9 +169,9 @@ class Setting:
         scale, source = self.scale, self.source
         if scale.horizon is not None and source != "behaviours":
             raise ValueError(f"scale {scale.name} makes its own data: leave {source!r} out")
-        if source not in {"behaviours", "d4rl"} and not Path(source).is_dir():
+        if source not in SOURCES and not Path(source).is_dir():
             stores = f"a folder of stores named {DATASETS[0]} and so on"
-            raise ValueError(f"data is behaviours, d4rl or {stores}, got {source!r}")
+            raise ValueError(f"data is {', '.join(SOURCES)} or {stores}, got {source!r}")
 
     def task(self, dataset: str) -> str:
         """The name or path of a dataset's data."""
@@ -178,9 +180,11 @@ class Setting:
             whole = Path(self.task(name)).name.replace(":", "-")
             return str(data_home() / f"{whole}{FROM}{percentile}")
         if self.scale.horizon is not None:
-            return str(data_home() / f"{dataset}-cut-to-{self.scale.horizon}")
+            return str(data_home() / f"{dataset.replace(':', '-')}-cut-to-{self.scale.horizon}")
         if self.source == "behaviours":
             return dataset
+        if self.source == "dsrl":
+            return dataset.replace(PREFIX, FILE_PREFIX)
         return f"d4rl:{dataset}-v2" if self.source == "d4rl" else str(Path(self.source) / dataset)
 
     def some(self, datasets: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Progress bars for long work; plain lines where there is no terminal."""
 
+import time
 from collections.abc import Mapping
 from typing import Self
 
@@ -11,6 +12,7 @@ from saformer.runs.metrics import terms_by_phase
 
 PLAIN_LINES = 10
 """How often progress is said when there is no terminal to draw a bar on."""
+SHORT = 5.0  # seconds that nobody need be told of
 
 
 class Bars:
@@ -29,6 +31,7 @@ class Bars:
         )
         self._tasks: dict[str, progress.TaskID] = {}
         self._said: dict[str, int] = {}
+        self._began: dict[str, tuple[float, int]] = {}  # when, and with how much done
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -44,9 +47,21 @@ class Bars:
             self._progress.update(self._tasks[name], completed=done, total=total, note=note)
             return
         tenth, said = done * PLAIN_LINES // total, self._said.get(name, 0)
+        if name not in self._began or tenth < said:  # it falls when the next run begins
+            self._began[name] = time.monotonic(), done
         if tenth > said:
-            self.say(f"{name}: {done} of {total} {note}")
-        self._said[name] = tenth  # it falls when the next run begins
+            parts = (f"{name}: {done} of {total}", self._left(name, done, total), note)
+            self.say("  ".join(part for part in parts if part))
+        self._said[name] = tenth
+
+    def _left(self, name: str, done: int, total: int) -> str:
+        """How long it will take at this pace; nothing if that is less than some seconds."""
+        began, first = self._began[name]
+        rate = (done - first) / max(time.monotonic() - began, 1e-9)
+        seconds = (total - done) / rate if rate else 0.0
+        if seconds < SHORT:
+            return ""
+        return f"{seconds:.0f} s left" if seconds < 90 else f"{seconds / 60:.0f} min left"
 
     def say(self, message: str) -> None:
         self._console.print(message, soft_wrap=True)

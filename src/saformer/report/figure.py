@@ -69,7 +69,7 @@ def canvas(panels: int, columns: int = 2) -> tuple[Figure, list[Axes]]:
 
 def colours(count: int) -> list[Any]:
     """So many that can be distinguished, in order."""
-    return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.85, count)))
+    return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.78, count)))
 
 
 def svg(figure: Figure) -> str:

@@ -71,6 +71,7 @@ def survey_tables(survey: dict[str, Any]) -> list[RenderableType]:
         bounds = ["-" if column[key] is None else f"{column[key]:.4g}" for key in ("min", "max")]
         rows.append([name, column["role"], *bounds, str(column["missing"])])
     problems = [Text(f"problem: {text}", style="red") for text in survey["problems"]]
+    problems += [Text(survey["remedy"], style="red")] if problems else []
     notes = [Text(f"note: {text}", style="yellow") for text in survey["warnings"]]
     fine = Text("nothing stands in the way of importing this", style="green")
     table = terminal_table(("column", "role", "least", "greatest", "missing"), rows)

@@ -58,11 +58,13 @@ def offline_summary(offline: dict[str, Any]) -> str:
         f"(bias {numbers([errors['bias']], sign=True)})"
         for name, errors in zip(offline["criteria"], offline["critic"], strict=True)
     )
+    gain = offline["action"]["gain"]
+    better = "better" if (gain or 0) > 0 else "no better"
     return (
         f"{offline['num_held_out']} held-out trajectories beside {offline['num_training']} trained "
         f"on, {'all' if judged == steps else f'{judged} of'} {steps} steps judged; the critic "
-        f"explains {explained}, the actor gains {_nats(offline['action']['gain'])} nats per step "
-        "on a blind Gaussian"
+        f"explains {explained}, the actor foretells logged actions {better} than one Gaussian that "
+        f"is blind to state and limit ({_nats(gain)} nats per step)"
     )
 
 
@@ -146,6 +148,7 @@ def _about_actions(offline: dict[str, Any]) -> str:
 @styled
 def _day(offline: dict[str, Any]) -> str:
     day, proposed = offline["day"], offline["day"]["proposed"]
+    names = day.get("actions", ())  # as the log calls them, where there was one
     logged = np.array(day["logged"])
     figure, axes = canvas(min(logged.shape[1], MOST_ACTIONS), columns=1)
     for index, axis in enumerate(axes):
@@ -153,7 +156,7 @@ def _day(offline: dict[str, Any]) -> str:
         for (name, actions), colour in zip(proposed.items(), colours(len(proposed)), strict=True):
             course = np.array(actions)[:, index]
             axis.plot(day["step"], course, color=colour, lw=1.2, label=f"proposed under {name}")
-        axis.set(xlabel="step", ylabel=f"action[{index}]")
+        axis.set(xlabel="step", ylabel=dict(enumerate(names)).get(index, f"action[{index}]"))
     axes[0].set_title(f"a day that cost {numbers(day['cost'])}")
     axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return svg(figure)

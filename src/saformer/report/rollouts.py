@@ -1,5 +1,6 @@
 """The page of a run that was rolled out, and its figures: costs have a panel per constraint."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from saformer.report.figure import (
 )
 from saformer.report.findings import read_findings
 from saformer.report.learning import run_listing, training_pictures
-from saformer.report.page import Page, Part, Picture, Remark, Sheet, Tiles
+from saformer.report.page import Facts, Page, Part, Picture, Remark, Sheet, Tiles
 from saformer.report.table import (
     SAFE_SHARE,
     has_shield,
@@ -47,6 +48,7 @@ SHIELDED = (
     " Shielded: steps whose action was made cheaper so that no episode passes its limit. It says "
     "nothing of what was learnt: judge that without the shield."
 )
+WATCHED = {".html": "a page that plays by itself", ".mp4": "a video", ".gif": "a video"}
 POOR = 0.5  # of the way to the data's best within the limit
 ABOUT_DATA = (
     "Grey: recorded episodes. Coloured: episodes of the policy, each under the limit of its "
@@ -75,6 +77,7 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         Picture("Among the data", _among_the_data(evaluation, trace["data"]), ABOUT_DATA),
         Sheet("Limit by limit", *verdict_rows(evaluation), note=legend, ticked=False),
         Remark((f"{summary(evaluation)}.",), style="note"),
+        *_to_watch(run, Path(path)),
         Picture("Cost and return against the limit", _cost_and_return(evaluation)),
         Picture("How episodes spent their budgets", _spending(trace), ABOUT_PATHS),
         *(Picture("One decision", _decision(each, criteria), ABOUT_DECISION) for each in telling),
@@ -82,6 +85,14 @@ def write_report(run: Run, path: str | Path, *, command: str | None = None) -> P
         run_listing(run, command, facts),
     ]
     return Page(spec.task_name, parts).write(path)
+
+
+def _to_watch(run: Run, page: Path) -> list[Part]:
+    """Links to recorded episodes, if there are any."""
+    files = [file for file in run.recordings() if file.suffix in WATCHED]
+    links = {file.name: os.path.relpath(file.resolve(), page.resolve().parent) for file in files}
+    about = {file.name: WATCHED[file.suffix] for file in files}
+    return [Facts("Episodes to watch", about, links)] if files else []
 
 
 def _tiles(evaluation: dict[str, Any]) -> list[tuple[str, str, str]]:

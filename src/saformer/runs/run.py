@@ -26,7 +26,7 @@ from saformer.runs.provenance import commit
 from saformer.runs.spec import RunSpec
 
 REMEDY = "restore it from a copy, or make it again"
-EVALUATIONS, LONGEST_NAME = "evaluations", 80
+EVALUATIONS, RECORDINGS, LONGEST_NAME = "evaluations", "recordings", 80
 FORMAT = 2
 """Of run.json, export.json and calibration.json. Files of version 1 carry no number: their
 SaFormers were trained without a rule of their own, and act by the paper's."""
@@ -54,6 +54,7 @@ class Run:
     done.json                   written last, when training has finished
     evaluation.json, trace.json from the latest `evaluate`
     evaluations/                all evaluations, by limits, rule and time
+    recordings/                 episodes to watch, from the latest `evaluate --record`
     calibration.json            from `calibrate`: shares of limits to hold back, by violation rate
     episodes.jsonl              of a run that was fine-tuned: one row per explored episode
     export.json, weights.safetensors   of an export, instead of metrics and checkpoint
@@ -217,10 +218,19 @@ class Run:
         return self.write_json(f"{EVALUATIONS}/{name}.json", content)
 
     def keep_page(self, page: Path) -> None:
-        """Copy the page of the newest evaluation to where that is kept."""
-        evaluations = (self.path / EVALUATIONS).glob("*.json")
-        newest = max(evaluations, key=lambda file: file.stat().st_mtime)
-        write_atomically(newest.with_suffix(".html"), page.read_bytes())
+        """Copy the page of the latest evaluation to where that very one is kept."""
+        latest = (self.path / "evaluation.json").read_bytes()
+        kept = (self.path / EVALUATIONS).glob("*.json")
+        for evaluation in sorted(kept, key=lambda file: file.stat().st_mtime, reverse=True):
+            if evaluation.read_bytes() == latest:
+                write_atomically(evaluation.with_suffix(".html"), page.read_bytes())
+                return
+
+    def recordings(self) -> list[Path]:
+        """Episodes to watch that were made since the latest evaluation."""
+        judged = (self.path / "evaluation.json").stat().st_mtime
+        files = (self.path / RECORDINGS).glob("*.*")
+        return sorted(file for file in files if file.stat().st_mtime >= judged)
 
     def read_json(self, name: str, schema: Any = dict[str, Any]) -> Any:
         """What a file of findings holds, if it has what this type says; it may have more."""

@@ -21,6 +21,7 @@ from saformer.data.logs.cells import (
     read_numbers,
     seconds,
     to_numpy,
+    with_time_of_day,
 )
 from saformer.data.logs.columns import LogColumns
 from saformer.data.logs.files import LogFile, batches
@@ -147,7 +148,10 @@ def _block(file: LogFile, row: Indices, batch: Any, columns: LogColumns) -> LogB
     how, unreadable = columns.how, dict[str, Unreadable]()
 
     def read(reader: Any, name: str) -> Floats:
-        values, bad = reader(f"{file}: column {name!r}", batch.column(name), how)
+        column = batch.column(name)
+        if reader is seconds and columns.time_of_day is not None:
+            column = with_time_of_day(column, batch.column(columns.time_of_day))
+        values, bad = reader(f"{file}: column {name!r}", column, how)
         if bad is not None:
             unreadable[name] = replace(bad, first=int(row[bad.first]))
         return np.array(values, dtype=np.float64)

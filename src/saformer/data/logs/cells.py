@@ -14,12 +14,19 @@ from saformer.data.logs.mapping import TIME_UNITS, LogMapping
 
 TRUE, FALSE = {"1", "1.0", "true", "t", "yes", "y"}, {"0", "0.0", "false", "f", "no", "n", ""}
 DATES = ("%d.%m.%Y", "%d-%b-%Y", "%d %b %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
-DAY_FIRST, MONTH_FIRST = ("%d/%m/%Y", "%d-%m-%Y", "%d/%m/%y"), ("%m/%d/%Y", "%m-%d-%Y", "%m/%d/%y")
+DAY_FIRST = ("%d/%m/%Y", "%d-%m-%Y", "%d %m %Y", "%d/%m/%y")
+MONTH_FIRST = ("%m/%d/%Y", "%m-%d-%Y", "%m %d %Y", "%m/%d/%y")
 CLOCKS = (" %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", "T%H:%M:%S", "%H%M%S", "%H%M", "")
 ISO, NUMBER = "ISO 8601", "s"
+DAY_SECONDS = 86_400
+MOST = 0.9  # of the first times must be read: some may be faulty
 FIRST_YEAR = 1900  # a date before it was read by the wrong format
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+
+class AmbiguousDateError(ValueError):
+    """Times that can be read in several ways."""
 
 
 @dataclass(frozen=True)
@@ -88,23 +95,33 @@ def seconds(where: str, column: Any, mapping: LogMapping) -> Read:
     return values, Unreadable.of(to_numpy(texts), np.isnan(values) & to_numpy(texts.is_valid()))
 
 
+def with_time_of_day(dates: Any, clocks: Any) -> Any:
+    """Two columns of text as one: the date, then hours and minutes."""
+    from pyarrow import compute
+
+    return compute.binary_join_element_wise(as_text(dates), as_text(clocks), " ")
+
+
 def time_style(texts: Sequence[str], name: str) -> str:
     """How these times are written: the unit of numbers, ISO 8601, or a format."""
     column = arrow().array([text for text in texts if text.strip()], arrow().string())
     if all(_float(text) is not None for text in column.to_pylist()):
         return NUMBER
-    if _reads(column, ISO):
-        return ISO
     dates = itertools.product((*DATES, *DAY_FIRST, *MONTH_FIRST), CLOCKS)
-    styles = [date + clock for date, clock in dates if _reads(column, date + clock)]
-    if not styles:
+    shares = {style: _share_read(column, style) for style in (ISO, *map("".join, dates))}
+    best = max(shares.values())
+    styles = [style for style, share in shares.items() if share == best]
+    if best < MOST:
         problem = f"{column[0].as_py()!r} is no date that can be guessed"
         raise ValueError(f"time column {name!r}: {problem}; say how it is written, as in "
                          "--time-format '%d.%m.%Y %H:%M'")  # fmt: skip
     if any(style.startswith(DAY_FIRST) for style in styles) and len(styles) > 1:
+        steady = [style for style in styles if _goes_on(column, style)]
+        if len(steady) == 1:
+            return steady[0]
         either = " or ".join(f"--time-format '{style}'" for style in styles)
         problem = f"{column[0].as_py()!r} may begin with the day or with the month"
-        raise ValueError(f"time column {name!r}: {problem}; say {either}")
+        raise AmbiguousDateError(f"time column {name!r}: {problem}; say {either}")
     return styles[0]
 
 
@@ -161,10 +178,16 @@ def _emptied(texts: Any, mapping: LogMapping) -> Any:
     return compute.if_else(is_missing, arrow().scalar(None, arrow().string()), texts)
 
 
-def _reads(column: Any, style: str) -> bool:
+def _share_read(column: Any, style: str) -> float:
     stamps = _stamps(_dates(column, style))
     first = np.datetime64(str(FIRST_YEAR)).astype("datetime64[s]").astype(np.int64)
-    return bool(len(stamps) and (stamps >= first).all())  # not where one is NaN
+    return float((stamps >= first).mean()) if len(stamps) else 0.0  # not where one is NaN
+
+
+def _goes_on(column: Any, style: str) -> bool:
+    """Whether rows follow each other within a day: read the wrong way, days are months apart."""
+    passed = np.diff(_stamps(_dates(column, style)))
+    return bool((np.abs(passed) < DAY_SECONDS).all())
 
 
 def _dates(texts: Any, style: str) -> Any:

@@ -37,6 +37,7 @@ class LogColumns:
     cost: str | None = None
     episode: str | None = None
     time: str | None = None
+    time_of_day: str | None = None
     terminated: str | None = None
     truncated: str | None = None
 
@@ -59,7 +60,8 @@ class LogColumns:
         num_next, num_states = len(lists["next_state"]), len(lists["state"])
         if num_next not in (0, num_states):
             raise ValueError(f"{num_next} next_state columns for {num_states} state columns")
-        single: dict[str, Any] = {"time": _column("time", mapping.time, header)}
+        clocks = ("time", "time_of_day")
+        single: dict[str, Any] = {n: _column(n, getattr(mapping, n), header) for n in clocks}
         for part in USUAL:
             single[part] = getattr(mapping, part) or (part if part in header else None)
         for part in ("terminated", "truncated", "episode"):
@@ -98,8 +100,8 @@ class LogColumns:
     @property
     def read(self) -> tuple[str, ...]:
         """Every column that is read from the files."""
-        others = (self.episode, self.time, self.terminated, self.truncated)
-        return _unique(*self.numeric, *others)
+        clocks, marks = (self.time, self.time_of_day), (self.terminated, self.truncated)
+        return _unique(*self.numeric, self.episode, *clocks, *marks)
 
     @property
     def marks_ends(self) -> bool:

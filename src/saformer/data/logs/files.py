@@ -84,6 +84,13 @@ class Sample:
         index = self.header.index(name)
         return [row[index] if index < len(row) else "" for row in self.rows]
 
+    def times(self, dates: str, clocks: str | None) -> list[str]:
+        """What the first rows have for a time, in one column or in two."""
+        if clocks not in self.header:
+            return self.column(dates)
+        pairs = zip(self.column(dates), self.column(clocks), strict=True)
+        return [" ".join(pair).strip() for pair in pairs]
+
     @property
     def decimal(self) -> str:
         """A comma where some numbers have one and none has a point."""
@@ -113,11 +120,10 @@ def sample_of(file: LogFile, mapping: LogMapping, num_rows: int = SAMPLE_ROWS) -
 def _first_of_table(file: LogFile, num_rows: int) -> Any:
     if isinstance(file, Frame):
         return file.table.slice(0, num_rows)
-    parquet = _parquet(file)
-    batch = next(parquet.iter_batches(batch_size=num_rows), None)
-    pyarrow = arrow()
-    empty = parquet.schema_arrow.empty_table()
-    return empty if batch is None else pyarrow.Table.from_batches([batch])
+    with _reading_parquet(file) as parquet:
+        batch = next(parquet.iter_batches(batch_size=num_rows), None)
+        empty = parquet.schema_arrow.empty_table()
+        return empty if batch is None else arrow().Table.from_batches([batch])
 
 
 def _sample_of_text(file: Path, mapping: LogMapping, num_rows: int) -> Sample:
@@ -152,7 +158,8 @@ def batches(
         yield from file.table.select(columns).combine_chunks().to_batches(PARQUET_BATCH_ROWS)
         return
     if _is_parquet(file):
-        yield from _parquet(file).iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns)
+        with _reading_parquet(file) as parquet:
+            yield from parquet.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns)
         return
 
     def skip(row: Any) -> str:
@@ -200,12 +207,14 @@ def _decoding(file: Path, mapping: LogMapping) -> Iterator[None]:
         raise ValueError(f"{problem}; {remedy}") from None
 
 
-def _parquet(file: Path) -> Any:
-    pyarrow = arrow()
+@contextmanager
+def _reading_parquet(file: Path) -> Iterator[Any]:
+    """The opened file; whatever of it is damaged is said in one line."""
+    damages = (arrow().lib.ArrowException, OSError)
     from pyarrow import parquet
 
     try:  # a buffer would hold all that was read until the file is closed
-        return parquet.ParquetFile(file, pre_buffer=False)
-    except (pyarrow.lib.ArrowException, OSError) as error:
+        yield parquet.ParquetFile(file, pre_buffer=False)
+    except damages as error:
         problem, reason = "is not a Parquet file, or it is truncated or damaged", str(error)
         raise ValueError(f"{file} {problem}: {' '.join(reason.split())}") from None

@@ -15,6 +15,7 @@ from saformer.data.logs.mapping import LogMapping
 from saformer.data.logs.survey import LogSurvey, counted, survey
 from saformer.data.sources.rows import Cutter, Rows
 from saformer.data.sources.source import Progress, Source
+from saformer.data.store import ACTION_NAMES
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,14 @@ class Logs:
 
     def source(self, *, drop_faulty: bool = False) -> Source:
         """The trajectories. A log with problems is refused unless it may drop faulty episodes."""
-        how, faulty, lengths = self.columns.how, self.survey.faulty, self.survey.lengths
+        how, lengths = self.columns.how, self.survey.lengths
         problems, left_out = self.survey.problems, self.survey.left_out
         others = len(self.files) - 1
         name = self.files[0].name + (f" and {others} more" if others else "")
         if problems and not drop_faulty:
             count = counted(len(problems), "problem")
-            episodes = f"{counted(len(faulty), 'faulty episode')} of {len(lengths)}"
-            fill = "" if how.fill else "fill missing values with --fill forward, or "
-            raise ValueError(
-                f"{name}: the log has {count}: {'; '.join(problems)}. Mend it, {fill}leave the "
-                f"{episodes} out with --drop-faulty"
-            )
+            said = f"the log has {count}: {'; '.join(problems)}. {self.survey.remedy}"
+            raise ValueError(f"{name}: {said}")
         dropped = sum(lengths[index] for index in left_out)
         if dropped == self.survey.num_rows:
             reasons = "; ".join(problems) or "none is whole"
@@ -53,7 +50,7 @@ class Logs:
             lambda: cutter.cut(self._rows()),
             self.survey.num_rows - dropped,
             replace(how.known, action_levels=self.survey.levels()),
-            {"source": name, "layout": "log", "columns": list(self.columns.read)},
+            {"source": name, "layout": "log", **self._columns()},
             criteria=self.criteria,
             notes=lambda: [*self._notes(), *self.survey.warnings],
         )
@@ -75,6 +72,9 @@ class Logs:
                     "the nearest of these before it is verified or costed, unless --discrete "
                     "names other columns, or none"
                 )
+
+    def _columns(self) -> dict[str, list[str]]:
+        return {"columns": list(self.columns.read), ACTION_NAMES: list(self.columns.action)}
 
     def _rows(self) -> Iterator[Rows]:
         left_out = np.array(sorted(self.survey.left_out), dtype=np.int64)
@@ -115,7 +115,7 @@ def _guessed(mapping: LogMapping, sample: Sample) -> LogMapping:
     if mapping.decimal is None:
         mapping = replace(mapping, decimal=sample.decimal)
     if mapping.time in sample.header and mapping.time_format is None:
-        style = time_style(sample.column(mapping.time), mapping.time)
+        style = time_style(sample.times(mapping.time, mapping.time_of_day), mapping.time)
         mapping = replace(mapping, time_format=style)
     return mapping
 

@@ -50,6 +50,8 @@ class LogMapping:
     """cut recordings into episodes of this many steps"""
     time: str | None = None
     """column with the time of each step: seconds, or dates"""
+    time_of_day: str | None = None
+    """column with the hours and minutes, where the time column has the date alone"""
     time_format: str | None = None
     """how dates are written, as in "%d.%m.%Y %H:%M", or the unit of a clock that counts (s, ms, us,
     ns, days); by default guessed from the first rows"""
@@ -97,6 +99,8 @@ class LogMapping:
     def __post_init__(self) -> None:
         if self.gap is not None and self.time is None:
             raise ValueError("gaps in time tell episodes apart only if a time column is named")
+        if self.time_of_day is not None and self.time is None:
+            raise ValueError("a time of day needs the column with its date: name it with --time")
         if self.gap is not None and not self.gap > 0:
             raise ValueError(f"the gap between episodes must be above 0 seconds, got {self.gap}")
         for name in ("delimiter", "decimal"):

@@ -7,21 +7,24 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
 from saformer.criteria.expression import column_expression
-from saformer.data.logs.cells import NUMBER, arrow, read_numbers, time_style
+from saformer.data.logs.cells import NUMBER, AmbiguousDateError, arrow, read_numbers, time_style
 from saformer.data.logs.columns import LogColumns
-from saformer.data.logs.files import LogFile, Sample, find_files, sample_of
+from saformer.data.logs.files import SAMPLE_ROWS, LogFile, Sample, find_files, sample_of
 from saformer.data.logs.frames import log_sources
 from saformer.data.logs.mapping import LogMapping
 from saformer.data.sources.names import default_name
 from saformer.files import write_atomically
 
 NUM_ROWS = 10
+WRITTEN = ("delimiter", "decimal", "encoding", "na", "words", "time_format")
+"""What a mapping says of how a log is written, not of which column is what."""
+TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?")
 NAMES = {
     "time": r"time|date|stamp|zeit|datum|uhr",
     "episode": r"^(episode|run|batch|cycle|trip|shift)([ _-]?(id|no|number|nr))?$",
@@ -57,35 +60,41 @@ class Proposal:
 
 
 def propose_mapping(sources: Sequence[str], mapping: LogMapping | None = None) -> Proposal | None:
-    """What the columns of the first log may be; None if they are called as usual, or if these are
-    no logs."""
-    logs = log_sources(sources)
-    if logs is None:
+    """What the columns of the first log may be; None if they are called as usual or the mapping
+    says it, or if these are no logs."""
+    logs, mapping, usual = log_sources(sources), mapping or LogMapping(), LogMapping()
+    says = {field.name for field in fields(mapping)} - set(WRITTEN)
+    if logs is None or any(getattr(mapping, name) != getattr(usual, name) for name in says):
         return None
-    file, mapping = find_files(logs)[0], mapping or LogMapping()
-    sample = sample_of(file, mapping, NUM_ROWS)
+    file = find_files(logs)[0]
+    sample = sample_of(file, mapping, SAMPLE_ROWS)
     try:
         LogColumns.of(mapping, sample.header)
     except ValueError:
-        return Proposal(tuple(map(str, logs)), tuple(_Guess(sample, file).lines()))
+        return Proposal(tuple(map(str, logs)), tuple(_Guess(sample, file, mapping).lines()))
     return None
 
 
 class _Guess:
     """Which column is what, by its name and by what the first rows hold."""
 
-    def __init__(self, sample: Sample, file: LogFile) -> None:
-        self._sample, self._file = sample, file
+    def __init__(self, sample: Sample, file: LogFile, how: LogMapping) -> None:
+        self._all, self._file, self._how = sample, file, how
+        self._sample = sample = replace(sample, rows=sample.rows[:NUM_ROWS])
         self._left = list(sample.header)  # columns that are nothing yet
-        how = LogMapping(decimal=sample.decimal)
+        how = replace(how, decimal=how.decimal or sample.decimal)
         self._values = {
             n: read_numbers(n, arrow().array(sample.column(n)), how) for n in sample.header
         }
-        self._words = [name for name, (_, bad) in self._values.items() if bad is not None]
+        counts = {name: bad.count for name, (_, bad) in self._values.items() if bad is not None}
+        self._words = [name for name in counts if 2 * counts[name] > len(sample.rows)]
 
     def lines(self) -> Iterator[str]:
         """Of the file."""
         yield f"# A proposal for {self._file}, guessed from its header and first rows: edit it."
+        for name in WRITTEN:
+            if (given := getattr(self._how, name)) != getattr(LogMapping, name):
+                yield f"{name} = {_quoted(given)}  # as you said"
         yield from self._time()
         for part in ("episode", "terminated", "truncated"):
             for name in self._take(part, most=1):
@@ -112,22 +121,31 @@ class _Guess:
                 yield f"# {name} may be an action: say what its words are, words = [{example}]"
 
     def _time(self) -> Iterator[str]:
+        clock = next((name for name in self._left if self._is_time_of_day(name)), None)
         for name in self._left:
-            texts = self._sample.column(name)
             is_named = re.search(NAMES["time"], name, re.IGNORECASE) is not None
-            if name not in self._words and not is_named:
+            if name == clock or (name not in self._words and not is_named):
                 continue
+            texts = self._all.times(name, clock)
             try:
-                style = time_style(texts, name)
+                style = self._how.time_format or time_style(texts, name)
+                how = f"{texts[0]!r} is written as {style}"
+            except AmbiguousDateError as error:
+                style, how = "", str(error)
             except ValueError:
                 continue
             if style == NUMBER and not is_named:
                 continue
-            self._left.remove(name)
-            yield f"time = {_quoted(name)}  # {texts[0]!r} is written as {style}"
+            self._left = [each for each in self._left if each not in (name, clock)]
+            yield f"time = {_quoted(name)}  # {how}"
+            if clock is not None:
+                yield f"time_of_day = {_quoted(clock)}  # beside its date"
             if style != NUMBER and not self._named("episode"):
                 yield 'episode = "day"  # or hour, week, a column; or episode_length = 96'
             return
+
+    def _is_time_of_day(self, name: str) -> bool:
+        return all(TIME_OF_DAY.fullmatch(text.strip()) for text in self._sample.column(name))
 
     def _named(self, part: str) -> list[str]:
         names = [name for name in self._left if re.search(NAMES[part], name, re.IGNORECASE)]

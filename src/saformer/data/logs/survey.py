@@ -103,6 +103,13 @@ class LogSurvey:
             yield f"{count}, episode {index} for example"
 
     @property
+    def remedy(self) -> str:
+        """What can be done about its problems."""
+        episodes = f"{counted(len(self.faulty), 'faulty episode')} of {len(self.lengths)}"
+        fill = "" if self.mapping.how.fill else "fill missing values with --fill forward, or "
+        return f"Mend it, {fill}leave the {episodes} out with --drop-faulty"
+
+    @property
     def warnings(self) -> list[str]:
         """What a user should know, but may live with."""
         return list(self._warnings())
@@ -111,6 +118,9 @@ class LogSurvey:
         constant = [name for name, column in self.columns.items() if column.low == column.high]
         if constant:
             yield f"columns that never change teach nothing: {', '.join(constant)}"
+        both = [name for name in self.mapping.state if name in self.mapping.action]
+        if both:
+            yield f"both state and action: {', '.join(both)}; a policy would copy what was done"
         yield from self._unusable(needed=False)
         yield from self._mended()
         if self.num_pauses:
@@ -204,6 +214,7 @@ class LogSurvey:
             "faulty_episodes": len(self.faulty),
             "lost": dict(Counter(self.faulty.values())),
             "problems": self.problems,
+            "remedy": self.remedy,
             "warnings": self.warnings,
         }
 

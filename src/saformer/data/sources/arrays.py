@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from saformer.data.sources.dsrl import hints_of_file
 from saformer.data.sources.rows import STAND_IN, Cutter, Rows
 from saformer.data.sources.source import EnvironmentHints, Source
 from saformer.data.trajectory import RESERVED, Trajectory
@@ -60,7 +61,9 @@ def _source(path: Path, open_file: Opener, known: EnvironmentHints | None) -> So
         num_rows, facts = shapes[roles["state"]][0], _facts(file, shapes)
         extra, left_out = _extra(file, roles, shapes)
     robot = D4RL_FILE.fullmatch(path.stem)
-    hints = (known or EnvironmentHints()).or_else(_hints(robot, shapes[roles["action"]]))
+    shape = shapes[roles["action"]]
+    ours = _hints(robot, shape) if robot else hints_of_file(path.name, shape[1])
+    hints = (known or EnvironmentHints()).or_else(ours)
     cutter = Cutter(horizon=hints.horizon)
 
     def trajectories() -> Iterator[Trajectory]:
@@ -214,9 +217,7 @@ def _facts(file: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
     return facts
 
 
-def _hints(robot: re.Match[str] | None, action_shape: tuple[int, ...]) -> EnvironmentHints:
-    if robot is None:
-        return EnvironmentHints()
+def _hints(robot: re.Match[str], action_shape: tuple[int, ...]) -> EnvironmentHints:
     identifier, size = D4RL_ROBOTS[robot[1]]
     if action_shape[1:] != (size,):  # named like a robot, but another machine
         return EnvironmentHints()

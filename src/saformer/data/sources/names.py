@@ -1,4 +1,5 @@
-"""Sources by name: `d4rl:hopper-medium-v2`, `minari:mujoco/hopper/medium-v0`, or a file's path."""
+"""Sources by name: `d4rl:hopper-medium-v2`, `dsrl-hdf5:OfflineBallRun-v0`,
+`minari:mujoco/hopper/medium-v0`, or a file's path."""
 
 import hashlib
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from saformer.data.home import home
 from saformer.data.sources.arrays import read_hdf5, read_npz
+from saformer.data.sources.dsrl import FILE_PREFIX, find_dsrl, local_file
 from saformer.data.sources.minari import METADATA, read_minari
 from saformer.data.sources.source import EnvironmentHints, Progress, Source
 from saformer.files import replacing
@@ -22,7 +24,7 @@ READERS = {".hdf5": read_hdf5, ".h5": read_hdf5, ".npz": read_npz}
 
 def is_hosted(text: str) -> bool:
     """Whether this names a dataset that somebody hosts."""
-    return text.startswith(("d4rl:", "minari:"))
+    return text.startswith(("d4rl:", "minari:", FILE_PREFIX))
 
 
 def open_source(
@@ -31,6 +33,9 @@ def open_source(
     """The source of this name, downloaded if it is not on this machine, or at this path."""
     if text.startswith("d4rl:"):
         return read_hdf5(_d4rl_file(text.removeprefix("d4rl:"), progress), known)
+    if text.startswith(FILE_PREFIX):
+        path, address = local_file(find_dsrl(text))
+        return read_hdf5(_downloaded(address, path, None, progress), known)
     if text.startswith("minari:"):
         return read_minari(text.removeprefix("minari:"), known, download=True)
     path = Path(text)
@@ -61,9 +66,7 @@ def _d4rl_file(name: str, progress: Progress | None) -> Path:
     own, theirs = home() / "d4rl" / local, Path.home() / ".d4rl" / "datasets" / Path(remote).name
     if not own.exists() and theirs.exists():
         return theirs
-    if not own.exists():
-        _download(remote, own, progress)
-    return own
+    return _downloaded(f"{D4RL_HOST}/{remote}", own, _sha256_of(remote), progress)
 
 
 def _sha256_of(remote: str) -> str | None:
@@ -73,10 +76,12 @@ def _sha256_of(remote: str) -> str | None:
     return known.get(remote)
 
 
-def _download(remote: str, path: Path, progress: Progress | None) -> None:
-    """Fetch a file, whole and as it was recorded, or not at all; several processes may fetch the
-    same one."""
-    address, digest, expected = f"{D4RL_HOST}/{remote}", hashlib.sha256(), _sha256_of(remote)
+def _downloaded(address: str, path: Path, expected: str | None, progress: Progress | None) -> Path:
+    """The file at this path, fetched if it is not there: whole, with the digest that was recorded
+    of it if one was, or not at all; several processes may fetch the same one."""
+    if path.exists():
+        return path
+    digest = hashlib.sha256()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with replacing(path) as file, urllib.request.urlopen(address, timeout=30) as answer:
@@ -89,12 +94,13 @@ def _download(remote: str, path: Path, progress: Progress | None) -> None:
             if total and file.tell() != total:
                 raise urllib.error.URLError(f"only {file.tell()} of {total} bytes came")
             if expected not in {None, digest.hexdigest()}:
-                raise urllib.error.URLError("what came is not D4RL's file: its sha256 is another")
+                raise urllib.error.URLError("what came is not that file: its sha256 is another")
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise FileNotFoundError(
             f"could not download {address} ({getattr(error, 'reason', error)}); download it "
             f"elsewhere and put it at {path}"
         ) from None
+    return path
 
 
 def default_name(source: str) -> str:

@@ -61,7 +61,8 @@ class Imported:
     notes: tuple[str, ...]
 
     def summary(self) -> str:
-        size = f"{len(self.store)} trajectories, {self.store.num_steps} steps"
+        number = len(self.store)
+        size = f"{number} trajector{'y' if number == 1 else 'ies'}, {self.store.num_steps} steps"
         return f"{size}, {self.num_unfinished} unfinished"
 
 

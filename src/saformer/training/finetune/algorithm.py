@@ -17,6 +17,7 @@ from saformer.data.statistics import without_nan
 from saformer.envs.rollout import Episode
 from saformer.envs.stepping import Workers
 from saformer.files import FullDiskError
+from saformer.rules.feasible import FeasibleOptions
 from saformer.runs.checkpoint import Checkpoint
 from saformer.training.finetune.config import FinetuneConfig
 from saformer.training.finetune.events import (
@@ -81,8 +82,11 @@ def run_algorithm_3(
 
 
 def exploration_options(options: ProposalOptions) -> PaperOptions:
-    """Algorithm 3 explores by Algorithm 1, whatever rule the policy is judged by."""
+    """Algorithm 3 explores by Algorithm 1, whatever rule the policy is judged by; beside ours with
+    the mean of both heads alone, since a gait is lost more easily than a limit is."""
     shared = {field.name: getattr(options, field.name) for field in fields(ProposalOptions)}
+    if isinstance(options, FeasibleOptions):
+        return PaperOptions(**{**shared, "candidates": 1}, fallback="mean", rounds=1)
     return options if isinstance(options, PaperOptions) else PaperOptions(**shared)
 
 
@@ -155,7 +159,7 @@ class _Loop:
     def finish(self) -> FinetuneOutcome:
         """Mark the run as done, with the best weights."""
         self.agent.model.load_state_dict(self.best_weights)
-        self.agent.finish(self.experience.data)
+        self.agent.finish(self.experience.whole)
         self.best_weights = self._weights()
         self._save(finished=True)
         self.agent.model.load_state_dict(self.best_weights)  # a pack has just given it the latest
@@ -192,11 +196,10 @@ class _Loop:
 
     @property
     def _open_limits(self) -> list[Limit]:
-        """Those that did not hold when they were last judged, or had lost their return."""
+        """Those that did not hold when they were last judged, or may earn more yet."""
         if not self.evaluations:
             return list(self.limits)
-        first, latest = self.evaluations[0]["evaluation"], self.evaluations[-1]["evaluation"]
-        closed = settled(latest, first)
+        closed = settled(self.evaluations)
         return [limit for limit in self.limits if limit.name not in closed]
 
     def _explore(self, interrupt: Interrupt) -> None:
@@ -208,7 +211,11 @@ class _Loop:
         policy, on_end = self.exploring[fallback], partial(self._store_episode, fallback)
         policy.seed = 1_000_003 * self.seed + first + 1
         with self._acting(f"exploring episodes {first} to {first + count - 1}"):
-            targets = targets_for(self._open_limits, rows, config.factors, count=count)
+            is_ours = isinstance(self.options, FeasibleOptions)
+            damps = is_ours and not self.experience.data.environment.action_levels
+            targets = targets_for(
+                self._open_limits, rows, config, reference, count=count, damps=damps
+            )
             how: Any = {"seed": self.seed, "ceiling": config.ceiling, "workers": self.workers}
             what = (policy, self.experience.data, targets)
             explore(*what, first=first, on_end=on_end, interrupt=interrupt, **how)
@@ -256,6 +263,8 @@ class _Loop:
         for times in (1, 2):
             seed = 2 * self.seed + times - 1
             with self._acting(f"judging the limits after {len(self.experience)} episodes"):
+                if times == 1 and len(self.experience):
+                    self._look_anew()
                 verdict = judge_weights(self.judging, data, self.limits, seed=seed, **how)
             if not all(each["holds"] for each in verdict.values()):
                 break
@@ -265,6 +274,12 @@ class _Loop:
         self.evaluations.append(row)
         self._remember_the_best()
         self.observer.judged(len(self.experience), verdict)
+
+    def _look_anew(self) -> None:
+        """The outlook is of the data as it is by now, where the policy acts by one."""
+        if isinstance(self.options, FeasibleOptions):
+            self.agent.finish(self.experience.whole)
+            self.judging = self.agent.policy(self.options)
 
     @contextmanager
     def _acting(self, doing: str) -> Iterator[None]:

@@ -19,13 +19,13 @@ class FinetuneConfig:
     lanes: int = 10
     """Episodes of a round: explored at once, then learnt from."""
     attenuation: float = 0.95
-    """alpha: the prompt of an exploration is its limit times alpha, once more at every visit."""
+    """alpha: an exploration aims at so much less than was reached; at first, the data's least."""
     exploration_fallback: Fallback = "mean"
     """What to try where no proposal is safe, beside the policy's own; rounds use the cheaper."""
     exploration_rounds: int = 1
     """Rounds of proposals while exploring at most: below the data, more are mostly in vain."""
     floor: float = 0.85
-    """The smallest factor; after it, attenuation begins anew."""
+    """Share of a limit below which nothing is asked for."""
     ceiling: tuple[float, ...] | None = None
     """Cost per constraint at which an episode of exploration is ended; by default none is."""
     updates: int = 200
@@ -55,7 +55,7 @@ class FinetuneConfig:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if self.ceiling is not None and not all(bound > 0 for bound in self.ceiling):
             raise ValueError(f"a ceiling must be above 0, got {self.ceiling}")
-        attenuation_factors(self.attenuation, self.floor)
+        check_attenuation(self.attenuation, self.floor)
 
     @property
     def num_rounds(self) -> int:
@@ -72,23 +72,11 @@ class FinetuneConfig:
             evaluate_every=0,
         )
 
-    @property
-    def factors(self) -> tuple[float, ...]:
-        return attenuation_factors(self.attenuation, self.floor)
 
-
-def attenuation_factors(attenuation: float, floor: float) -> tuple[float, ...]:
-    """alpha, alpha^2, ... down to the floor, which is the last.
-
-    A limit goes through them in turn and then begins anew, so that the latest episodes are neither
-    all near the limit nor all far below it.
-    """
+def check_attenuation(attenuation: float, floor: float) -> None:
+    """Refuse what would not lead down, or to nothing."""
     if not 0 < attenuation <= 1:
         raise ValueError(f"attenuation must lie in (0, 1], got {attenuation}; 0.95 means 5% less")
     if not 0 < floor <= attenuation:
         bounds, remedy = f"(0, attenuation = {attenuation}]", "lower the floor or raise attenuation"
         raise ValueError(f"floor must lie in {bounds}, got {floor}: {remedy}")
-    factors = [attenuation]
-    while attenuation < 1 and factors[-1] > floor:
-        factors.append(max(floor, factors[-1] * attenuation))
-    return tuple(factors)

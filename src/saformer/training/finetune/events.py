@@ -14,13 +14,15 @@ from saformer.data.relabel import RelabelledStore
 from saformer.evaluation.confidence import holds, upper_bound
 from saformer.evaluation.evaluate import evaluate_policy
 from saformer.evaluation.verdict import EpisodeRow, Verdict
-from saformer.training.finetune.experience import ExploredEpisode, joined
+from saformer.training.finetune.experience import ExploredEpisode, joined, overrun
 from saformer.training.loop.trainer import Metrics
 
 WeightsVerdict = dict[str, dict[str, Any]]
 """How some weights do under each limit, by the limit's name."""
 TOLERATED_LOSS = 0.05
 """Share of its return that a limit met at first may lose: anyone can stand still."""
+PATIENCE = 2
+"""Evaluations that may pass before a limit that is held must have earned more."""
 
 
 def judge_weights(
@@ -53,13 +55,32 @@ def merit(verdict: WeightsVerdict, first: WeightsVerdict) -> tuple[int, int, flo
     first evaluation count as neither."""
     earning = [v for name, v in verdict.items() if _keeps_return(v, first[name])]
     num_met, num_held = (sum(bool(v[name]) for v in earning) for name in ("met", "holds"))
-    overrun = float(np.mean([_overrun(v["cost"], v["limit"]) for v in verdict.values()]))
-    return num_met, num_held, -overrun, float(np.mean([v["return"] for v in verdict.values()]))
+    passed = [max(0.0, overrun(v["cost"], v["limit"])) for v in verdict.values()]
+    return (
+        num_met,
+        num_held,
+        -float(np.mean(passed)),
+        float(np.mean([v["return"] for v in verdict.values()])),
+    )
 
 
-def settled(verdict: WeightsVerdict, first: WeightsVerdict) -> set[str]:
+def held(verdict: WeightsVerdict, first: WeightsVerdict) -> set[str]:
     """The limits that surely hold and kept their return."""
     return {name for name, v in verdict.items() if v["holds"] and _keeps_return(v, first[name])}
+
+
+def settled(evaluations: Sequence[dict[str, Any]]) -> set[str]:
+    """The limits that are held and either were from the first, or earned most within the limit
+    some evaluations ago: there is no more to come."""
+    verdicts = [row["evaluation"] for row in evaluations]
+    holding = [held(verdict, verdicts[0]) for verdict in verdicts]
+
+    def is_rising(name: str) -> bool:
+        pairs = zip(verdicts, holding, strict=True)
+        earned = [verdict[name]["return"] if name in names else -np.inf for verdict, names in pairs]
+        return int(np.argmax(earned)) >= max(1, len(earned) - PATIENCE)
+
+    return {name for name in holding[-1] if not is_rising(name)}
 
 
 def best_of(evaluations: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -72,12 +93,6 @@ def _keeps_return(now: dict[str, Any], first: dict[str, Any]) -> bool:
     """Whether a limit that was met at first still earns nearly as much."""
     least = first["return"] - TOLERATED_LOSS * abs(first["return"])
     return not first["met"] or bool(now["return"] >= least)
-
-
-def _overrun(cost: Sequence[float], limit: Sequence[float]) -> float:
-    """Of the worst constraint; 0 if it is within all."""
-    bounds = np.maximum(limit, 1e-9)
-    return max(0.0, float(((np.array(cost) - bounds) / bounds).max()))
 
 
 def opening_lines(
@@ -138,7 +153,7 @@ class FinetuneOutcome:
     ) -> FinetuneOutcome:
         best, first = best_of(evaluations), evaluations[0]["evaluation"]
         return cls(
-            held=settled(best["evaluation"], first) == set(first),
+            held=held(best["evaluation"], first) == set(first),
             num_episodes=len(explored),
             num_evaluation_episodes=sum(row["evaluation_episodes"] for row in evaluations),
             broke_ceiling=sum(row.broke_ceiling for row in explored) / max(1, len(explored)),

@@ -19,10 +19,19 @@ from saformer.data.trajectory import Trajectory
 from saformer.envs.rollout import Episode
 from saformer.files import append_line, write_atomically
 from saformer.runs.run import Run
+from saformer.training.finetune.config import FinetuneConfig
 
 EPISODES = "episodes.jsonl"
 End = Literal["terminated", "truncated", "ceiling", "overlong"]
 Rows = Sequence["ExploredEpisode"]
+FEW = 2
+"""Episodes that show what can be reached: one alone may be luck."""
+
+
+def overrun(cost: Sequence[float], limit: Sequence[float]) -> float:
+    """Of the worst constraint, as a share of its limit; below 0 if it is within all."""
+    bounds = np.maximum(limit, 1e-9)
+    return float(((np.array(cost) - bounds) / bounds).max())
 
 
 def joined(values: Sequence[float]) -> str:
@@ -48,6 +57,7 @@ class ExploredEpisode:
     resampled: float  # share of steps that took more than one round of proposals
     fell_back: float  # share of steps that the fallback decided
     fallback: Fallback
+    gain: float = 1.0  # how much of each action was executed, the rest being doing nothing
 
     @property
     def within(self) -> bool:
@@ -57,34 +67,55 @@ class ExploredEpisode:
         """For a person who watches."""
         within = "within" if self.within else "above"
         broke = ", ended at the ceiling" if self.broke_ceiling else ""
+        damped = f" by {self.gain:.0%} of each action" if self.gain < 1 else ""
         return (
             f"episode {self.number + 1} of {allowance}: limit {joined(self.limit)}, asked for "
-            f"{joined(self.prompt)}, cost {joined(self.cost)} ({within}), return "
+            f"{joined(self.prompt)}{damped}, cost {joined(self.cost)} ({within}), return "
             f"{self.episode_return:.5g}, {self.num_steps} steps{broke}"
         )
 
 
 @dataclass(frozen=True)
 class Target:
-    """What to explore: a limit, and the factor that attenuates it."""
+    """What to explore: a limit, the multiple of it that is asked for, and which share of each
+    action is executed."""
 
     limit: Limit
     factor: float
+    gain: float = 1.0
 
     @property
     def prompt(self) -> tuple[float, ...]:
         return tuple(self.factor * value for value in self.limit.values)
 
 
+STEPS_DOWN = ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
+"""Of five visits to a limit: how many times what is asked for is attenuated, and how many times
+the actions are."""
+
+
 def targets_for(
-    limits: Sequence[Limit], rows: Rows, factors: Sequence[float], *, count: int
+    limits: Sequence[Limit],
+    rows: Rows,
+    config: FinetuneConfig,
+    reference: Reference,
+    *,
+    count: int,
+    damps: bool = True,
 ) -> list[Target]:
-    """What to explore next: limits in turn, each attenuated by the factor after its last one."""
+    """What to explore next: limits in turn, from what was reached before this round a step or two
+    down. Asked for less than it knows, an actor may stand still; so some steps leave what is asked
+    for as it is and draw the actions towards doing nothing, where they can be."""
+    before = rows[: len(rows) // config.lanes * config.lanes]
     visits = {limit.name: sum(row.limit_name == limit.name for row in rows) for limit in limits}
     targets = []
     for index in range(len(rows), len(rows) + count):
         limit = limits[index % len(limits)]
-        targets.append(Target(limit, factors[visits[limit.name] % len(factors)]))
+        asked, damped = STEPS_DOWN[visits[limit.name] % len(STEPS_DOWN)]
+        if not damps:
+            asked, damped = asked + damped, 0
+        factor = reference.reached(limit, before) * config.attenuation**asked
+        targets.append(Target(limit, max(config.floor, factor), config.attenuation**damped))
         visits[limit.name] += 1
     return targets
 
@@ -96,6 +127,7 @@ class Reference:
     cost: tuple[float, ...]
     earned: float
     scale: float  # unit of returns: theirs, or their deviation in all the data where that is more
+    shortest: int = 0  # steps of an episode at least, where none may end early
 
     @classmethod
     def of(cls, data: RelabelledStore) -> Reference:
@@ -105,15 +137,36 @@ class Reference:
         cheapest = dearest <= np.percentile(dearest, 10)
         earned = float(np.median(returns[cheapest]))
         scale = max(abs(earned), float(returns.std()), 1e-9)
-        return cls(tuple(np.median(costs[cheapest], axis=0).tolist()), earned, scale)
+        shortest = 0 if data.environment.may_end else int(data.store.lengths.max())
+        return cls(tuple(np.median(costs[cheapest], axis=0).tolist()), earned, scale, shortest)
+
+    def is_whole(self, row: ExploredEpisode) -> bool:
+        """Whether it is one to learn from: it was not given up, and did not end where none may."""
+        is_over = row.end in ("terminated", "truncated")
+        return is_over and (row.end == "truncated" or row.num_steps >= self.shortest)
+
+    def keeps_up(self, row: ExploredEpisode) -> bool:
+        """Whether it is whole and earned, for what it cost, half as much as the cheapest data."""
+        share = min(1.0, overrun(row.cost, self.cost) + 1)
+        least = 0.5 * share * self.earned if self.earned > 0 else self.earned - 0.5 * self.scale
+        return self.is_whole(row) and row.episode_return >= least
+
+    def reached(self, limit: Limit, rows: Rows) -> float:
+        """What the old data costs, as a multiple of the limit; or less, if a few episodes did that
+        keep up."""
+        begin = max(1.0, overrun(self.cost, limit.values) + 1)
+        costs = sorted(overrun(row.cost, limit.values) + 1 for row in rows if self.keeps_up(row))
+        return min(begin, costs[FEW - 1]) if len(costs) >= FEW else begin
 
     def fault(self, row: ExploredEpisode) -> float:
-        """By which share an episode overran its target, and how much less it earned than the data
+        """By which share an episode overran its aim, and how much less it earned than the data
         would for so low a cost: to stand still costs little and teaches nothing else."""
-        overrun = max(0.0, float(np.max(np.divide(row.cost, row.limit))) - 1)
-        afforded = min(1.0, float(np.min(np.divide(row.limit, np.maximum(self.cost, 1e-9)))))
+        aim = np.maximum(row.limit, np.multiply(row.gain, row.prompt)).tolist()
+        afforded = min(1.0, float(np.min(np.divide(aim, np.maximum(self.cost, 1e-9)))))
         expected = afforded * self.earned if self.earned > 0 else self.earned
-        return overrun + max(0.0, expected - row.episode_return) / self.scale
+        return (
+            max(0.0, overrun(row.cost, aim)) + max(0.0, expected - row.episode_return) / self.scale
+        )
 
 
 def next_fallback(
@@ -133,12 +186,16 @@ def next_fallback(
 
 
 def promising(rows: Rows) -> list[int]:
-    """Indices of a quarter of these episodes: of the half whose cost lies nearest to the lowest
-    target, those that earned most."""
-    lowest = np.min([row.limit for row in rows], axis=0)
-    away = [float(np.abs(np.array(row.cost) / np.maximum(lowest, 1e-9) - 1).max()) for row in rows]
-    near = sorted(range(len(rows)), key=away.__getitem__)[: -(-len(rows) // 2)]
-    return sorted(near, key=lambda index: -rows[index].episode_return)[: -(-len(near) // 2)]
+    """Indices of a quarter of these episodes at most, as many for each limit explored: those that
+    kept it and earned most; then those that passed it least."""
+    limits = {row.limit for row in rows}
+    count = -(-len(rows) // (4 * len(limits)))
+    best: set[int] = set()
+    for limit in limits:
+        passed = [max(0.0, overrun(row.cost, limit)) for row in rows]
+        ranked = sorted(range(len(rows)), key=lambda i: (passed[i], -rows[i].episode_return))
+        best.update(ranked[:count])
+    return sorted(best)
 
 
 def unspent(row: ExploredEpisode, before: Rows) -> NDArray[np.float64]:
@@ -195,6 +252,7 @@ class Experience:
             limit_name=target.limit.name,
             limit=target.limit.values,
             prompt=target.prompt,
+            gain=target.gain,
             seed=episode.seed,
             cost=tuple(cost.tolist()),
             episode_return=float(trajectory.reward.sum(dtype=np.float64)),
@@ -209,13 +267,21 @@ class Experience:
         self._learn_from(row, trajectory)
         return row
 
+    @property
+    def whole(self) -> RelabelledStore:
+        """Old and new trajectories."""
+        old = self.data.store
+        new = [self._store[len(self._store) - len(self) + row.number] for row in self.rows]
+        together = TrajectoryStore.of([*old, *new], old.environment)
+        return relabel(together, self.data.criteria, cost_discount=self.data.cost_discount)
+
     def _learn_from(self, row: ExploredEpisode, trajectory: Trajectory) -> None:
         """It and those before it: the most promising are drawn most."""
-        if trajectory.finished:
+        if self.reference.is_whole(row):
             alone = TrajectoryStore.of([trajectory], self._store.environment)
             real = relabel(alone, self.data.criteria, cost_discount=self.data.cost_discount)
             self.sampler.append(real, unspent=unspent(row, self.rows[: row.number]))
-            whole = [row for row in self.rows if row.end in ("terminated", "truncated")]
+            whole = [row for row in self.rows if self.reference.is_whole(row)]
             self.sampler.favour(promising(whole[: self.sampler.num_trajectories]))
 
     def _storable(self, episode: Episode) -> Trajectory:

@@ -1,13 +1,19 @@
 """Episodes towards limits that the data never showed, ended where they cost too much."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from saformer.core.policy import Policy
+from saformer.core.budget import Budget
+from saformer.core.policy import Decision, Policy
 from saformer.data.interrupt import Interrupt
+from saformer.data.limits import idle_action
 from saformer.data.relabel import RelabelledStore
 from saformer.envs.lanes import Maker
 from saformer.envs.rollout import Episode, Hooks, rollout
@@ -23,6 +29,34 @@ class EnvironmentFailedError(RuntimeError):
 
 class StoppedExploringError(Exception):
     """Ctrl-C was pressed: the episodes in flight are given up."""
+
+
+class Damped:
+    """A policy around a policy: executes a share of each action [L], the rest is doing nothing."""
+
+    def __init__(self, policy: Policy, gain: Sequence[float], idle: NDArray[np.float32]) -> None:
+        self._policy, self._idle = policy, torch.from_numpy(idle)
+        self._gain = torch.tensor(gain, dtype=torch.float32)[:, None]
+        self._executed = self._idle
+
+    @property
+    def budget(self) -> Budget:
+        return self._policy.budget
+
+    def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
+        self._policy.reset(state, limit, lanes)
+
+    def act(self, state: Tensor, lanes: Tensor | None = None) -> Decision:
+        decision = self._policy.act(state, lanes)
+        gain = self._gain if lanes is None else self._gain[lanes]
+        self._executed = torch.lerp(self._idle.expand_as(decision.action), decision.action, gain)
+        return replace(decision, action=self._executed)
+
+    def observe(
+        self, reward: Tensor, cost: Tensor, lanes: Tensor | None = None, *, action: Any = None
+    ) -> None:
+        executed = self._executed if action is None else action
+        self._policy.observe(reward, cost, lanes, action=executed)
 
 
 def explore(
@@ -63,6 +97,7 @@ def explore(
     prompts = [np.array(target.prompt) for target in targets]
     seeds = [FIRST_SEED + 10_000 * seed + first + lane for lane in range(len(targets))]
     horizon = environment.horizon if times_out else environment.horizon + 1
+    policy = Damped(policy, [target.gain for target in targets], idle_action(data))
     rollout(policy, maker, prompts, seeds, horizon=horizon, hooks=hooks, workers=workers)
 
 
