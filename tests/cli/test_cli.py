@@ -59,6 +59,13 @@ def test_flags_are_frozen(capsys):
             "--caution", "--components", "--cost-bound", "--dropout", "--hidden", "--multiplier",
             "--multiplier-learning-rate", "--no-sample",
         },
+        "caps": {
+            "--average-rate", "--components", "--discount", "--dropout", "--expectile", "--heads", "--hidden",
+            "--sharpness",
+        },
+        "bcrl": {
+            "--average-rate", "--components", "--discount", "--dropout", "--expectile", "--hidden", "--sharpness",
+        },
     }
     assert flags(capsys, "train") == of_training | of_transformers | of_agents["saformer"]
     for agent, own in of_agents.items():

@@ -6,6 +6,8 @@ from typing import Any
 
 from saformer.agents.bc_safe import BCSafeConfig
 from saformer.agents.bcq_lag import BCQLagConfig, BCQLagOptions
+from saformer.agents.bcrl import BCRLConfig
+from saformer.agents.caps import CAPSConfig
 from saformer.agents.cdt import CDTConfig, CDTOptions
 from saformer.agents.coptidice import COptiDICEConfig, COptiDICEOptions
 from saformer.agents.cpq import CPQConfig
@@ -137,6 +139,33 @@ CASES = {
             "bound/highest": frozenset({"chi", "log_tau"}),
             "multiplier/excess": frozenset({"multiplier"}),
             "actor/action": frozenset({"actor"}),
+        },
+        reads_windows=False,
+        takes_any_weights=False,
+    ),
+    "caps": Case(
+        lambda dropout, _: CAPSConfig(hidden=(16, 16), heads=3, components=2, dropout=dropout),
+        MarkovOptions(),
+        {
+            "least_cost/error": frozenset({"cost_critic"}),
+            "least_cost/expectile": frozenset({"cost_value"}),
+            "reward/error": frozenset({"critic"}),
+            "reward/expectile": frozenset({"value"}),
+            "heads/action": frozenset({"representation", "heads"}),
+        },
+        reads_windows=False,
+        takes_any_weights=False,
+    ),
+    "bcrl": Case(
+        lambda dropout, _: BCRLConfig(hidden=(16, 16), components=2, dropout=dropout),
+        MarkovOptions(),
+        {
+            "least_cost/error": frozenset({"cost_critic"}),
+            "least_cost/expectile": frozenset({"cost_value"}),
+            "reward/error": frozenset({"critic"}),
+            "reward/expectile": frozenset({"value"}),
+            "actor/action": frozenset({"actor"}),
+            "actor/fallback": frozenset({"fallback"}),
         },
         reads_windows=False,
         takes_any_weights=False,

@@ -24,7 +24,7 @@ BRIEF = {
     "finetune": "--episodes 2 --lanes 2 --updates 2 --evaluation-episodes 2",
 }
 """In place of what the page says."""
-PERCEPTRONS = ("bcq_lag", "cpq", "coptidice")
+PERCEPTRONS = ("bcq_lag", "cpq", "coptidice", "caps", "bcrl")
 TOO_LONG = {
     "demo plant": "tests/learning/test_demo.py runs it; test_readme.py a small one",
     "experiment": "tests/experiments/test_smoke.py makes all of them from tiny runs",

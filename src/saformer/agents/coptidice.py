@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.agents.markov import MarkovAgent, MarkovConfig, MarkovModel, MarkovOptions, td_target
+from saformer.agents.markov import (
+    LimitedAgent,
+    LimitedConfig,
+    MarkovModel,
+    MarkovOptions,
+    td_target,
+)
 from saformer.agents.networks import MixtureActor, Multiplier, Perceptron, watched, watched_each
 from saformer.core.batch import Dimensions
 from saformer.core.objectives import PerSample
@@ -21,7 +27,7 @@ from saformer.data.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)
-class COptiDICEConfig(MarkovConfig):
+class COptiDICEConfig(LimitedConfig):
     """What is learnt. Sizes and rates are those that Table 6 gives BCQ-L."""
 
     caution: float = 0.1
@@ -82,7 +88,7 @@ class COptiDICE(MarkovModel):
         self.register_buffer("episode_mass", torch.ones(()))
 
 
-class COptiDICEAgent(MarkovAgent):
+class COptiDICEAgent(LimitedAgent):
     """Stationary distribution correction under a limit on the cost of an episode."""
 
     name = "coptidice"

@@ -1,5 +1,5 @@
-"""What BCQ-L, CPQ and COptiDICE share: single steps, one limit that they are trained for, and a
-policy that looks at the present state and step alone.
+"""What agents of single steps share: units, time, and a policy that looks at the present state and
+step alone. BCQ-L, CPQ and COptiDICE are trained for one limit; CAPS and BCRL (`agents.iql`) not.
 
 A limit d is a promise about whole episodes: the costs of an episode, each discounted by gamma_c
 from its beginning on, sum to d at most. A critic that counts with the same gamma_c says at the
@@ -34,8 +34,6 @@ from saformer.data.transitions import TransitionBatch, TransitionSampler
 class MarkovConfig:
     """What is learnt by an agent of single steps."""
 
-    limit: tuple[float, ...] = ()
-    """What an episode may cost, for each constraint: this agent is trained for one limit."""
     cost_discount: float = 1.0
     """gamma_c: how much less a cost counts with every step; 1 counts all alike, up to the end."""
     hidden: tuple[int, ...] = (256, 256)
@@ -44,11 +42,22 @@ class MarkovConfig:
     """Share of activations that critics and actors drop while training."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limit", tuple(self.limit))  # JSON has no tuples
-        object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # JSON has no tuples
         for name in ("cost_discount", "discount"):
             if not 0 < getattr(self, name, 1.0) <= 1:
                 raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class LimitedConfig(MarkovConfig):
+    """Of one that is trained for one limit."""
+
+    limit: tuple[float, ...] = ()
+    """What an episode may cost, for each constraint: this agent is trained for one limit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "limit", tuple(self.limit))
 
 
 def td_target(
@@ -83,11 +92,14 @@ class Units(ActionUnits):
         self.register_buffer("cost", torch.ones(dimensions.constraints))
         self.register_buffer("limit", torch.zeros(dimensions.constraints))
 
-    def fix(self, data: RelabelledStore, limit: tuple[float, ...]) -> None:
-        """Take everything from this data; the limit is in raw units."""
+    def fix(self, data: RelabelledStore) -> None:
+        """Take everything but the limit from this data."""
         fix_action_units(self, data)
         for name, size in _typical_step(data).items():
             self.get_buffer(name).copy_(size)
+
+    def fix_limit(self, limit: tuple[float, ...]) -> None:
+        """In raw units."""
         self.get_buffer("limit").copy_(torch.tensor(limit) / self.get_buffer("cost"))
 
     def transitions(self, batch: TransitionBatch) -> TransitionBatch:
@@ -126,29 +138,42 @@ class MarkovModel(nn.Module):
 
 
 class MarkovAgent(Agent):
-    """An agent of single steps, trained for one limit on the cost of an episode."""
+    """An agent of single steps."""
 
-    has_one_limit = True
     model_type: ClassVar[type[MarkovModel]]
     config: MarkovConfig
     model: MarkovModel
 
     def __init__(self, dimensions: Dimensions, config: MarkovConfig) -> None:
         super().__init__(dimensions, config)
-        if len(config.limit) != dimensions.constraints:
-            needed = f"the agent needs a limit for each of {dimensions.constraints} constraints"
-            raise ValueError(f"{needed}; got {config.limit}: set its config's limit (--limit)")
-        if not all(np.isfinite(value) and value >= 0 for value in config.limit):
-            raise ValueError(f"a limit must be a finite number of at least 0, got {config.limit}")
         self.model = self.model_type(dimensions, config)
 
     def fix_units(self, data: RelabelledStore) -> None:
-        self.model.units.fix(data, self.config.limit)
+        self.model.units.fix(data)
 
     def sampler(
         self, data: RelabelledStore, device: torch.device | str = "cpu"
     ) -> TransitionSampler:
         return TransitionSampler(data, device=device)
+
+
+class LimitedAgent(MarkovAgent):
+    """One that is trained for one limit on the cost of an episode."""
+
+    has_one_limit = True
+    config: LimitedConfig
+
+    def __init__(self, dimensions: Dimensions, config: LimitedConfig) -> None:
+        if len(config.limit) != dimensions.constraints:
+            needed = f"the agent needs a limit for each of {dimensions.constraints} constraints"
+            raise ValueError(f"{needed}; got {config.limit}: set its config's limit (--limit)")
+        if not all(np.isfinite(value) and value >= 0 for value in config.limit):
+            raise ValueError(f"a limit must be a finite number of at least 0, got {config.limit}")
+        super().__init__(dimensions, config)
+
+    def fix_units(self, data: RelabelledStore) -> None:
+        super().fix_units(data)
+        self.model.units.fix_limit(self.config.limit)
 
     @abstractmethod
     def choose(self, state: Tensor, timestep: Tensor, options: Any, generator: Generator) -> Tensor:
@@ -169,7 +194,7 @@ class MarkovOptions:
 class MarkovPolicy(LanePolicy):
     """Acts as the agent chooses, whatever limit an episode is given: it was trained for one."""
 
-    def __init__(self, agent: MarkovAgent, options: MarkovOptions) -> None:
+    def __init__(self, agent: LimitedAgent, options: MarkovOptions) -> None:
         self._agent, self._options, self._units = agent, options, agent.model.eval().units
         device = self._units.get_buffer("limit").device
         super().__init__(agent.dimensions, agent.config.cost_discount, options.seed, device)

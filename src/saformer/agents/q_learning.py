@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from saformer.agents.agent import MovingAverage
 from saformer.agents.markov import (
-    MarkovAgent,
-    MarkovConfig,
+    LimitedAgent,
+    LimitedConfig,
     MarkovModel,
     mean_cost_to_go,
     steps_that_count,
@@ -18,7 +18,7 @@ from saformer.data.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)
-class QConfig(MarkovConfig):
+class QConfig(LimitedConfig):
     """What is learnt by an agent of critics."""
 
     discount: float = 0.99
@@ -53,7 +53,7 @@ class QModel(MarkovModel):
         self.cost_critic_target = target_of(self.cost_critic)
 
 
-class QAgent(MarkovAgent):
+class QAgent(LimitedAgent):
     """Learns values by temporal differences, and a model of the behaviour."""
 
     config: QConfig

@@ -12,6 +12,8 @@ from torch import Tensor
 from saformer.agents.agent import Agent
 from saformer.agents.bc_safe import BCSafeAgent
 from saformer.agents.bcq_lag import BCQLagAgent
+from saformer.agents.bcrl import BCRLAgent
+from saformer.agents.caps import CAPSAgent
 from saformer.agents.cdt import CDTAgent
 from saformer.agents.coptidice import COptiDICEAgent
 from saformer.agents.cpq import CPQAgent
@@ -26,7 +28,8 @@ AgentConfig = SequenceConfig | MarkovConfig
 Plain = Mapping[str, Any]
 Weights = Mapping[str, Tensor]
 _SEQUENCES = (SaFormerAgent, DTAgent, CDTAgent, BCSafeAgent)
-_KINDS: tuple[type[Agent], ...] = (*_SEQUENCES, BCQLagAgent, CPQAgent, COptiDICEAgent)
+_STEPS = (BCQLagAgent, CPQAgent, COptiDICEAgent, CAPSAgent, BCRLAgent)
+_KINDS: tuple[type[Agent], ...] = (*_SEQUENCES, *_STEPS)
 KINDS = {kind.name: kind for kind in _KINDS}
 
 

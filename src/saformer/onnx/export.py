@@ -129,10 +129,11 @@ class SameNoise:
         self._generator = torch.Generator().manual_seed(policy.seed)
 
     def draw(self, num_rounds: Tensor | None) -> Arrays:
-        """Of the decision that the policy took in so many rounds; the graph's others read more."""
-        rounds = [self._round() for _ in range(int(num_rounds))] if num_rounds is not None else []
+        """Of the decision that the policy took in so many rounds; what a graph is given for others
+        must not matter."""
+        rounds = [self._round() for _ in range(1 if num_rounds is None else int(num_rounds))]
         unread = self._policy.rule.rounds - len(rounds)
-        rounds += [tuple(torch.zeros_like(part) for part in rounds[0])] * unread
+        rounds += [tuple(-part for part in rounds[0])] * unread
         for_returns, for_actions = (torch.cat(part).numpy() for part in zip(*rounds, strict=True))
         return {"return_noise": for_returns, "action_noise": for_actions}
 

@@ -19,6 +19,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "bcq_lag": {"hidden": (128, 128), "acting_candidates": 3},
     "cpq": {"hidden": (128, 128)},
     "coptidice": {"hidden": (128, 128), "dropout": 0.0},
+    "caps": {"hidden": (128, 128), "dropout": 0.0},
+    "bcrl": {"hidden": (128, 128), "dropout": 0.0},
 }
 """What preset `small` changes of our agents' configs; others have one size."""
 PUBLISHED: dict[str, dict[str, Any]] = {"saformer": {"rule": "paper", "to_go_weight": 1.0}}
