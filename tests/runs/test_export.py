@@ -347,4 +347,24 @@ def test_without_a_simulator_it_needs_the_data(tmp_path, capsys):
 
 
 def test_flags_are_frozen(capsys):
-    assert flags(capsys, "export") == {"--command", "--data", "--dtype"}
+    assert flags(capsys, "export") == {
+        *(
+            "--action-noise",
+            "--candidates",
+            "--command",
+            "--criteria",
+            "--data",
+            "--device",
+            "--dtype",
+        ),
+        *(
+            "--environment",
+            "--format",
+            "--holdback",
+            "--may-end",
+            "--past-return",
+            "--risk",
+            "--rule",
+        ),
+        *("--seed", "--temperature", "--workers"),
+    }
