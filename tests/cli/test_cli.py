@@ -78,12 +78,12 @@ def test_flags_are_frozen(capsys):
         "--past-return", "--rule", "--seed", "--temperature", "--workers",
     }
     of_ours, of_the_paper = {"--holdback", "--risk"}, {"--fallback", "--rounds"}
-    assert flags(capsys, "evaluate") == {
-        "--both", "--episodes", "--floor", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
-    } | of_acting | of_ours
-    assert flags(capsys, "evaluate", "--rule", "paper") == {
-        "--both", "--episodes", "--floor", "--json", "--limits", "--offline", "--rate", "--reference", "--report", "--shield",
-    } | of_acting | of_the_paper
+    of_evaluate = {
+        "--both", "--episodes", "--floor", "--json", "--limits", "--offline", "--rate", "--record", "--reference",
+        "--report", "--shield", "--video",
+    }
+    assert flags(capsys, "evaluate") == of_evaluate | of_acting | of_ours
+    assert flags(capsys, "evaluate", "--rule", "paper") == of_evaluate | of_acting | of_the_paper
     assert flags(capsys, "calibrate") == {
         "--confidence", "--episodes", "--json", "--limits", "--margins", "--rate",
     } | of_acting | of_ours
