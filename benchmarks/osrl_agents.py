@@ -243,7 +243,7 @@ def done(job: Job) -> list[Row]:
     limits, dimensions = [parse_limit(name, data) for name in job.limits], dimensions_of(data)
     if job.agent == "osrl_cdt":
         step, policy = sequences(job, data, dimensions)
-        model = policy._model
+        model = policy.model
     else:
         step, act = single_steps(job, data, dimensions, limits[0])
         policy, model = Markov(act), None

@@ -53,7 +53,7 @@ def test_flags_are_frozen(capsys):
         "--drop-faulty", "--environment", "--episode", "--episodes-per-file", "--gap", "--horizon", "--json",
         "--mapping", "--next-state", "--out", "--reward", "--state", "--terminated", "--time", "--truncated",
         "--decimal", "--discrete", "--encoding", "--episode-length", "--fill", "--fill-limit", "--na", "--resample",
-        "--time-format", "--words",
+        "--time-format", "--time-of-day", "--words",
     }
     assert flags("inspect", capsys) == {
         "--cost-discount", "--criteria", "--json", "--limits", "--mapping", "--may-end", "--report", "--seed", "--steps",

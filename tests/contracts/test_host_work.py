@@ -111,11 +111,11 @@ def test_naming_all_lanes_changes_nothing(agent):
         for policy, lanes in ((unnamed, None), (named, torch.arange(LANES))):
             policy.act(state, lanes)
             policy.observe(torch.zeros(LANES, 1), cost, lanes)
-        assert torch.equal(unnamed.history._steps, named.history._steps)
+        assert torch.equal(unnamed.history.steps, named.history.steps)
         assert torch.equal(unnamed.history.timestep, named.history.timestep)
-    before, some = named.history._steps.clone(), torch.tensor([3, 1])
+    before, some = named.history.steps.clone(), torch.tensor([3, 1])
     named.act(torch.zeros(2, 2), some)
-    changed = (named.history._steps != before).flatten(1).any(1)
+    changed = (named.history.steps != before).flatten(1).any(1)
     assert changed.nonzero()[:, 0].tolist() == [1, 3]
 
 
@@ -169,7 +169,7 @@ def test_replayed_and_plain_policies_go_the_same_way(agent, device, options, cos
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one.chosen, other.chosen)
         assert torch.allclose(one.action, other.action, atol=1e-5)
-    assert torch.allclose(replayed.history._steps, plain.history._steps, atol=1e-4)
+    assert torch.allclose(replayed.history.steps, plain.history.steps, atol=1e-4)
     assert torch.equal(replayed.history.timestep, plain.history.timestep)
     assert torch.equal(replayed.budget.spent, plain.budget.spent)
     assert torch.equal(replayed.budget.num_steps, plain.budget.num_steps)

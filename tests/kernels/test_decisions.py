@@ -149,7 +149,7 @@ def test_an_agent_on_a_gpu_decides_by_kernels(data):
     agent.model.cuda()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert isinstance(agent.policy()._model, FusedSaFormer)
+        assert isinstance(agent.policy().model, FusedSaFormer)
 
 
 @needs_a_gpu
@@ -178,8 +178,8 @@ def test_decisions_of_the_papers_size_are_the_plain_ones():
             (ours.verification.cost, theirs.verification.cost),
         ):
             assert ((one - other).abs() / (1 + other.abs())).max() < 1e-5, step
-        policies[0].history._steps.copy_(
-            policies[1].history._steps
+        policies[0].history.steps.copy_(
+            policies[1].history.steps
         )  # one that is a hair safer must not lead astray
         for policy in policies:
             policy.observe(torch.zeros(len(lanes), 1), torch.full((len(lanes), 1), 0.01), lanes)

@@ -97,7 +97,8 @@ class CAPSAgent(IQLAgent):
         timed, _ = self.timed_pair(batch)
         with torch.no_grad():
             reward, cost = self._advantages(timed, batch.action)
-        shares = torch.linspace(0, 1, self.config.heads).tolist()
+        last = max(1, self.config.heads - 1)
+        shares = [head / last for head in range(self.config.heads)]
         heads = zip(shares, model.actions(timed), strict=True)
         losses = [
             self.imitation(head.log_prob(batch.action), (1 - share) * reward - share * cost)

@@ -16,7 +16,6 @@ from saformer.cli.command import Command, peek, show
 from saformer.cli.progress import listening
 from saformer.envs.tasks import is_store, locator
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
-from saformer.live.play.recording import record_beside
 from saformer.live.play.settings import RecordSettings
 from saformer.live.serve.settings import ServeSettings
 from saformer.report.offline import offline_table, write_offline_report
@@ -116,6 +115,8 @@ class EvaluateCommand(RunCommand):
         show(evaluation, table, as_json=self.json)
         page = write(trained.findings, self.report or trained.findings.path / "report.html")
         if write is write_report:
+            from saformer.live.play.recording import record_beside  # rolls out, as offline need not
+
             trained.findings.keep_page(page)
             with listening(console) as listener:
                 if record_beside(trained, self.watching, judged, settings, listener):

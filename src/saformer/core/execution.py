@@ -59,8 +59,8 @@ class SaFormerPolicy:
         account = to_device(self.budget.rows(which), self._device)
         # a copy: a recording's next replay overwrites its results
         decision: Decision = over_tensors(torch.clone, self._decide(rows, account, index))
-        asked = past_return(decision, self.rule.options.past_return)
-        self.history.append(account, index, asked, rows, decision.action)
+        return_to_go = past_return(decision, self.rule.options.past_return)
+        self.history.append(account, index, return_to_go, rows, decision.action)
         try:
             return decision.on_host(which)  # the caller waits here, and no more after it
         except ValueError:
