@@ -109,7 +109,9 @@ def test_build_is_kept_and_not_made_twice(capsys, tmp_path):
     assert "hopper-medium-300-seed3" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("after", [1.5, 4, pytest.param(7, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "after", [1.5, *(pytest.param(after, marks=pytest.mark.long) for after in (4, 7))]
+)
 def test_an_interrupted_build_leaves_nothing(tmp_path, after):
     """Ctrl-C while imports, workers' start and workers' work are going on.
 

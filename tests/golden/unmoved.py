@@ -48,12 +48,12 @@ RULES = {
 }
 
 
-def measure(*parts: str) -> dict[str, Any]:
+def measure(*parts: str, names: Iterable[str] = tuple(CASES)) -> dict[str, Any]:
     """By agent: weights at first and after 200 updates, and decisions; packs of two, too."""
     data = relabel(allowance.dataset(episodes=200), allowance.criteria())
     measures = {"agents": _agent, "packs": _pack}
     return {
-        part: {name: measures[part](name, data) for name in CASES} for part in parts or measures
+        part: {name: measures[part](name, data) for name in names} for part in parts or measures
     }
 
 

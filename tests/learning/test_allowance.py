@@ -70,6 +70,7 @@ def test_it_earns_close_to_the_optimum(found):
     assert np.mean(shares) >= 0.85, np.round(shares, 2)
 
 
+@pytest.mark.long
 def test_less_than_a_minute_of_training_earns_four_fifths_of_the_optimum(data):
     """Measured: 1.02 of a limit at most, 0.82 of the optimum; with a window of 10 it earns 0.75."""
     found = learnt(data, replace(FIT, updates=1200, batch_size=32))

@@ -1,4 +1,4 @@
-"""The demo's policy obeys. Four minutes on two cores, so not in CI."""
+"""The demo's policy obeys. Two minutes on two cores for each seed, so not in CI."""
 
 import json
 
@@ -16,5 +16,5 @@ def test_the_demo_obeys_its_limits(tmp_path, seed):
     limits = loose["limit"]["values"][0] - tight["limit"]["values"][0]
     assert found["rank_correlation"] >= 0.8
     assert loose["mean_cost"][0] - tight["mean_cost"][0] >= 0.5 * limits
-    assert found["limits_met"] >= 4
-    assert found["frontier_share"] >= 0.8
+    assert found["limits_met"] == len(found["verdicts"])
+    assert all(verdict["within"] >= 0.95 for verdict in found["verdicts"])

@@ -92,7 +92,7 @@ def test_cdt_keeps_every_limit_and_earns(cdt):
     assert cdt.rank_correlations[0] > 0.98
 
 
-@pytest.mark.parametrize("name", ["p20", "p50"])
+@pytest.mark.parametrize("name", ["p20", pytest.param("p50", marks=pytest.mark.long)])
 def test_bc_safe_keeps_its_limit_and_earns(data, name):
     """Within 5%, 0.8 of the optimum, when it learns from the best tenth. Measured: 0.84 and 0.83.
 

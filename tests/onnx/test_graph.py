@@ -47,7 +47,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.parametrize(
-    "rule", ["feasible", "paper", pytest.param("none", marks=pytest.mark.long)]
+    "rule",
+    ["feasible", *(pytest.param(rule, marks=pytest.mark.long) for rule in ("paper", "none"))],
 )
 def test_whole_episodes_are_decided_as_torch_decides_them(exported, rule):
     """Several limits, one moved midway; another action executed than chosen; costs discounted; two

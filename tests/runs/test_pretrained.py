@@ -102,7 +102,9 @@ def test_what_is_bundled_is_small_and_says_where_it_came_from(name):
     assert all(trained[fact] not in {None, "unknown"} for fact in ("command", "seed", "commit"))
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize(
+    "name", [BUNDLED[0], *(pytest.param(name, marks=pytest.mark.long) for name in BUNDLED[1:])]
+)
 def test_what_is_bundled_can_be_judged_at_once(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setenv("SAFORMER_HOME", str(tmp_path / "nothing"))
     assert (
