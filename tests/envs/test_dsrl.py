@@ -81,7 +81,7 @@ def test_every_environment(task):
 
 
 def test_there_are_29_of_38():
-    """By suite, with the limits of the protocol. Seen to fail when MetaDrive's are registered."""
+    """By suite, with the limits of the protocol."""
     assert len(dsrl_tasks()) == 38
     suites = [task.suite for task in TASKS]
     assert [suites.count(suite) for suite in ("bullet", "navigation", "velocity")] == [8, 16, 5]

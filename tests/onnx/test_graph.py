@@ -72,8 +72,8 @@ def test_whole_episodes_are_decided_as_torch_decides_them(exported, rule):
 
 
 def test_the_manifest_says_all_that_a_driver_needs(exported):
-    """Seen to fail when the digest is of another file, and when the exporter's notes, which name
-    folders of this machine, stay in the graph."""
+    """The digest is the file's; the exporter's notes, which name folders of this machine, are
+    gone."""
     folder = exported("paper")
     manifest, graph = json.loads((folder / MANIFEST).read_text()), (folder / GRAPH).read_bytes()
     assert manifest["sha256"] == hashlib.sha256(graph).hexdigest()
@@ -90,7 +90,7 @@ def test_the_manifest_says_all_that_a_driver_needs(exported):
 
 
 def test_it_runs_where_torch_is_not(exported):
-    """Seen to fail when the driver's room imports torch."""
+    """In a process that cannot import it."""
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from saformer.onnx.driver import GraphDriver\n"
@@ -132,7 +132,7 @@ class HostRule(NoCriticRule):
 
 def test_what_cannot_be_exported_says_so(tmp_path, capsys, monkeypatch):
     """A rule that leaves tensors, an agent that is no SaFormer, options of no graph; nothing is
-    left behind. Seen to fail when the exporter's error is passed on."""
+    left behind."""
     with pytest.raises(ValueError, match="HostRule cannot be written as a graph"):
         write_graph(tmp_path / "host", policy_of(MODEL, HostRule(NoCriticOptions())), {})
     monkeypatch.setenv("SAFORMER_HOME", str(tmp_path / "home"))
@@ -156,7 +156,7 @@ def headers() -> Path | None:
 
 def test_the_example_in_c_plus_plus_drives_it(exported, tmp_path):
     """Built here, fed with an episode: the actions of the graph (one candidate, so that noise
-    decides nothing). Seen to fail when the example forgets its memory."""
+    decides nothing)."""
     compiler, include = shutil.which("g++"), headers()
     if not (compiler and include):
         pytest.skip(f"needs g++ and {HEADER} (libonnxruntime-dev, or set ONNXRUNTIME_INCLUDE)")
