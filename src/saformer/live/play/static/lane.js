@@ -5,6 +5,7 @@ import { drawingOf } from "./scene.js";
 
 const BUDGET = ["Spent so far", "— spent, - - limit, ··· forecast, fan: least"];
 const RATE = ["Spent by a step", "— mean of 20, - - what is left, evenly"];
+const SETTLES = 1000; // ms until a slider that was moved follows the server again
 const FRONTIER = ["Return by cost", "— episode, grey: data's best, - - limit"];
 
 export function element(kind, attributes = {}, ...children) {
@@ -128,7 +129,10 @@ export class LaneView {
     const input = element("input", {
       type: "range", min: 0, max: top, step: top / 1000, "data-constraint": index,
       "aria-label": `limit of ${name}`, disabled: !this.onlimit,
-      oninput: (event) => move(event.target.value),
+      oninput: (event) => {
+        event.target.dataset.moved = performance.now();
+        move(event.target.value);
+      },
     });
     const ticks = element("div", { class: "ticks", "aria-hidden": "true" });
     let labelled = -Infinity;
@@ -183,7 +187,9 @@ export class LaneView {
     this.status.className = `verdict ${mark}`;
     this.sliders.forEach(({ input, output, buttons, marks }, index) => {
       const limit = last.limit[index];
-      if (document.activeElement !== input || !input.matches(":active")) input.value = limit;
+      // frames that were on their way when it was moved would put it back
+      const isMoving = input.matches(":active") || performance.now() - input.dataset.moved < SETTLES;
+      if (!isMoving) input.value = limit;
       output.textContent = text(limit);
       buttons.forEach((button, place) => {
         const isSet = Math.abs(limit - marks[place].cost) < 1e-6 * Math.max(1, limit);
