@@ -16,7 +16,8 @@ from mujoco.rollout import Rollout
 from numpy.typing import NDArray
 
 from benchmarks.evaluation import ROBOTS, maker_of
-from saformer.envs.lanes import Maker, Share, lane_dtype
+from saformer.envs.block import lane_dtype
+from saformer.envs.lanes import Maker, Share
 from saformer.envs.pool import borrowed, close_idle
 from saformer.envs.stepping import Stepper
 

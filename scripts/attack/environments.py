@@ -16,7 +16,8 @@ from saformer.core.budget import Budget
 from saformer.core.policy import Decision
 from saformer.criteria import criterion
 from saformer.envs.costed import Costed
-from saformer.envs.rollout import Episode, rollout
+from saformer.envs.episodes import Episode
+from saformer.envs.rollout import rollout
 from scripts.attack.campaign import Campaign
 
 Result = tuple[Any, Any, Any, Any, Any]

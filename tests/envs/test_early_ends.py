@@ -6,8 +6,9 @@ import pytest
 from saformer.data.interrupt import Interrupt
 from saformer.data.limits import Limit
 from saformer.data.relabel import relabel
+from saformer.envs.episodes import Hooks
 from saformer.envs.lanes import Maker
-from saformer.envs.rollout import Hooks, rollout
+from saformer.envs.rollout import rollout
 from saformer.training.finetune.experience import Target
 from saformer.training.finetune.exploration import explore
 

@@ -19,9 +19,10 @@ from saformer.data.limits import Limit
 from saformer.data.store import EnvironmentSpec
 from saformer.envs import pool, stepping
 from saformer.envs.costed import Costed
+from saformer.envs.episodes import Episode, Hooks
 from saformer.envs.lanes import Maker
 from saformer.envs.pool import WorkerError, close_idle
-from saformer.envs.rollout import Episode, Hooks, rollout
+from saformer.envs.rollout import rollout
 from saformer.envs.stepping import pick_workers
 from saformer.evaluation.evaluate import evaluate_policy
 from tests.envs.troubled import IDENTIFIER
@@ -256,7 +257,7 @@ def test_auto_picks_workers_where_they_pay(monkeypatch):
 BUSY = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from saformer.envs.rollout import Hooks
+from saformer.envs.episodes import Hooks
 from tests.envs.test_workers import children, run, troubled
 hooks = Hooks(watch=lambda *_: print(*children(), flush=True))
 run(troubled("slow"), [0, 0], workers=2, horizon=10_000, hooks=hooks)

@@ -11,30 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import gymnasium
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, code, criterion
 from saformer.data.store import EnvironmentSpec
+from saformer.envs.block import LaneRows
 from saformer.envs.costed import Costed, make
-
-LaneRows = NDArray[np.void]
-"""[L] rows of `lane_dtype`, over a block of memory."""
-
-
-def lane_dtype(state: int, action: int, constraints: int) -> np.dtype[Any]:
-    """A lane's row in the block; the arguments are widths."""
-    fields: dict[str, Any] = {
-        "state": (np.float32, (state,)),  # the present one
-        "action": (np.float32, (action,)),  # to be executed
-        "reward": np.float64,  # of the last step, as are the following
-        "cost": (np.float64, (constraints,)),
-        "terminated": np.bool_,
-        "truncated": np.bool_,
-        "active": np.bool_,  # whether the lane is to be stepped
-    }
-    return np.dtype(list(fields.items()), align=True)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from saformer.envs.lanes import LaneRows, lane_dtype
+from saformer.envs.block import LaneRows, lane_dtype
 from saformer.envs.worker import DONE, STEP
 
 POSSIBLE = os.name == "posix"  # whether processes can inherit what they are to share

@@ -10,18 +10,15 @@ from typing import Literal
 import gymnasium
 import numpy as np
 
+from saformer.envs.block import lane_dtype
 from saformer.envs.costed import Costed
-from saformer.envs.lanes import Maker, Share, lane_dtype
-from saformer.envs.pool import POSSIBLE, Pool, borrowed
+from saformer.envs.episodes import Stepper
+from saformer.envs.lanes import Maker, Share
+from saformer.envs.pool import POSSIBLE, borrowed
 
 Workers = int | Literal["auto"]
 FEWEST_STEPS = 40_000  # below so many in all, starting processes (0.3 s) may not pay
 FEWEST_LANES = 2  # of a worker: with one each, waking it up costs about as much as it saves
-
-
-Stepper = Share | Pool
-"""Steps the active lanes: `lanes` holds their actions and the results. `start_step` may return
-before they are stepped, `finish_step` does not."""
 
 
 def pick_workers(workers: Workers, *, num_lanes: int, num_steps: int) -> int:

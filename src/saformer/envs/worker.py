@@ -14,7 +14,8 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from saformer.envs.lanes import Maker, Share, lane_dtype
+from saformer.envs.block import lane_dtype
+from saformer.envs.lanes import Maker, Share
 
 DONE = b""
 STEP = b""

@@ -13,13 +13,13 @@ from saformer.data.limits import Frontier, Limit, Totals, frontier
 from saformer.data.logs.frames import frame_of
 from saformer.data.shown import Shown
 from saformer.data.statistics import mean_known, rank_correlation, without_nan
-from saformer.envs.lanes import Maker
-from saformer.envs.rollout import Episode, Hooks, rollout
-from saformer.envs.stepping import Workers
+from saformer.envs.episodes import Episode, Hooks
 from saformer.evaluation.nothing import NOTHING, DoingNothing
 from saformer.evaluation.trace import DecisionTrace, spending_paths
 from saformer.evaluation.verdict import TOLERANCE, Endings, EpisodeRow, Verdict, judge_limit
 
+RollOut = Callable[..., list[Episode]]
+"""(policy, limits, seeds, *, horizon, hooks): an episode for each limit and seed."""
 FIRST_SEED = 1_000_000  # evaluation episodes start from seeds that no dataset uses
 
 
@@ -116,12 +116,13 @@ def evaluate_policy(
     seed: int = 0,
     terms: Terms | None = None,
     progress: Callable[[int, int], None] | None = None,
-    workers: Workers = "auto",
+    roll_out: RollOut | None = None,
+    **how: Any,
 ) -> Evaluation:
     """Every limit and episode in one batched rollout. All limits face the same initial states.
 
-    The environment and its costs come from `data`. `workers` processes step the environments (0:
-    this one); the results are the same.
+    `roll_out`: where; by default in the environment of `data`, which `workers` processes step (0:
+    this one) for the same results.
     """
     if episodes < 1 or not limits:
         counts = f"{episodes} and {len(limits)}"
@@ -131,14 +132,13 @@ def evaluate_policy(
     shown = [(1 - margin) * np.array(limit.values) for limit, margin in pairs]
     trace = DecisionTrace(range(0, len(limits) * episodes, episodes))
     began = time.perf_counter()
-    played = rollout(
+    played = (roll_out or _in_environment(data))(
         policy,
-        Maker(data.environment, tuple(data.criteria)),
         [values for values in shown for _ in range(episodes)],
         [terms.first_seed + 1000 * seed + i for _ in limits for i in range(episodes)],
         horizon=data.environment.horizon,
         hooks=Hooks(watch=trace, progress=progress),
-        workers=workers,
+        **how,
     )
     seconds = time.perf_counter() - began
     lanes = zip(played, (limit for limit in limits for _ in range(episodes)), strict=True)
@@ -155,6 +155,16 @@ def evaluate_policy(
         name=name,
         margins=tuple(terms.margins or ()),
     )
+
+
+def _in_environment(data: Totals) -> RollOut:
+    from saformer.envs.lanes import Maker  # needs Gymnasium, as a world learnt from logs does not
+    from saformer.envs.rollout import rollout
+
+    def roll_out(policy: Policy, *lanes: Any, **how: Any) -> list[Episode]:
+        return rollout(policy, Maker(data.environment, tuple(data.criteria)), *lanes, **how)
+
+    return roll_out
 
 
 def evaluate_nothing(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from saformer.core.policy import Decision
 from saformer.data.limits import Totals
-from saformer.envs.rollout import Episode
+from saformer.envs.episodes import Episode
 from saformer.evaluation.verdict import EpisodeRow
 
 MAX_POINTS, PATHS_PER_LIMIT, MAX_TRAJECTORIES = 200, 5, 500

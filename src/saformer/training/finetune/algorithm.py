@@ -14,7 +14,7 @@ from saformer.core.rules import Fallback, NoCriticOptions, PaperOptions, Proposa
 from saformer.data.interrupt import Interrupt
 from saformer.data.limits import Limit
 from saformer.data.statistics import without_nan
-from saformer.envs.rollout import Episode
+from saformer.envs.episodes import Episode
 from saformer.envs.stepping import Workers
 from saformer.files import FullDiskError
 from saformer.runs.checkpoint import Checkpoint

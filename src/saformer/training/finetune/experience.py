@@ -16,7 +16,7 @@ from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.rollout import Episode
+from saformer.envs.episodes import Episode
 from saformer.files import append_line, write_atomically
 from saformer.runs.run import Run
 

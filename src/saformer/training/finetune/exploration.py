@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from saformer.core.policy import Policy
 from saformer.data.interrupt import Interrupt
 from saformer.data.relabel import RelabelledStore
+from saformer.envs.episodes import Episode, Hooks
 from saformer.envs.lanes import Maker
-from saformer.envs.rollout import Episode, Hooks, rollout
+from saformer.envs.rollout import rollout
 from saformer.envs.stepping import Workers, pick_workers
 from saformer.training.finetune.experience import Target
 
