@@ -50,10 +50,12 @@ if TYPE_CHECKING:
     from saformer.api.train import train_together
     from saformer.evaluation.calibration import Calibration
     from saformer.evaluation.evaluate import Evaluation
-    from saformer.evaluation.offline import OfflineEvaluation
+    from saformer.evaluation.offline.estimate import Estimate
+    from saformer.evaluation.offline.held_out import OfflineEvaluation
     from saformer.evaluation.sweep import Sweep
     from saformer.experiments.demo import demo
     from saformer.report.compare import compare
+    from saformer.selection import select_policy
     from saformer.shield import Shield
     from saformer.trained import Trained, load, train
 
@@ -65,6 +67,7 @@ _HOMES = {
     "api.train": ("train_together",),
     "agents.registry": ("register_agent",),
     "report.compare": ("compare",),
+    "selection": ("select_policy",),
     "shield": ("Shield",),
     "experiments.demo": ("demo",),
     "trained": ("Trained", "load", "train"),
@@ -83,6 +86,7 @@ __all__ = [
     "compare",
     "data_of",
     "demo",
+    "estimate",
     "evaluate",
     "evaluate_offline",
     "export",
@@ -92,6 +96,7 @@ __all__ = [
     "inspect_data",
     "load",
     "register_agent",
+    "select_policy",
     "sweep",
     "train",
     "train_together",
@@ -120,6 +125,11 @@ def evaluate(path: str | Path, **settings: Any) -> Evaluation:
 def evaluate_offline(path: str | Path, **settings: Any) -> OfflineEvaluation:
     """`load(path).evaluate_offline(...)`, with the settings of both."""
     return _loaded(path, settings).evaluate_offline(**settings)
+
+
+def estimate(path: str | Path, **settings: Any) -> Estimate:
+    """`load(path).estimate(...)`, with the settings of both."""
+    return _loaded(path, settings).estimate(**settings)
 
 
 def calibrate(path: str | Path, **settings: Any) -> Calibration:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from saformer.agents.checked import CheckedPolicy
 from saformer.api import calibrate, judge
+from saformer.api.estimate import estimate_run
 from saformer.api.export import export_run
 from saformer.api.finetune import FineTuned, Finetuning
 from saformer.api.listener import Listener
@@ -14,8 +15,14 @@ from saformer.api.loaded import Context, Loaded
 from saformer.api.train import PresetName, RunTrainer, SomeLimit
 from saformer.data.limits import parse_limit
 from saformer.evaluation.calibration import Calibration
-from saformer.evaluation.offline import OfflineEvaluation
-from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
+from saformer.evaluation.offline.estimate import Estimate
+from saformer.evaluation.offline.held_out import OfflineEvaluation
+from saformer.evaluation.settings import (
+    CalibrateSettings,
+    EvaluateSettings,
+    JudgeSettings,
+    SweepSettings,
+)
 from saformer.onnx.export import export_graph
 from saformer.runs.export import copy_description
 from saformer.runs.pretrained import PREFIX, is_pretrained
@@ -33,7 +40,7 @@ class Trained(Loaded):
     """A trained agent: `policy` makes it act, the other methods judge it, export it, tune it.
 
     Judging changes no weights, and writes only its own files: evaluation.json, trace.json,
-    offline.json, sweep.json, calibration.json.
+    offline.json, estimate.json, sweep.json, calibration.json.
     """
 
     def policy(self, rule: str | None = None, **options: Any) -> CheckedPolicy:
@@ -87,6 +94,20 @@ class Trained(Loaded):
         self.findings.keep(words, files["evaluation.json"])
         return evaluation
 
+    def estimate(self, limits: Sequence[str] | None = None, **settings: Any) -> Estimate:
+        """What the policy would cost and earn under each limit, from its data alone; writes
+        estimate.json.
+
+        It is rolled out in a world that is learnt from the data, once (world.safetensors). Each
+        limit has a word on whether to trust that. By keyword, as in `JudgeSettings`: `episodes`,
+        `rule`, `options`, `may_end`, `seed`. Any agent can be judged so; see docs/offline.md.
+        """
+        wanted = JudgeSettings(limits=limits or (), **settings)
+        estimate, acting = estimate_run(self, wanted)
+        how = {"options": acting, "seed": wanted.seed}
+        self._write("no rollout: estimate", {"estimate.json": {**how, **estimate.plain()}})
+        return estimate
+
     def evaluate_offline(self, limits: Sequence[str] | None = None) -> OfflineEvaluation:
         """Judge critic and actor on the trajectories that training never saw, without any rollout;
         writes offline.json.
@@ -104,7 +125,8 @@ class Trained(Loaded):
 
         A margin is the share of a limit that the policy never hears of. By keyword, as in
         `CalibrateSettings`: `margins` to try in their order, each on `episodes` (200) fresh
-        episodes, until one passes; `confidence` (0.95), `rule`, `options`, `may_end`, `seed`. It
+        episodes, until one passes; `confidence` (0.95), `rule`, `options`, `may_end`, `seed`;
+        `offline`, in a world learnt from the data: a promise for that world alone. It
         writes calibration.json, for `evaluate(rate=rate)`; those of other rates stay there. It is
         written after each margin: stopped, the same call goes on from there.
         """

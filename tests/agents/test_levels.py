@@ -25,7 +25,7 @@ from saformer.data.relabel import relabel
 from saformer.data.sources.source import import_source
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.evaluation.offline import judge_offline
+from saformer.evaluation.offline.held_out import judge_offline
 from saformer.shield import Shield
 
 LEVELS = ((0.0, 1.0), (), (-2.0, 0.5, 3.0))

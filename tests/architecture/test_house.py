@@ -11,7 +11,7 @@ MOST_CORE_LINES = 1_200
 MOST_NAMES_TWICE = 5
 LONGEST_FUNCTION = 60
 MOST_PARAMETERS = 9
-MOST_LINES_AROUND_TRAINED = 2_850
+MOST_LINES_AROUND_TRAINED = 3_000
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}

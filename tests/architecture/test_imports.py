@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"runs", "files"},
 }
 ALLOWED |= {"api": set(ALLOWED), "onnx": {*ALLOWED, "api"}, "trained": {*ALLOWED, "api", "onnx"}}
+ALLOWED["selection"] = set(ALLOWED)
 ALLOWED |= {"experiments": set(ALLOWED), "live": set(ALLOWED), "client": set()}
 ALLOWED |= {"cli": {*ALLOWED, "experiments", "live"} - {"client"}, "__main__": {"cli"}}
 CONFINED = {

@@ -22,9 +22,9 @@ from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.sampling import WindowSampler
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.evaluation.offline import judge_offline
-from saformer.evaluation.offline_findings import nearest
-from saformer.evaluation.offline_reader import HeldOutReader, Windows, evenly
+from saformer.evaluation.offline.findings import nearest
+from saformer.evaluation.offline.held_out import judge_offline
+from saformer.evaluation.offline.reader import HeldOutReader, Windows, evenly
 from tests.conftest import randomise, tiny_config
 
 
@@ -382,7 +382,7 @@ def test_neither_gymnasium_nor_mujoco_is_needed():
         "from saformer.data.sampling import dimensions_of\n"
         "from saformer.data.store import EnvironmentSpec, TrajectoryStore\n"
         "from saformer.data.trajectory import Trajectory\n"
-        "from saformer.evaluation.offline import judge_offline\n"
+        "from saformer.evaluation.offline.held_out import judge_offline\n"
         "import saformer.report.offline\n"
         "steps = np.random.default_rng(0).uniform(-1, 1, (6, 5, 1))\n"
         "parts = [Trajectory.of(s, s, s[:, 0], s[0], terminated=True, truncated=False) for s in "

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from saformer.experiments.pooling import (
-    estimate,
+    mean_interval,
     nothing_rows,
     nothing_tally,
     our_cells,
@@ -46,11 +46,11 @@ def test_intervals_hold_the_mean_and_widen_with_seeds_that_differ():
     draw = np.random.default_rng(1)
     alike = draw.normal(size=(3, 20))
     apart = alike + np.array([[-5.0], [0.0], [5.0]])
-    near, far = estimate(alike), estimate(apart)
+    near, far = mean_interval(alike), mean_interval(apart)
     assert near.low < near.mean < near.high
     assert far.high - far.low > 8
     exact = 1.96 * alike[:1].std(ddof=1) / np.sqrt(20)
-    one = estimate(alike[:1])
+    one = mean_interval(alike[:1])
     assert (one.high - one.low) / 2 == pytest.approx(exact, rel=0.1)
 
 

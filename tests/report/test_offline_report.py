@@ -8,7 +8,7 @@ from rich.console import Console
 
 from saformer.agents.saformer import SaFormerAgent
 from saformer.data.limits import Limit, parse_limit
-from saformer.evaluation.offline import NO_ROLLOUT, judge_offline
+from saformer.evaluation.offline.held_out import NO_ROLLOUT, judge_offline
 from saformer.report.offline import offline_table, write_offline_report
 from saformer.runs.run import Run
 from saformer.runs.spec import RunSpec

@@ -10,6 +10,8 @@ _TABLES = {
     "Sweep": ("table", "sweep_table"),
     "Calibration": ("table", "calibration_table"),
     "Inspection": ("inspection", "inspection_tables"),
+    "Selection": ("selection", "selection_table"),
+    "Estimate": ("estimate", "estimate_table"),
     "OfflineEvaluation": ("offline", "offline_table"),
 }
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from saformer.api.estimate import logged_limits, world_of
 from saformer.api.loaded import Loaded
 from saformer.data.canonical import frontier_of
-from saformer.data.limits import Limit
+from saformer.data.limits import Limit, Totals
 from saformer.evaluation.calibration import Calibration, calibrate_margins
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings
 from saformer.evaluation.verdict import Verdict
@@ -30,7 +31,14 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Iterator[Ca
             f"{run.path} is {agent.name}, which hears of no limit when it acts: to withhold a part "
             "of it changes nothing. saformer and cdt can be calibrated"
         )
-    totals, limits = loaded.totals_for(settings.may_end), loaded.parse_limits(settings.limits)
+    totals: Totals
+    if settings.offline:
+        world = world_of(loaded, settings.may_end)
+        totals, limits = world.data, logged_limits(loaded, world, settings.limits)
+        where: Any = {"roll_out": world.roll_out}
+    else:
+        totals, limits = loaded.totals_for(settings.may_end), loaded.parse_limits(settings.limits)
+        where = {"workers": loaded.context.workers}
     options = loaded.options(settings.rule, settings.options, may_end=settings.may_end)
     margins = tuple(sorted(settings.margins))
 
@@ -45,7 +53,7 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Iterator[Ca
             episodes=settings.episodes,
             terms=Terms(frontiers, [margin] * len(tried), first_seed),
             progress=loaded.listener.evaluating,
-            workers=loaded.context.workers,
+            **where,
         ).verdicts
 
     shown = {name: getattr(settings, name) for name in ("rate", "confidence", "seed")}
@@ -56,6 +64,7 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Iterator[Ca
         options=_identifying(loaded.described(options)),
         margins=margins,
         may_end=totals.environment.may_end,
+        offline=settings.offline,
     )
     stopped = [each for each in read_calibrations(loaded.findings) if not each.is_whole]
     same = (each.limits for each in stopped if replace(each, limits=()) == blank)

@@ -12,7 +12,7 @@ from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit, Totals
 from saformer.data.relabel import relabelled
 from saformer.evaluation.calibration import Calibration
-from saformer.evaluation.offline import OfflineEvaluation, judge_offline
+from saformer.evaluation.offline.held_out import OfflineEvaluation, judge_offline
 from saformer.evaluation.settings import EvaluateSettings, JudgeSettings, SweepSettings
 from saformer.shield import LimitBlind, Shield
 

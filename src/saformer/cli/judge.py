@@ -18,7 +18,7 @@ from saformer.envs.tasks import is_store, locator
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
 from saformer.live.play.settings import RecordSettings
 from saformer.live.serve.settings import ServeSettings
-from saformer.report.offline import offline_table, write_offline_report
+from saformer.report.offline import judged_tables, write_offline_report
 from saformer.report.rollouts import write_report
 from saformer.report.table import calibration_table, sweep_table, verdict_table
 from saformer.runs.pretrained import folder_of
@@ -84,8 +84,9 @@ class EvaluateCommand(RunCommand):
     """Roll a trained policy out under several limits, all in one batch, and judge each.
 
     Prints a table, writes evaluation.json (every episode, too) and a report to the run's folder or
-    to --out, and keeps earlier ones in evaluations/. Where the data has no simulator, the model is
-    judged on held-out trajectories instead, without any rollout (--offline). The flags under
+    to --out, and keeps earlier ones in evaluations/. Where the data has no simulator, the policy is
+    rolled out in a world learnt from the data, and its model held against trajectories that
+    training held out (--offline; docs/offline.md). The flags under
     "acting options" are the agent's own, or those of the rule: `saformer evaluate RUN --rule paper
     --help` shows them.
     """
@@ -93,7 +94,7 @@ class EvaluateCommand(RunCommand):
     settings: EvaluateSettings = field(default_factory=EvaluateSettings)
     """What is judged."""
     offline: bool = False
-    """No rollout: judge the model on trajectories that training held out."""
+    """No simulator: estimate from the data what the policy would cost and earn."""
     json: bool = False
     """Print JSON instead of the table."""
     report: Path | None = None
@@ -131,8 +132,13 @@ class EvaluateCommand(RunCommand):
                 f"{', '.join(flags)} needs rollouts, but {trained.path} is judged offline: leave "
                 "it out, or give a run whose data has an environment"
             )
-        evaluation = trained.evaluate_offline(self.settings.limits).plain()
-        return evaluation, offline_table, write_offline_report
+        names = ("episodes", "rule", "seed", "may_end")
+        how = {name: getattr(self.settings, name) for name in names}
+        estimate = trained.estimate(self.settings.limits, options=self.changes, **how)
+        judged = {"estimate": estimate.plain()}
+        if trained.kind.verifies and trained.run.spec.held_out:
+            judged["held_out"] = trained.evaluate_offline(self.settings.limits).plain()
+        return judged, judged_tables, write_offline_report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +149,7 @@ class CalibrateCommand(RunCommand):
     smallest to the largest, each on fresh episodes, until one is shown to keep the rate. Writes
     calibration.json to the run's folder or to --out, for `saformer evaluate RUN --rate RATE`, after
     each margin: Ctrl-C keeps what was found, and the same command goes on. Needs the run's
-    environment.
+    environment or, with --offline, its data alone.
     """
 
     settings: CalibrateSettings = field(default_factory=CalibrateSettings)

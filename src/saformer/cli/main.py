@@ -25,6 +25,7 @@ COMMANDS = {
     "evaluate": ("judge:EvaluateCommand", "roll a trained policy out under several limits"),
     "play": ("play:PlayCommand", "watch a policy act, and move its budget while it does"),
     "compare": ("compare:CompareCommand", "hold evaluated runs against each other"),
+    "select": ("select:SelectCommand", "choose among runs, rules and margins by logs alone"),
     "calibrate": ("judge:CalibrateCommand", "withhold enough of limits to keep a violation rate"),
     "export": ("judge:ExportCommand", "write what a run has learnt to a small folder, to deploy"),
     "finetune": ("judge:FinetuneCommand", "explore to keep limits that the data never showed"),

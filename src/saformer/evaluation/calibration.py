@@ -69,6 +69,7 @@ class Calibration(Shown):
     limits: tuple[CalibratedLimit, ...] = ()
     margins: tuple[float, ...] = ()  # to try, in their order
     may_end: bool = True  # else episodes that ended early count as violations
+    offline: bool = False  # shown in a world learnt from the data, not on the machine
 
     def __post_init__(self) -> None:
         if not (0 < self.rate < 1 and 0 < self.confidence < 1) or "rule" not in self.options:

@@ -79,6 +79,9 @@ class CalibrateSettings(JudgeSettings):
     """That the rate is kept, for each limit by itself."""
     margins: Sequence[float] = MARGINS
     """Shares of the limit to withhold, tried from the smallest until one passes."""
+    offline: bool = False
+    """No simulator: roll out in a world learnt from the data. What is shown then holds in that
+    world; on the machine only as far as estimates are supported (docs/offline.md)."""
 
     def __post_init__(self) -> None:
         check_terms(self.rate, self.confidence, self.episodes, self.margins)

@@ -36,7 +36,7 @@ TALLY = (
 )
 
 
-class Estimate(NamedTuple):
+class MeanInterval(NamedTuple):
     """A mean and its 95% interval."""
 
     mean: float
@@ -54,8 +54,8 @@ class Pooled:
 
     limit_name: str
     limit: float
-    cost: Estimate
-    episode_return: Estimate
+    cost: MeanInterval
+    episode_return: MeanInterval
     within: float
     within_interval: tuple[float, float]
     share: float | None  # of the frontier, mean over the seeds; None with nothing to earn
@@ -97,9 +97,9 @@ def pooled(rows: Sequence[Row], **values: Any) -> Pooled | None:
     num_within = int(((costs <= limit + TOLERANCE) & (may_end | ~ended)).sum())
     shares = [row["frontier_share"] for row in chosen if row["frontier_share"] is not None]
     within = (num_within / costs.size, wilson_interval(num_within, costs.size))
-    returns = estimate(np.array([row["returns"] for row in chosen]))
+    returns = mean_interval(np.array([row["returns"] for row in chosen]))
     share = float(np.mean(shares)) if shares else None
-    figures = (estimate(costs), returns, *within, share, float(ended.mean()))
+    figures = (mean_interval(costs), returns, *within, share, float(ended.mean()))
     endings = Endings(may_end, mean_known(known))
     return Pooled(chosen[0]["limit_name"], limit, *figures, endings)
 
@@ -118,13 +118,13 @@ def nothing_tally(verdicts: Sequence[Row], keys: Sequence[Row], name: str = "") 
     return [tally(NOTHING + name, [pooled(rows, **key) for key in keys])] if rows else []
 
 
-def estimate(values: NDArray[Any]) -> Estimate:
+def mean_interval(values: NDArray[Any]) -> MeanInterval:
     """The mean of [seeds, episodes]; the interval resamples seeds, then episodes of each."""
     draw, (seeds, episodes) = np.random.default_rng(0), values.shape
     chosen = draw.integers(seeds, size=(DRAWS, seeds, 1))
     means = values[chosen, draw.integers(episodes, size=(DRAWS, seeds, episodes))].mean((1, 2))
     low, high = np.percentile(means, [2.5, 97.5]).tolist()
-    return Estimate(float(values.mean()), low, high)
+    return MeanInterval(float(values.mean()), low, high)
 
 
 def our_cells(cell: Pooled | None, *, judged: bool = True) -> list[Cell]:
@@ -181,7 +181,7 @@ def mark(met: bool | None) -> str:
 
 
 def interval_line(
-    label: str, x: Sequence[float], estimates: Sequence[Estimate], level: float | None = None
+    label: str, x: Sequence[float], estimates: Sequence[MeanInterval], level: float | None = None
 ) -> Line:
     """Means, and their intervals as a shade."""
     means, lows, highs = ([getattr(e, name) for e in estimates] for name in ("mean", "low", "high"))

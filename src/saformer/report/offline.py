@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from saformer.report.estimate import estimate_parts, estimate_summary, estimate_table
 from saformer.report.figure import (
     ACCEPTED,
     DATA,
@@ -68,6 +69,13 @@ def offline_summary(offline: dict[str, Any]) -> str:
     )
 
 
+def judged_tables(judged: dict[str, Any]) -> list[Table]:
+    """What was estimated and, where trajectories were held out, how the model does on them."""
+    held_out = judged.get("held_out")
+    tables = [estimate_table(judged["estimate"])]
+    return [*tables, *([offline_table(held_out)] if held_out else [])]
+
+
 def offline_table(offline: dict[str, Any]) -> Table:
     """The evidence on each limit, for the terminal."""
     warnings = (f"warning: {text}" for text in offline["warnings"])
@@ -77,15 +85,29 @@ def offline_table(offline: dict[str, Any]) -> Table:
 
 
 def write_offline_report(run: Run, path: str | Path, *, command: str | None = None) -> Path:
-    """Describe what held-out logs say of a run's model. Needs nothing but the run's folder."""
-    offline, spec = run.read_json("offline.json"), run.spec
+    """Describe what logs say of a run's policy, and held-out ones of its model, as far as either
+    was judged. Needs nothing but the run's folder."""
+    spec, parts = run.spec, list[Part]()
+    parts.append(Remark((f"{spec.agent}, seed {spec.seed}.",), style="note"))
+    if (run.path / "estimate.json").exists():
+        estimate = run.read_json("estimate.json")
+        parts.append(Remark((f"{estimate_summary(estimate)}.",), style="lead"))
+        parts += estimate_parts(estimate)
+    judged: dict[str, Any] = {}
+    if (run.path / "offline.json").exists():
+        offline = run.read_json("offline.json")
+        names = ("window", "cost_discount", "num_windows", "num_windows_judged")
+        judged = {"judged": {name: offline[name] for name in names}}
+        parts += _held_out_parts(offline)
+    parts += [*training_pictures(run), run_listing(run, command, judged)]
+    return Page(f"{spec.task_name}: no rollout", parts, heading=spec.task_name).write(path)
+
+
+def _held_out_parts(offline: dict[str, Any]) -> list[Part]:
     warnings, evidence = offline["warnings"], [_cells(each) for each in offline["limits"]]
-    names = ("window", "cost_discount", "num_windows", "num_windows_judged")
-    judged = {"judged": {name: offline[name] for name in names}}
     drawn = f"{len(offline['calibration']['forecast'])} steps, {ABOUT_FORECASTS}"
     errors, about = _error_rows(offline), _about_actions(offline)
-    parts: list[Part] = [
-        Remark((f"{spec.agent}, seed {spec.seed}.",), style="note"),
+    return [
         Caution(f"{offline['label']}."),
         Remark((f"{offline_summary(offline)}.",), style="lead"),
         *(
@@ -99,10 +121,7 @@ def write_offline_report(run: Run, path: str | Path, *, command: str | None = No
         Sheet("All held-out steps", ERROR_HEADINGS, errors, about),
         Picture("Forecast and logged cost-to-go", _calibration(offline), drawn),
         Picture("Error over the course of a trajectory", _error_by_progress(offline)),
-        *training_pictures(run),
-        run_listing(run, command, judged),
     ]
-    return Page(f"{spec.task_name}: no rollout", parts, heading=spec.task_name).write(path)
 
 
 def _cells(evidence: dict[str, Any]) -> list[str]:

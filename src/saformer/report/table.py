@@ -200,7 +200,7 @@ def calibration_table(calibration: dict[str, Any]) -> Table:
     caption = (
         f"at most {100 * calibration['rate']:.3g}% of episodes pass, with confidence "
         f"{calibration['confidence']:g} for each limit; {calibration['episodes']} fresh episodes "
-        "for each margin; "
+        f"for each margin{' in a world learnt from the data' if calibration['offline'] else ''}; "
         f"an episode {'may end early' if calibration['may_end'] else 'that ends early passes it'}"
     )
     return terminal_table(CALIBRATION_HEADINGS, rows, caption=caption)

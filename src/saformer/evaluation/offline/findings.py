@@ -7,7 +7,7 @@ import numpy as np
 
 from saformer.data.limits import Limit, frontier, stored_within
 from saformer.data.relabel import RelabelledStore
-from saformer.evaluation.offline_reader import Doubles, Indices, JudgedSteps
+from saformer.evaluation.offline.reader import Doubles, Indices, JudgedSteps
 
 NEAREST = 0.1  # share of the held-out trajectories that counts as near a limit
 FEW = 5  # fewer trajectories than this support no claim; at least so many count as near

@@ -13,9 +13,18 @@ from saformer.data.relabel import RelabelledStore
 from saformer.data.shown import Shown
 from saformer.data.statistics import without_nan
 from saformer.data.store import ACTION_NAMES
-from saformer.evaluation import offline_findings
-from saformer.evaluation.offline_findings import FEW, ActionFit, Errors, LimitFindings
-from saformer.evaluation.offline_reader import HeldOutReader, JudgedSteps, Windows, evenly
+from saformer.evaluation.offline.findings import (
+    FEW,
+    NEAREST,
+    ActionFit,
+    Errors,
+    LimitFindings,
+    Near,
+    Support,
+    VerificationRecord,
+    nearest,
+)
+from saformer.evaluation.offline.reader import HeldOutReader, JudgedSteps, Windows, evenly
 
 NO_ROLLOUT = (
     "no rollout: judged on held-out logs alone; nothing here says what the policy would do once "
@@ -84,7 +93,7 @@ def judge_offline(
     chosen = windows.only(evenly(len(windows), max_windows))
     episode_cost = np.asarray(held_out.episode_cost)
     scale = model.normalizer.scale("limit").double().cpu().numpy()
-    near_limit = [offline_findings.nearest(episode_cost, limit, scale) for limit in limits]
+    near_limit = [nearest(episode_cost, limit, scale) for limit in limits]
     near_windows = [_of(windows, trajectories, max_windows) for trajectories in near_limit]
     typical = np.argsort(episode_cost[:, 0], kind="stable")[len(episode_cost) // 2]
     day, shown = _of(windows, typical, max_windows), _some(limits)
@@ -96,13 +105,13 @@ def judge_offline(
 
     reader = HeldOutReader(model, held_out, training, window=window, on_read=on_read)
     judged = reader.read(chosen)
-    findings = []
+    per_limit = []
     for limit, trajectories, part in zip(limits, near_limit, near_windows, strict=True):
         prompted, hindsight = reader.read(part, limit=limit.values), reader.read(part)
-        near = offline_findings.Near.of(episode_cost[trajectories], prompted, hindsight)
-        record = offline_findings.VerificationRecord.of(judged, limit)
-        support = offline_findings.Support.of(training, limit)
-        findings.append(LimitFindings(limit, support, near, record))
+        near = Near.of(episode_cost[trajectories], prompted, hindsight)
+        record = VerificationRecord.of(judged, limit)
+        support = Support.of(training, limit)
+        per_limit.append(LimitFindings(limit, support, near, record))
     drawn = evenly(len(judged.step), MAX_POINTS)
     forecast, logged = _brief(judged.forecast[drawn]), _brief(judged.cost_to_go[drawn])
     return OfflineEvaluation(
@@ -118,7 +127,7 @@ def judge_offline(
         critic=Errors.of_critic(judged),
         return_to_go=Errors.of(judged.expected_return, judged.return_to_go),
         action=ActionFit.of(judged),
-        limits=tuple(findings),
+        limits=tuple(per_limit),
         calibration={"forecast": forecast, "logged": logged},
         by_progress=tuple(_by_progress(judged)),
         day=_day({limit.name: reader.read(day, limit=limit.values) for limit in shown}, held_out),
@@ -155,7 +164,7 @@ def _check(
 def _of(windows: Windows, trajectories: Any, max_windows: int) -> Windows:
     """The windows of these trajectories, at most a tenth of `max_windows` of them."""
     theirs = windows.only(np.isin(windows.trajectory, trajectories))
-    return theirs.only(evenly(len(theirs), max(1, round(offline_findings.NEAREST * max_windows))))
+    return theirs.only(evenly(len(theirs), max(1, round(NEAREST * max_windows))))
 
 
 def _some(limits: Sequence[Limit]) -> list[Limit]:

@@ -1,0 +1,92 @@
+"""A world learnt from logs: episodes that a policy would have there, as far as the logs tell."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from saformer.core.policy import Policy
+from saformer.criteria import Step
+from saformer.criteria.step import PARTS
+from saformer.data.relabel import RelabelledStore
+from saformer.envs.block import lane_dtype
+from saformer.envs.episodes import Episode, Hooks, drive
+from saformer.evaluation.offline.dynamics import MEMBERS, Dynamics
+from saformer.evaluation.offline.support import LoggedSteps
+
+
+class World:
+    """Episodes begin as logged ones did; each follows one member of the dynamics throughout."""
+
+    def __init__(self, dynamics: Dynamics, data: RelabelledStore) -> None:
+        self.dynamics, self.data = dynamics, data
+        self._first_states = np.asarray(data.store.gather("state"))[data.store.starts]
+
+    @cached_property
+    def logged(self) -> LoggedSteps:
+        """What it was learnt from, to say how far a policy leaves it."""
+        return LoggedSteps(self.data)
+
+    def roll_out(
+        self,
+        policy: Policy,
+        limits: Sequence[NDArray[np.float64]],
+        seeds: Sequence[int],
+        *,
+        horizon: int,
+        hooks: Hooks | None = None,
+        **_: Any,
+    ) -> list[Episode]:
+        """One episode per (limit, seed), all at once. The seed decides the first state, the member
+        and the noise."""
+        lanes = _Lanes(self, seeds)
+        return drive(policy, lanes, limits, seeds, horizon=horizon, hooks=hooks)
+
+    def first_state(self, rng: np.random.Generator) -> NDArray[Any]:
+        return np.asarray(self._first_states[rng.integers(len(self._first_states))])
+
+
+class _Lanes:
+    """Lanes of a world. What a step costs is told by the criteria where they read parts of a step,
+    and by the dynamics where they read what was logged beside."""
+
+    def __init__(self, world: World, seeds: Sequence[int]) -> None:
+        self._dynamics, self._criteria = world.dynamics, world.data.criteria
+        self._rngs = [np.random.default_rng(seed) for seed in seeds]
+        self._member = torch.tensor([seed % MEMBERS for seed in seeds])
+        self._time = 0
+        columns = world.data.store.steps
+        widths = columns["state"].shape[1], columns["action"].shape[1], len(self._criteria)
+        self.lanes = np.zeros(len(seeds), lane_dtype(*widths))
+        self.lanes["state"] = [world.first_state(rng) for rng in self._rngs]
+
+    def start_step(self) -> None:
+        alive = np.flatnonzero(self.lanes["active"])
+        state, action = self.lanes["state"][alive], self.lanes["action"][alive]
+        timestep = torch.full((len(alive),), self._time)
+        expected = self._dynamics.predict(
+            torch.from_numpy(state), torch.from_numpy(action), timestep
+        )
+        member, lane = self._member[alive], torch.arange(len(alive))
+        drawn = [self._rngs[index] for index in alive]
+        noise = np.stack([rng.standard_normal(state.shape[1], dtype=np.float32) for rng in drawn])
+        change = expected.change.at(torch.from_numpy(noise))[member, lane]
+        low, high = (self._dynamics.get_buffer(f"state_{end}") for end in ("low", "high"))
+        next_state = (torch.from_numpy(state) + change).clamp(low, high).numpy()
+        reward = expected.reward[member, lane].numpy()
+        cost = expected.cost[member, lane].double().numpy()
+        step = Step(action, state, next_state, reward)
+        for index, criterion in enumerate(self._criteria):
+            if criterion.reads <= set(PARTS):
+                cost[:, index] = criterion(step)
+        chance = np.array([rng.random() for rng in drawn])
+        self.lanes["state"][alive], self.lanes["reward"][alive] = next_state, reward
+        self.lanes["cost"][alive] = cost
+        self.lanes["terminated"][alive] = chance < expected.ends[member, lane].numpy()
+        self._time += 1
+
+    def finish_step(self) -> None:
+        """It is taken already."""
