@@ -42,6 +42,7 @@ def _nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 def _brief_fitting() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("saformer.rules.fitting.UPDATES", brief.BRIEF)
+        patch.setattr("saformer.evaluation.offline.dynamics.UPDATES", (40, 40))
         yield
 
 

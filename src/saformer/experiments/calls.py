@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from saformer import Listener, finetune, load, train_together
+from saformer.evaluation.settings import JudgeSettings
+from saformer.experiments.estimates import estimate_rows
 from saformer.experiments.plan import FROM, Judging, RunJob, Training
 from saformer.runs.run import Run
 from saformer.training.loop.fit import InterruptedTrainingError
@@ -85,4 +87,9 @@ def judge_run(
             warnings.filterwarnings("ignore", message="limit .* lies outside the data")
         trained = load(run.path, cost_discount=judging.cost_discount, **where)
         evaluation, _ = trained.judge(judging.limits, episodes=episodes, **how)
-    return evaluation.plain()
+        plain = evaluation.plain()
+        if judging.estimated:
+            acting = {name: how[name] for name in ("rule", "options", "may_end")}
+            settings = JudgeSettings(judging.limits, episodes, **acting)
+            plain["estimate"] = estimate_rows(trained, settings)
+    return plain

@@ -10,11 +10,12 @@ from saformer.experiments.beyond import EFFORT, SAFETY, SPEED
 from saformer.experiments.dsrl import DSRL
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.finetuning import EXPLORATION, FINETUNING
+from saformer.experiments.offline import OFFLINE
 from saformer.report.page import Caution, Facts, Page, Part, Remark
 
 _PAPER = (THRESHOLDS_TABLE, HYPER_PARAMETERS, PAIR_PLOTS, BASELINES, ADAPTATION, FINETUNING)
 _ALL = (*_PAPER, ABLATION, SENSITIVITY, EFFORT, EXPLORATION, SAFETY, SPEED)
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (*_ALL, DSRL)}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (*_ALL, DSRL, OFFLINE)}
 NO_MEANING = " At scale smoke: this shows that everything works, and its numbers mean nothing."
 
 

@@ -15,7 +15,7 @@ from saformer.data.relabel import relabelled
 from saformer.data.sources.dsrl import PREFIX
 from saformer.data.store import TrajectoryStore
 from saformer.data.trajectory import Trajectory
-from saformer.envs.tasks import data_path, find_task, is_store, make_data, mixture_of
+from saformer.envs.tasks import PLANT_TASKS, data_path, find_task, is_store, make_data, mixture_of
 from saformer.experiments.plan import FROM, DataJob, Gathered, whole_of
 
 SHOWN_TRAJECTORIES = 300
@@ -63,9 +63,9 @@ def make_data_of(job: DataJob, listener: Listener | None = None) -> None:
 
 
 def _make_scraps(dataset: str, path: Path, horizon: int) -> None:
-    """A few of the bundled behaviours' trajectories, cut short: enough to run everything on. DSRL's
-    tasks are short enough by themselves."""
-    if dataset.startswith(PREFIX):
+    """A few of the bundled behaviours' trajectories, cut short: enough to run everything on. Plants
+    and DSRL's tasks are short enough by themselves."""
+    if dataset.startswith(PREFIX) or dataset in PLANT_TASKS:
         make_data(find_task(dataset), path, steps=CUT_STEPS)
         return
     from saformer.envs.behaviours import build  # needs a simulator, which pages made again do not

@@ -126,6 +126,7 @@ class Judging:
     finetuned: bool = False  # whether the run is fine-tuned to these limits first
     shield: bool = False
     """within a shield, and beside it the mean action that heeds no limit, in one too"""
+    estimated: bool = False  # from its data alone too
 
     @property
     def variants(self) -> tuple[str, ...]:

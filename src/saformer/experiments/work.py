@@ -11,6 +11,7 @@ import torch
 from saformer import Listener
 from saformer.experiments.calls import finetune_run, interruptible, judge_run, train_runs
 from saformer.experiments.datasets import limits_in_costs
+from saformer.experiments.estimates import estimate_row
 from saformer.experiments.plan import KEY, Gathered, Judging, Row, RunJob, Training, failure_of
 from saformer.runs.provenance import commit
 from saformer.runs.run import Run
@@ -62,6 +63,8 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
         verdicts = (_verdict(verdict, policy["episodes"]) for verdict in policy["verdicts"])
         known = {key: evaluation[key] for key in ENDINGS if key in evaluation}
         rows += [{**about, "variant": name, **known, **verdict} for verdict in verdicts]
+    for row in rows if judging.estimated else ():
+        row["estimate"] = estimate_row(evaluation["estimate"], row["limit_name"])
     nothing = evaluation.get("nothing")
     if nothing:
         for row in rows:  # the policy's rows hold them, so that one evaluation is all they need
@@ -80,6 +83,7 @@ def _evaluation(judging: Judging, run: Run, job: RunJob, listener: Listener) -> 
         "num_episodes": episodes,
         "seed": 0,
         **({"shield": True} if judging.shield else {}),
+        **({"estimated": True} if judging.estimated else {}),
     }
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]
     name = f"evaluation-{digest}.json"

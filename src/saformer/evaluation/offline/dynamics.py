@@ -17,41 +17,52 @@ from saformer.data.transitions import TransitionSampler
 
 VERSION = 1  # of what is learnt and how: others are learnt again
 MEMBERS, WIDTH, BATCH_SIZE, LEARNING_RATE = 5, 128, 256, 2e-3
-UPDATES = 6000
+UPDATES = (500, 5000)  # at least and at most; between them, each step is seen fifteen times
 SLACK = 0.05  # share of the range of logged values by which predictions may leave it
 BETA = 0.5  # of beta-NLL: between likelihood (0) and least squares (1)
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """What each member expects of B steps, in raw units."""
+class Outcome:
+    """What each member expects of B steps that led somewhere, in raw units."""
 
-    change: Gaussian  # [M, B, S] of the state
     reward: Tensor  # [M, B]
     cost: Tensor  # [M, B, C] at least 0
     ends: Tensor  # [M, B] chance that the episode ends with the step
 
 
+class Members(nn.Module):
+    """Perceptrons of one shape, side by side."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        weights = [torch.randn(MEMBERS, a, b) / math.sqrt(a) for a, b in pairwise(sizes)]
+        self.weights = nn.ParameterList(map(nn.Parameter, weights))
+        biases = [torch.zeros(MEMBERS, 1, size) for size in sizes[1:]]
+        self.biases = nn.ParameterList(map(nn.Parameter, biases))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[M, B, inputs] -> [M, B, outputs]."""
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            rows = torch.baddbmm(bias, F.silu(rows) if index else rows, weight)
+        return rows
+
+
 class Dynamics(nn.Module):
-    """Several perceptrons that learnt from different trajectories, side by side: the members."""
+    """Where a step leads, and what it brings there, by members that saw different trajectories."""
 
     def __init__(self, state: int, action: int, constraints: int, horizon: int) -> None:
         super().__init__()
-        self.horizon, self.sizes = horizon, (state, 1, constraints)
-        inputs, outputs = state + action + 1, sum(self.sizes)
-        sizes = (inputs, WIDTH, WIDTH, 2 * outputs + 1)
-        self.weights = nn.ParameterList(
-            nn.Parameter(torch.randn(MEMBERS, a, b) / math.sqrt(a)) for a, b in pairwise(sizes)
-        )
-        self.biases = nn.ParameterList(
-            nn.Parameter(torch.zeros(MEMBERS, 1, size)) for size in sizes[1:]
-        )
-        for name, size in (("input", inputs), ("output", outputs)):
+        self.horizon, self.sizes = horizon, (state, action, constraints)
+        given = state + action + 1
+        self.moves = Members(given, WIDTH, WIDTH, 2 * state)
+        self.outcomes = Members(given + state, WIDTH, WIDTH, 1 + constraints + 1)
+        for name, size in (("given", given), ("change", state), ("brought", 1 + constraints)):
             self.register_buffer(f"{name}_centre", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
-        for name, size in (("output", outputs), ("state", state)):
             self.register_buffer(f"{name}_low", torch.full((size,), -torch.inf))
             self.register_buffer(f"{name}_high", torch.full((size,), torch.inf))
+        self.register_buffer("can_end", torch.tensor(False))  # before the horizon; some logged did
 
     @classmethod
     def of(cls, data: RelabelledStore) -> Self:
@@ -62,55 +73,76 @@ class Dynamics(nn.Module):
             torch.default_generator.manual_seed(0)
             return cls(*sizes, data.environment.horizon)
 
-    def inputs(self, state: Tensor, action: Tensor, timestep: Tensor) -> Tensor:
-        """[B, S], [B, A], [B] -> [B, I] of order 1."""
-        raw = torch.cat([state, action, timestep[:, None] / self.horizon], 1)
-        return (raw - self.get_buffer("input_centre")) / self.get_buffer("input_scale")
-
-    def forward(self, inputs: Tensor) -> tuple[Gaussian, Tensor]:
-        """[M, B, I] -> outputs [M, B, O], of order 1, and the log-odds of an end [M, B]."""
-        rows = inputs
-        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            rows = torch.baddbmm(bias, rows if index == 0 else F.silu(rows), weight)
-        return GaussianHead.split(rows[..., :-1]), rows[..., -1]
+    @torch.no_grad()
+    def move(self, state: Tensor, action: Tensor, timestep: Tensor) -> Gaussian:
+        """The change of state [M, B, S] after steps [B, S], [B, A], [B]."""
+        given = self.normalize("given", self.given(state, action, timestep))
+        change = GaussianHead.split(self.moves(given.expand(MEMBERS, *given.shape)))
+        mean = self._restore("change", change.mean)
+        return Gaussian(mean, change.log_deviation + self.get_buffer("change_scale").log())
 
     @torch.no_grad()
-    def predict(self, state: Tensor, action: Tensor, timestep: Tensor) -> Prediction:
-        """What every member expects of steps: [B, S], [B, A], [B]."""
-        inputs = self.inputs(state, action, timestep)
-        outputs, odds = self(inputs.expand(MEMBERS, *inputs.shape))
-        scale, centre = self.get_buffer("output_scale"), self.get_buffer("output_centre")
-        low, high = self.get_buffer("output_low"), self.get_buffer("output_high")
-        mean = (outputs.mean * scale + centre).clamp(low, high)
-        change, reward, cost = mean.split(self.sizes, -1)
-        spread = (outputs.log_deviation + scale.log())[..., : self.sizes[0]]
-        return Prediction(
-            Gaussian(change, spread), reward[..., 0], cost.clamp(min=0), odds.sigmoid()
+    def outcome(
+        self, state: Tensor, action: Tensor, timestep: Tensor, next_state: Tensor
+    ) -> Outcome:
+        """What steps brought that led to `next_state` [B, S]."""
+        given = self.normalize("given", self.given(state, action, timestep))
+        rows = torch.cat([given, self.normalize("change", next_state - state)], 1)
+        brought = self.outcomes(rows.expand(MEMBERS, *rows.shape))
+        values = self._restore("brought", brought[..., :-1])
+        ends = brought[..., -1].sigmoid() * self.get_buffer("can_end")
+        return Outcome(values[..., 0], values[..., 1:].clamp(min=0), ends)
+
+    def within(self, state: Tensor) -> Tensor:
+        """States [B, S] as near to the logged ones as a machine's can be."""
+        size = self.sizes[0]
+        return state.clamp(
+            self.get_buffer("given_low")[:size], self.get_buffer("given_high")[:size]
         )
+
+    def given(self, state: Tensor, action: Tensor, timestep: Tensor) -> Tensor:
+        return torch.cat([state, action, timestep[:, None] / self.horizon], 1)
+
+    def normalize(self, name: str, values: Tensor) -> Tensor:
+        return (values - self.get_buffer(f"{name}_centre")) / self.get_buffer(f"{name}_scale")
+
+    def _restore(self, name: str, values: Tensor) -> Tensor:
+        """In raw units, no further from the logged values than the slack allows."""
+        raw = values * self.get_buffer(f"{name}_scale") + self.get_buffer(f"{name}_centre")
+        return raw.clamp(self.get_buffer(f"{name}_low"), self.get_buffer(f"{name}_high"))
+
+    def set_statistics(self, name: str, values: Tensor) -> None:
+        deviation, low, high = values.std(0, correction=0), values.amin(0), values.amax(0)
+        slack = SLACK * (high - low)
+        known = {"centre": values.mean(0), "low": low - slack, "high": high + slack}
+        known["scale"] = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+        for what, value in known.items():
+            self.get_buffer(f"{name}_{what}").copy_(value)
 
 
 def fit_dynamics(
     data: RelabelledStore,
     *,
     seed: int = 0,
-    updates: int = UPDATES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dynamics:
-    """Each member by maximum likelihood on trajectories drawn with replacement. The same in every
-    process."""
-    dynamics = Dynamics.of(data)
-    inputs, outputs, ended = _columns(data)
-    _set_statistics(dynamics, inputs, outputs)
-    inputs = (inputs - dynamics.get_buffer("input_centre")) / dynamics.get_buffer("input_scale")
-    outputs = (outputs - dynamics.get_buffer("output_centre")) / dynamics.get_buffer("output_scale")
-    rows, generator = _bootstrapped(data, seed), torch.Generator().manual_seed(seed)
+    """Each member on trajectories drawn with replacement. The same in every process."""
+    updates = int(np.clip(15 * data.store.num_steps // BATCH_SIZE, *UPDATES))
+    dynamics, (given, change, brought, ended) = Dynamics.of(data), _columns(data)
+    rows = {"given": given, "change": change, "brought": brought}
+    for name, values in rows.items():
+        dynamics.set_statistics(name, values)
+        rows[name] = dynamics.normalize(name, values)
+    dynamics.get_buffer("can_end").fill_(bool(ended.any()))
+    own, generator = _bootstrapped(data, seed), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(dynamics.parameters(), lr=LEARNING_RATE)
     for index in range(updates):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * index / updates))
-        drawn = [own[torch.randint(len(own), (BATCH_SIZE,), generator=generator)] for own in rows]
+        drawn = [each[torch.randint(len(each), (BATCH_SIZE,), generator=generator)] for each in own]
         batch = torch.stack(drawn)
-        loss = _loss(dynamics, inputs[batch], outputs[batch], ended[batch])
+        columns = {name: values[batch] for name, values in rows.items()}
+        loss = _loss(dynamics, **columns, ended=ended[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -119,28 +151,15 @@ def fit_dynamics(
     return dynamics.eval()
 
 
-def _columns(data: RelabelledStore) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every step: what the networks read, what they are to say, and whether the episode ended
-    early with it."""
+def _columns(data: RelabelledStore) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of every step: what is given, the change of state, what it brought, and whether the episode
+    ended early with it."""
     every, horizon = torch.arange(data.store.num_steps), data.environment.horizon
     steps = TransitionSampler(data).transitions(every, torch.zeros_like(every))
-    progress = steps.timestep[:, None] / horizon
-    inputs = torch.cat([steps.state, steps.action, progress], 1)
-    outputs = torch.cat([steps.next_state - steps.state, steps.reward, steps.cost], 1)
-    return inputs, outputs, steps.terminated & (steps.timestep + 1 < horizon)
-
-
-def _set_statistics(dynamics: Dynamics, inputs: Tensor, outputs: Tensor) -> None:
-    for name, columns in (("input", inputs), ("output", outputs)):
-        deviation = columns.std(0, correction=0)
-        dynamics.get_buffer(f"{name}_centre").copy_(columns.mean(0))
-        scale = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-        dynamics.get_buffer(f"{name}_scale").copy_(scale)
-    for name, columns in (("output", outputs), ("state", inputs[:, : dynamics.sizes[0]])):
-        low, high = columns.amin(0), columns.amax(0)
-        slack = SLACK * (high - low)
-        dynamics.get_buffer(f"{name}_low").copy_(low - slack)
-        dynamics.get_buffer(f"{name}_high").copy_(high + slack)
+    given = torch.cat([steps.state, steps.action, steps.timestep[:, None] / horizon], 1)
+    brought = torch.cat([steps.reward, steps.cost], 1)
+    ended = steps.terminated & (steps.timestep + 1 < horizon)
+    return given, steps.next_state - steps.state, brought, ended.float()
 
 
 def _bootstrapped(data: RelabelledStore, seed: int) -> list[Tensor]:
@@ -153,10 +172,15 @@ def _bootstrapped(data: RelabelledStore, seed: int) -> list[Tensor]:
     return [torch.from_numpy(np.repeat(every, each[trajectory])) for each in repeats]
 
 
-def _loss(dynamics: Dynamics, inputs: Tensor, outputs: Tensor, ended: Tensor) -> Tensor:
-    expected, odds = dynamics(inputs)
+def _loss(
+    dynamics: Dynamics, given: Tensor, change: Tensor, brought: Tensor, ended: Tensor
+) -> Tensor:
+    """Likelihood of where steps led, and what they brought there; all of order 1."""
+    expected = GaussianHead.split(dynamics.moves(given))
     deviation = expected.log_deviation.exp()
-    error = ((outputs - expected.mean) / deviation) ** 2
+    error = ((change - expected.mean) / deviation) ** 2
     nll = (0.5 * error + expected.log_deviation) * deviation.detach() ** (2 * BETA)
-    ends = F.binary_cross_entropy_with_logits(odds, ended.float(), reduction="none")
-    return (nll.mean(-1) + ends).mean(-1).sum()
+    outcome = dynamics.outcomes(torch.cat([given, change], -1))
+    missed = F.huber_loss(outcome[..., :-1], brought, reduction="none").mean(-1)
+    ends = F.binary_cross_entropy_with_logits(outcome[..., -1], ended, reduction="none")
+    return (nll.mean(-1) + missed + ends).mean(-1).sum()

@@ -66,26 +66,23 @@ class _Lanes:
     def start_step(self) -> None:
         alive = np.flatnonzero(self.lanes["active"])
         state, action = self.lanes["state"][alive], self.lanes["action"][alive]
+        before, done = torch.from_numpy(state), torch.from_numpy(action)
         timestep = torch.full((len(alive),), self._time)
-        expected = self._dynamics.predict(
-            torch.from_numpy(state), torch.from_numpy(action), timestep
-        )
-        member, lane = self._member[alive], torch.arange(len(alive))
+        own = self._member[alive], torch.arange(len(alive))
         drawn = [self._rngs[index] for index in alive]
         noise = np.stack([rng.standard_normal(state.shape[1], dtype=np.float32) for rng in drawn])
-        change = expected.change.at(torch.from_numpy(noise))[member, lane]
-        low, high = (self._dynamics.get_buffer(f"state_{end}") for end in ("low", "high"))
-        next_state = (torch.from_numpy(state) + change).clamp(low, high).numpy()
-        reward = expected.reward[member, lane].numpy()
-        cost = expected.cost[member, lane].double().numpy()
-        step = Step(action, state, next_state, reward)
+        change = self._dynamics.move(before, done, timestep).at(torch.from_numpy(noise))[own]
+        after = self._dynamics.within(before + change)
+        outcome = self._dynamics.outcome(before, done, timestep, after)
+        reward, cost = outcome.reward[own].numpy(), outcome.cost[own].double().numpy()
+        next_state, step = after.numpy(), Step(action, state, after.numpy(), reward)
         for index, criterion in enumerate(self._criteria):
             if criterion.reads <= set(PARTS):
                 cost[:, index] = criterion(step)
         chance = np.array([rng.random() for rng in drawn])
         self.lanes["state"][alive], self.lanes["reward"][alive] = next_state, reward
         self.lanes["cost"][alive] = cost
-        self.lanes["terminated"][alive] = chance < expected.ends[member, lane].numpy()
+        self.lanes["terminated"][alive] = chance < outcome.ends[own].numpy()
         self._time += 1
 
     def finish_step(self) -> None:
