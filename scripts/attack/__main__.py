@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.names or CAMPAIGNS:
         tries = options.tries or CAMPAIGNS[name].tries
         repeat = f"python -m scripts.attack {name} --tries 1 --seed"
-        failures = run(CAMPAIGNS[name], tries, options.seed, partial(_show, repeat))
+        shown = partial(_show, repeat), partial(_show_progress, name, tries)
+        failures = run(CAMPAIGNS[name], tries, options.seed, *shown)
         print(f"| {name} | {tries * CAMPAIGNS[name].per_try} | {len(failures)} |", flush=True)
         num_failures += len(failures)
         _show_kinds(CAMPAIGNS[name], range(options.seed, options.seed + tries), failures)
@@ -72,6 +73,12 @@ def _show_kinds(campaign: Campaign, seeds: range, failures: list[Failure]) -> No
 
 def _show(repeat: str, failure: Failure) -> None:
     print(f"{repeat} {failure.seed}: {failure.problem}", file=sys.stderr, flush=True)
+
+
+def _show_progress(name: str, tries: int, done: int) -> None:
+    """Twenty times: what was tried is known of a campaign that is stopped, too."""
+    if done % max(1, tries // 20) == 0:
+        print(f"{name}: {done} of {tries}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

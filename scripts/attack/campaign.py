@@ -31,7 +31,11 @@ class Failure:
 
 
 def run(
-    campaign: Campaign, tries: int, first_seed: int, show: Callable[[Failure], object] = id
+    campaign: Campaign,
+    tries: int,
+    first_seed: int,
+    show: Callable[[Failure], object] = id,
+    progress: Callable[[int], object] = id,
 ) -> list[Failure]:
     """The failures of so many tries, each shown at once; whatever an attempt raises is one."""
     failures = []
@@ -45,4 +49,5 @@ def run(
         if problem is not None:
             failures.append(Failure(seed, problem))
             show(failures[-1])
+        progress(seed + 1 - first_seed)
     return failures

@@ -40,7 +40,8 @@ def test_no_try_of_commands_and_files_fails():
 
 
 def test_what_fails_is_shown_with_its_seed(monkeypatch, capsys):
-    """Also what an attempt raises. Seen to fail when an exception ends the campaign."""
+    """Also what an attempt raises, and how far it is. Seen to fail when an exception ends the
+    campaign, and when nothing is said until its end."""
 
     def attempt(seed: int) -> str | None:
         if seed == 7:
@@ -55,4 +56,5 @@ def test_what_fails_is_shown_with_its_seed(monkeypatch, capsys):
     said = capsys.readouterr()
     assert "| bad | 10 | 2 |" in said.out
     assert "python -m scripts.attack bad --tries 1 --seed 8: wrong" in said.err
+    assert "bad: 9 of 10\n" in said.err
     assert main(["bad", "--tries", "3"]) == 0

@@ -42,11 +42,17 @@ def test_json_is_read_as_it_was_written_or_refused(content, data):
         assert json.dumps(read) == json.dumps(content)
 
 
-def test_a_checksum_that_lost_its_name_still_counts(tmp_path):
-    """Seen to fail: it was read as an entry, and shown in reports."""
+@pytest.mark.parametrize(
+    "lost", ["6_of", 't": "3d613d2",\n  "sh', '613d2",\n  "sha256_of_all_else": "']
+)
+def test_a_checksum_that_lost_its_name_still_counts(tmp_path, lost):
+    """Alone, with part of the entry before it, or with its own first digits. Seen to fail: it was
+    read as an entry, and shown in reports."""
     file = tmp_path / "done.json"
-    write_json(file, {"updates": 4})
-    file.write_text(file.read_text().replace("sha256_of", "sha257_of"))
+    write_json(file, {"updates": 4, "commit": "3d613d2"})
+    whole = file.read_text()
+    file.write_text(whole.replace(lost, ""))
+    assert file.read_text() != whole
     with pytest.raises(ValueError, match=r"done\.json was damaged or changed"):
         read_json(file, dict[str, Any], "")
 

@@ -58,10 +58,13 @@ def test_right_calls_of_every_kind_are_accepted(policy):
     assert made.budget.limit.tolist() == [[1.0], [3.0]]
 
 
-def test_more_candidates_than_memory_are_refused(agent):
-    """They took all memory. Seen to fail when nobody computes it."""
+@pytest.mark.parametrize(("name", "rule"), [("saformer", "paper"), ("bcq_lag", "bcq_lag")])
+def test_more_candidates_than_memory_are_refused(data, name, rule):
+    """They took all memory. Seen to fail when nobody computes it, for either."""
+    agent = create_agent(data, CASES[name].config(0.0, 1), seed=0)
+    options = agent.changed(agent.options_of(agent.config, rule), {"candidates": 10**9})
     with pytest.raises(ValueError, match=r"1,000,000,000 candidates would take about [\d,]+ GB"):
-        agent.policy(agent.changed(agent.options_of(agent.config, "paper"), {"candidates": 10**9}))
+        agent.policy(options)
 
 
 def test_what_people_get_is_checked(tmp_path):

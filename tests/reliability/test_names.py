@@ -84,8 +84,8 @@ def test_no_console_reads_markup():
 
 
 def test_a_seed_is_text_in_reports(tmp_path):
-    """Stored in run.json, it was executed by browsers. Seen to fail when templates do not
-    escape by themselves."""
+    """Stored in run.json, it was executed by browsers; no number, it is refused, and names that are
+    text are escaped. Seen to fail when templates do not escape by themselves."""
     evil = "0<script>document.title='XSS'</script>"
     command = "train allowance --agent cdt --data-steps 400 --updates 2 --width 16 --layers 1 --device cpu"
     run = Run(tmp_path / "run")
@@ -95,10 +95,10 @@ def test_a_seed_is_text_in_reports(tmp_path):
         == 0
     )
     plain = unsigned(run.spec_path)
-    run.spec_path.write_text(json.dumps({**plain, "seed": evil, "task": evil, "criteria": [evil]}))
-    try:
-        page = write_report(run, tmp_path / "page.html").read_text()
-    except ValueError:  # it is no number, so the run may be refused altogether
-        return
+    run.spec_path.write_text(json.dumps({**plain, "seed": evil}))
+    with pytest.raises(ValueError, match=r"run\.json.*seed"):
+        write_report(run, tmp_path / "page.html")
+    run.spec_path.write_text(json.dumps({**plain, "task": evil, "criteria": [evil]}))
+    page = write_report(run, tmp_path / "page.html").read_text()
     assert "XSS" in page
     assert "<script>document" not in page

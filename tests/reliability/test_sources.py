@@ -155,3 +155,13 @@ def test_a_damaged_page_of_parquet_is_named_in_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"log\.parquet") as refusal:
         sample_of(file, LogMapping())
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("entry", ['fill = "forwArd"', 'resample = "15"', 'words = ["LOW"]'])
+def test_a_mapping_that_makes_no_sense_is_named(tmp_path, entry):
+    """Seen to fail: nobody said which file."""
+    from saformer.data.logs.mapping import LogMapping
+
+    (tmp_path / "mapping.toml").write_text(f'state = ["s"]\n{entry}\n')
+    with pytest.raises(ValueError, match=r"mapping\.toml: \w+ (is|are) "):
+        LogMapping.from_toml(tmp_path / "mapping.toml")

@@ -19,6 +19,7 @@ import saformer
 from saformer import Listener
 from saformer.agents.finetuned import EntropyConfig, FineTunedAgent
 from saformer.agents.saformer import SaFormerAgent
+from saformer.cli.main import main
 from saformer.core.rules import PaperRule
 from saformer.core.transformer import TrunkConfig
 from saformer.data.growing import GrowingSampler, Room
@@ -271,19 +272,12 @@ def test_a_row_without_its_trajectory_is_forgotten(source, tmp_path):
 
 
 @pytest.mark.parametrize("moment", [0.5, pytest.param(0.0, marks=pytest.mark.long)])
-def test_a_killed_run_keeps_every_episode_and_goes_on(source, tmp_path, moment):
+def test_a_killed_run_keeps_every_episode_and_goes_on(source, tmp_path, moment, capsys):
     """SIGKILL, whenever it strikes."""
     settings = "--limit 0.001 --episodes 16 --lanes 2 --updates 5 --evaluation-episodes 2 --device cpu --workers 0"
-    command = [
-        sys.executable,
-        "-m",
-        "tests.brief",
-        "finetune",
-        str(source.path),
-        *settings.split(),
-    ]
-    command += ["--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = ["finetune", str(source.path), *settings.split(), "--out", str(tmp_path / "run")]
+    program = [sys.executable, "-m", "tests.brief", *words]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while len(rows(tmp_path / "run")) < 4:
         assert process.poll() is None, "it ended before it explored"
         time.sleep(0.01)
@@ -294,8 +288,8 @@ def test_a_killed_run_keeps_every_episode_and_goes_on(source, tmp_path, moment):
     assert not run.is_done, "killed too late to show anything"
     kept, explored = rows(run), len(store_of(run)) - 100
     assert len(kept) - explored in {0, 1}
-    again = subprocess.run([*command, "--resume"], check=True, capture_output=True, text=True)
-    assert "report written" in again.stderr
+    assert main([*words, "--resume"]) == 0
+    assert "report written" in capsys.readouterr().err
     assert "Exploration: cost against target" in (run.path / "report.html").read_text()
     assert rows(run)[:explored] == kept[:explored]
     assert len(rows(run)) == len(store_of(run)) - 100 == 16

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from saformer.agents.saformer import SaFormerAgent
+from saformer.cli.main import main
 from saformer.core.transformer import TrunkConfig
 from saformer.data.sampling import WindowSampler
 from saformer.runs.checkpoint import load_checkpoint
@@ -123,12 +124,22 @@ def test_a_loss_that_is_not_finite_saves_and_says_where(data, tmp_path):
     assert run.load().facts["update"] == 6
 
 
-def command(path: Path, *more: str) -> list[str]:
-    settings = "--updates 400 --batch-size 8 --checkpoint-every 5 --evaluate-every 0 --width 16 --layers 1 --dropout 0.1"
+def words(path: Path, *more: str) -> list[str]:
+    settings = "--updates 150 --batch-size 8 --checkpoint-every 5 --evaluate-every 0 --width 16 --layers 1 --dropout 0.1"
     return [
-        *(sys.executable, "-m", "tests.brief", "train", "allowance", "--data-steps", "2000"),
+        *("train", "allowance", "--data-steps", "2000"),
         *(*settings.split(), "--device", "cpu", "--out", str(path), *more),
     ]
+
+
+def started(path: Path, **options) -> subprocess.Popen:
+    """The command in a process of its own, as soon as it has saved something."""
+    program = [sys.executable, "-m", "tests.brief", *words(path)]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, **options)
+    while not (path / "checkpoint.safetensors").exists():
+        assert process.poll() is None, "training ended before its first checkpoint"
+        time.sleep(0.005)
+    return process
 
 
 @pytest.mark.parametrize(
@@ -138,17 +149,14 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path, tmp_path_factory, mo
     """SIGKILL, whenever it strikes. Seen to fail when windows are drawn anew after a resume."""
     undisturbed = tmp_path_factory.getbasetemp() / "undisturbed"
     if not undisturbed.exists():
-        subprocess.run(command(undisturbed), check=True, capture_output=True)
+        assert main(words(undisturbed)) == 0
     path = tmp_path / "run"
-    process = subprocess.Popen(command(path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (path / "checkpoint.safetensors").exists():
-        assert process.poll() is None, "training ended before its first checkpoint"
-        time.sleep(0.005)
+    process = started(path, stderr=subprocess.DEVNULL)
     time.sleep(moment)
     process.kill()
     process.wait()
     assert not Run(path).is_done, "killed too late to show anything"
-    subprocess.run(command(path, "--resume"), check=True, capture_output=True)
+    assert main(words(path, "--resume")) == 0
     ours, theirs = (
         load_checkpoint(p / "checkpoint.safetensors").groups for p in (path, undisturbed)
     )
@@ -160,11 +168,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path, tmp_path_factory, mo
 
 def test_ctrl_c_on_the_command_line_says_how_to_go_on(tmp_path):
     path = tmp_path / "run"
-    process = subprocess.Popen(
-        command(path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    while not (path / "checkpoint.safetensors").exists():
-        time.sleep(0.005)
+    process = started(path, stderr=subprocess.PIPE, text=True)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)

@@ -5,12 +5,14 @@ with a Lagrangian relaxation of the limit; docs/agents/bcq_lag.md says what that
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from saformer.agents.agent import Phase
-from saformer.agents.markov import MarkovOptions, td_target
+from saformer.agents.checked import check_memory
+from saformer.agents.markov import MarkovOptions, MarkovPolicy, td_target
 from saformer.agents.networks import Multiplier, Perceptron, target_of, watched, watched_each
 from saformer.agents.q_learning import QAgent, QConfig, QModel
 from saformer.core.batch import Dimensions
@@ -156,6 +158,11 @@ class BCQLagAgent(QAgent):
     def _noise(self, state: Tensor, candidates: int) -> Tensor:
         shape = (len(state), candidates, self.model.vae.code)
         return torch.randn(*shape, device=state.device, dtype=state.dtype)
+
+    def policy(self, options: Any = None) -> MarkovPolicy:
+        options = options or self.options()
+        check_memory(options.candidates, self.model, max(self.config.hidden))
+        return super().policy(options)
 
     def choose(
         self, state: Tensor, timestep: Tensor, options: BCQLagOptions, generator: torch.Generator

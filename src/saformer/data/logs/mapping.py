@@ -151,7 +151,11 @@ class LogMapping:
                 choices = f"known are {', '.join(sorted(known))}"
                 hint = f"did you mean {nearest[0]}?" if nearest else choices
                 raise ValueError(f"{path}: unknown entry {name!r}; {hint}")
-        return cls(**{name: _typed(path, name, value) for name, value in values.items()})
+        typed = {name: _typed(path, name, value) for name, value in values.items()}
+        try:
+            return cls(**typed)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     @property
     def known(self) -> EnvironmentHints:
