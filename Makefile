@@ -52,6 +52,7 @@ benchmark: setup  ## the speeds that docs/performance.md shows
 docs: setup  ## the site, in build/site, with warnings as errors
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Open build/site/index.html; its search needs a server: $(PYTHON) -m http.server --directory build/site"
 
 release: setup  ## wheel and sdist in dist/, checked and installed afresh (PYTHONS="python3.11 python3.13")
 	$(BIN)/python -m pip install --quiet build twine

@@ -23,27 +23,21 @@ from saformer.report.table import SAFE_SHARE, Cell, mark_of
 
 ROOT = Path(__file__).parents[1]
 KEPT, PAGE, FIGURE = ROOT / "results/paper", ROOT / "docs/results.md", "figures/results.svg"
-HEADLINE = ("effort", "safety", "speed")  # those that judge ways of acting under p10 to p50
+HEADLINE = ("effort", "safety")  # those that judge today's ways of acting under p10 to p50
 SHADE = "#c98a1b"  # the mean is within, too few episodes are
 HEADINGS = ("data", "policy", "limits met", "episodes within", "ended early (data)", "safe share")
-LEAD = """Written by `python -m scripts.results` from the rows under `results/`. *Met*: the mean
-cost of all episodes is within the limit, tolerance 0. *Within*: the share of episodes that are.
-*Share*: (return - lowest stored return) / (frontier - lowest stored return), at most 1.25, the
-frontier being the mean of the five best stored returns within the limit; *safe share* counts 0
-where the limit is missed."""
-DATASETS = {
-    "effort": "robots from standing to running",
-    "safety": "robots, torque, may end early",
-    "speed": "robots, a limit on speed",
-}
-RENAMED = "Rows called *by reserve* or *told* are of a rule that was deleted since ([log](log.md))."
+LEAD = """Written by `python -m scripts.results` from the rows under `results/`. What *met*,
+*within* and *safe share* mean: [how we measure](measure.md)."""
+DATASETS = {"effort": "robots from standing to running", "safety": "robots that may fall"}
+EVERY = """The foot of each page has its command. Rows called *by reserve* or *told* are of a rule
+that was deleted since ([log](log.md))."""
 CAVEATS = (
     "**Few seeds.** {seeds} and {episodes} episodes for each limit. A seed trained twice differs "
     "as two seeds do: fused kernels do not repeat to the digit on a GPU.",
     "**Other data than the paper's.** Ours is made by the bundled behaviours; the paper's is "
     "D4RL's. The published numbers stand beside ours on every page and are not to be subtracted.",
     "**A fall is cheap.** Where episodes may end early, a robot that falls keeps its limit. Read "
-    "*ended early* beside *limits met*; the rows of effort and plants forbid it.",
+    "*ended early* beside *limits met*; robots from standing to running may not fall.",
 )
 
 
@@ -74,9 +68,10 @@ def table(shown: dict[str, Results]) -> list[str]:
     rows: list[list[Cell]] = []
     for name, results in shown.items():
         known = all("ended_early" in row for row in results.rows["verdicts"])
-        for policy, cells in cells_of(results).items():
+        for index, (policy, cells) in enumerate(cells_of(results).items()):
             _, met, _, within, ended, _, _, safe = tally(policy, cells)
-            rows.append([DATASETS[name], policy, met, within, ended if known else "-", safe])
+            data = "" if index else DATASETS[name]
+            rows.append([data, policy, met, within, ended if known else "-", safe])
     return Sheet("", HEADINGS, rows).markdown()
 
 
@@ -108,18 +103,17 @@ def page(kept: dict[str, Results]) -> str:
     seeds = sorted({row["seed"] for row in rows})
     episodes = " or ".join(map(str, sorted({len(row["costs"]) for row in rows})))
     counted = {"seeds": f"Seeds {', '.join(map(str, seeds))}", "episodes": episodes}
-    old = any("reserve" in row["variant"] for row in rows)
     colours = f"""Every dot is one dataset and one limit: green where at least {SAFE_SHARE:.0%} of
     episodes are within, amber where the mean is, red where the limit is missed. Costs above twice
     the limit are drawn at 2."""
     pages = [f"- {_link(name)}: {_made(results)}" for name, results in kept.items()]
     lines = [
-        *("# Results", "", *_wrapped(LEAD + (f" {RENAMED}" if old else "")), ""),
+        *("# Results", "", *_wrapped(LEAD), ""),
         *("## In one table", "", *table(shown)),
         *("## In one figure", "", f"![Cost as a share of the limit]({FIGURE})", ""),
         *(*_wrapped(colours), "", "## Three caveats", ""),
         *(line for text in CAVEATS for line in _wrapped(f"- {text.format(**counted)}", "  ")),
-        *("", "## Every cell", ""),
+        *("", "## Every cell", "", *_wrapped(EVERY), ""),
         *(line for text in pages for line in _wrapped(text, "  ")),
         *("- [Tables whose rows were not kept](../results/earlier.md), from before.", ""),
     ]
@@ -134,7 +128,7 @@ def _link(name: str) -> str:
 def _made(results: Results) -> str:
     made, rows = results.made, results.rows["verdicts"]
     count = f"{len(rows)} verdicts, " if rows else ""
-    return f"{count}`{made['command']}`, commit {made['commit']}."
+    return f"{count}commit {made['commit']}."
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:

@@ -19,7 +19,8 @@ AGENTS = ("saformer", "cdt", "bc_safe")
 def runs(tmp_path_factory) -> list[Path]:
     """One of each agent, by one command, judged under two limits."""
     folder = tmp_path_factory.mktemp("compare")
-    command = ["train", "allowance", "--agent", *AGENTS, "--limit", "p50", *FIT.split()]
+    own = ["--width", "16", "--best", "0.2"]
+    command = ["train", "allowance", "--agent", *AGENTS, "--limit", "p50", *own, *FIT.split()]
     assert main([*command, "--out", str(folder)]) == 0
     paths = [next(folder.glob(f"allowance-{agent}-*")) for agent in AGENTS]
     for path in paths:
@@ -29,12 +30,15 @@ def runs(tmp_path_factory) -> list[Path]:
 
 
 def test_several_agents_by_one_command(runs):
-    """Each as its preset has it; the limit is for those that need one. Seen to fail: "Unrecognized
-    options"."""
+    """Each as its preset has it, but for the flags given, which are for those that have them; the
+    limit is for those that need one. Seen to fail: "Unrecognized options"; and when what an agent
+    has is left out too."""
     specs = [saformer.load(path, device="cpu").run.spec for path in runs]
     assert [spec.agent for spec in specs] == list(AGENTS)
     assert [spec.limit for spec in specs] == [None, None, "p50"]
     assert specs[0].agent_config["candidates"] == 32
+    assert [spec.agent_config["trunk"]["width"] for spec in specs] == [16, 16, 16]
+    assert [spec.agent_config.get("best") for spec in specs] == [None, None, 0.2]
     assert {spec.fit_config["updates"] for spec in specs} == {4}
 
 

@@ -66,7 +66,7 @@ def test_a_log_becomes_trajectories(tmp_path):
     assert store.environment.action_low == (-0.5,)
     for part in (
         "1 episode has no mark",
-        "1 trajectories (2 steps) have no recorded end",
+        "no end is recorded of 1 trajectory (2 steps)",
         "action bounds are those",
     ):
         assert any(part in note for note in notes), part

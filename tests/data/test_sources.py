@@ -74,7 +74,7 @@ def test_d4rl_v2(tmp_path):
     assert store.steps["infos/action_log_probs"].dtype == np.float32
     assert store.environment == EnvironmentSpec((-1.0,) * 3, (1.0,) * 3, 1000, "Hopper-v4")
     assert store.provenance["metadata/algorithm"] == "SAC"
-    assert any("1 trajectories (4 steps) have no recorded end" in note for note in notes)
+    assert any("no end is recorded of 1 trajectory (4 steps)" in note for note in notes)
     assert relabel(store, [criterion("torque")]).num_left_out == 1
 
 
@@ -443,7 +443,7 @@ def test_minari_round_trip(minari_home, tmp_path, identifier):
         assert again.fingerprint == store.fingerprint
         assert again.environment.action_low == store.environment.action_low
         assert again.environment.identifier == ("Hopper-v5" if identifier == "Hopper-v5" else None)
-        assert any("1 trajectories (2 steps) have no recorded end" in note for note in notes)
+        assert any("no end is recorded of 1 trajectory (2 steps)" in note for note in notes)
     with pytest.raises(FileExistsError, match="never overwritten"):
         write_minari(store, "tests/hopper/mine-v0")
 

@@ -89,7 +89,7 @@ def world() -> World:
 
 def test_a_world_moves_as_the_machine_does(world):
     """Costs of the action are exact; those that were logged, and returns, are learnt. Seen to fail
-    with the change of state added twice, and with costs of the first member for every lane."""
+    with the change of state added twice, and with costs of nothing for what is logged."""
     push, rng = 0.6, np.random.default_rng(1)
     true = [episode(lambda state, _: np.full((len(state), 1), push), rng) for _ in range(50)]
     earned = np.mean([each.reward.sum() for each in true])
@@ -143,15 +143,16 @@ def test_episodes_that_are_alike_are_named(world):
     limit = Limit("20,20", (20.0, 20.0))
     estimate = estimate_policy(Push(0.9), world, [limit], episodes=5)
     costs = [estimate.alike[str(i)]["cost"][0] for i in estimate.limits[0].alike]
-    assert np.mean(costs) > np.median(world.data.episode_cost[:, 0])
+    assert np.mean(costs) > np.percentile(world.data.episode_cost[:, 0], 80)
 
 
 def test_logged_steps_are_near_each_other_as_often_as_said():
     """Seen to fail with a quantile of 0.5."""
-    logged_steps = LoggedSteps(cart_logs())
-    other = cart_logs().store[7]  # not among those compared with
-    distance = logged_steps.of_episodes([other]).distance
-    assert (distance <= logged_steps.far).mean() > 0.7
+    data = cart_logs()
+    logged_steps = LoggedSteps(data)
+    others = [data.store[index] for index in range(1, 300, 2)]  # not among those compared with
+    distance = logged_steps.of_episodes(others).distance
+    assert (distance <= logged_steps.far).mean() == pytest.approx(0.95, abs=0.02)
 
 
 @pytest.mark.parametrize(

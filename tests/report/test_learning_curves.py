@@ -2,7 +2,9 @@
 
 import re
 
-from saformer.report.learning import learning_curves
+from matplotlib.figure import Figure
+
+from saformer.report.learning import _draw_evaluations, learning_curves
 
 
 def row(update: int, **changes) -> dict:
@@ -47,3 +49,16 @@ def test_rows_of_another_version_do_not_stop_it():
     former = {"update": 5, "actor/reward": -0.1, "actor/safe": 0.5, "actor/gradient_norm": 1.0}
     svg = learning_curves([former, row(10)])
     assert num_panels(svg) == 3
+
+
+def test_every_limit_is_in_the_picture():
+    """Its cost too. Seen to fail when the axis is fixed after the first limit."""
+    seen = {
+        name: {"return": 1.0, "cost": [cost], "limit": [cost + 1]}
+        for name, cost in (("p10", 4.0), ("p90", 80.0))
+    }
+    axis = Figure().subplots()
+    _draw_evaluations(axis, [{"update": 1, "evaluation": seen}], "cost", 0)
+    low, high = axis.get_ylim()
+    assert low == 0
+    assert high > 81

@@ -144,7 +144,7 @@ def test_a_run_that_diverges_is_left_behind(tmp_path):
 def test_what_is_fitted_after_the_last_update_is_saved_with_each_run(tmp_path, monkeypatch):
     """Seen to fail when a pack is asked for parameters that it never had."""
 
-    def finish(agent, data):
+    def finish(agent, data, progress):
         agent.model.add_module("fitted", torch.nn.Linear(data.cost.shape[1], 3))
 
     monkeypatch.setattr(SaFormerAgent, "finish", finish)

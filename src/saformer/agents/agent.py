@@ -16,6 +16,7 @@ from saformer.core.objectives import PerSample
 from saformer.core.policy import Policy
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import dimensions_of
+from saformer.data.sources.source import Progress
 
 
 class Sampler(Protocol):
@@ -99,7 +100,9 @@ class Agent(ABC):
         """What follows the optimised parameters: target networks."""
         return ()
 
-    def finish(self, data: RelabelledStore) -> None:  # noqa: B027 - most have nothing to fit
+    def finish(  # noqa: B027 - most have nothing to fit
+        self, data: RelabelledStore, progress: Progress | None = None
+    ) -> None:
         """The last stage of training: fit what acting needs beside the weights, in the model."""
 
     def options(self, *, shielded: bool = False) -> Any:

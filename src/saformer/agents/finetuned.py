@@ -15,6 +15,7 @@ from saformer.core.objectives import PerSample, actor_nll
 from saformer.core.rules import ProposalOptions
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
+from saformer.data.sources.source import Progress
 
 
 class FineTunedModel(nn.Module):
@@ -56,8 +57,8 @@ class FineTunedAgent(Agent):
         """Algorithm 1 with what has been learnt so far."""
         return self._agent.policy(options)
 
-    def finish(self, data: RelabelledStore) -> None:
-        self._agent.finish(data)
+    def finish(self, data: RelabelledStore, progress: Progress | None = None) -> None:
+        self._agent.finish(data, progress)
 
     @property
     def phases(self) -> tuple[Phase, ...]:

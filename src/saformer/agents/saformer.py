@@ -26,6 +26,7 @@ from saformer.core.rules import (
 )
 from saformer.data.levels import LEVELS
 from saformer.data.relabel import RelabelledStore
+from saformer.data.sources.source import Progress
 from saformer.kernels.decisions import fastest
 from saformer.kernels.recording import Recorder, replayed
 from saformer.rules.feasible import FeasibleOptions, FeasibleRule
@@ -99,10 +100,11 @@ class SaFormerAgent(SequenceAgent):
         forecast = self.model.critic(batch)
         return critic_loss(forecast, batch.cost_to_go, batch.valid, penalty=self.config.penalty)
 
-    def finish(self, data: RelabelledStore) -> None:
+    def finish(self, data: RelabelledStore, progress: Progress | None = None) -> None:
         """Fit the outlook in this data, for the weights as they are, if the rule acts by it."""
         if self.config.rule == "feasible":
-            self.model.add_module("outlook", fit_outlook(self.model, data, replay=replayed))
+            outlook = fit_outlook(self.model, data, replay=replayed, progress=progress)
+            self.model.add_module("outlook", outlook)
 
     @property
     def outlook(self) -> Outlook | None:

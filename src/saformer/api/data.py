@@ -54,8 +54,7 @@ def build_data(
         return path
     make = partial(tasks.make_data, path=path) if out else tasks.load_data
     store = make(task_to_make, steps=steps, seed=seed, workers=workers, progress=listener.building)
-    counts = f"{len(store)} trajectories, {store.num_steps} steps"
-    listener.say(f"{counts}; fingerprint {store.fingerprint}")
+    listener.say(f"{store.size}; fingerprint {store.fingerprint}")
     return path
 
 

@@ -22,6 +22,8 @@ class Listener:
     """(files read, files in all) while logs are looked through"""
     training: Callable[[int, int, Metrics], None] = lambda update, updates, metrics: None
     """(update, of how many, latest metrics)"""
+    finishing: Progress | None = None
+    """(update, of how many) while the rule's outlook is fitted, after training"""
     row: Callable[[Path, dict[str, Any]], None] = lambda run, row: None
     """(run, row) for each row of metrics"""
     evaluating: Progress | None = None

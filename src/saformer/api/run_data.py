@@ -111,10 +111,10 @@ def training_part(
     """All but the share that is held out, with its costs; says how much that is."""
     part = store.split(held_out)[0] if held_out else store
     data = relabelled(part, criteria, cost_discount)
-    listener.say(f"data: {len(data.store)} trajectories, {data.store.num_steps} steps")
+    listener.say(f"data: {data.store.size}")
     if data.num_left_out:
-        left_out = f"left out {data.num_left_out} unfinished trajectories"
-        listener.say(f"{left_out}: what they would have cost is unknown")
+        left_out = f"{data.num_left_out} unfinished left out"
+        listener.say(f"data: {left_out}, as what they would have cost is unknown")
     return data
 
 

@@ -245,6 +245,7 @@ class RunTrainer:
             progress=lambda update, metrics: voice.training(update, updates, metrics),
             evaluate=evaluate if is_watched else None,
             row=lambda row: voice.row(run.path, row),
+            finishing=voice.finishing,
         )
 
 

@@ -24,6 +24,7 @@ def listening(console: Console, *, tensorboard: bool = False) -> Iterator[Listen
             building=partial(bars.advance, "data"),
             surveying=partial(bars.advance, "survey"),
             training=training,
+            finishing=partial(bars.advance, "outlook"),
             evaluating=partial(bars.advance, "evaluation"),
         )
         yield listener.with_tensorboard() if tensorboard else listener

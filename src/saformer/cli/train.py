@@ -1,7 +1,7 @@
 """`saformer train` and `saformer demo`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +19,7 @@ from saformer.report.table import verdict_table
 from saformer.runs.run import Run
 from saformer.trained import train
 from saformer.training.loop.config import DataSettings, FitConfig
-from saformer.training.loop.presets import PRESETS, Preset
+from saformer.training.loop.presets import PRESETS, Preset, changed_preset, settings_of
 
 TASKS = "TASK [TASK ...]"
 
@@ -43,9 +43,9 @@ class TrainCommand(Command):
     config: Any = None
     """What is learnt."""
     agent: tuple[str, ...] = ("saformer",)
-    """The method: `saformer agents` lists them. Several are trained one after the other, as the
-    preset has each, those that need --limit for that limit; `saformer compare` holds them against
-    each other."""
+    """The method: `saformer agents` lists them. Several are trained one after the other, those that
+    need --limit for that limit, and an agent's own flag is for those that have it; `saformer
+    compare` holds them against each other."""
     limit: str | None = None
     """Of an agent that is trained for one limit (see `saformer agents`): a percentile of the data's
     episode costs (p20) or a cost (4300); commas separate constraints."""
@@ -74,7 +74,8 @@ class TrainCommand(Command):
         named = peek(arguments, "preset")["preset"]
         agents = peek(arguments, "agent", nargs="*")["agent"] or ["saformer"]
         presets = [PRESETS[named if named in PRESETS else "small"](each) for each in agents]
-        config = presets[0].agent if len(presets) == 1 else None  # several have no flags in common
+        configs = {name: preset.agent for name, preset in zip(agents, presets, strict=True)}
+        config = presets[0].agent if len(presets) == 1 else _any_of(configs)
         return cls(tasks=tyro.MISSING, config=config, fit=presets[0].fit)
 
     def run(self, console: Console) -> int:
@@ -83,7 +84,7 @@ class TrainCommand(Command):
             raise ValueError(f"name at least one task and one seed: {example}")
         is_one, runs = len(self.agent) == len(self.tasks) == len(self.seed) == 1, list[Run]()
         with listening(console, tensorboard=self.tensorboard) as listener:
-            for how in map(self._settings, self.agent):
+            for how in [self._settings(agent, listener.say) for agent in self.agent]:
                 if is_one:
                     task, how["seed"] = self.tasks[0], self.seed[0]
                     how |= {"out": self.out, "resume": self.resume}
@@ -96,12 +97,34 @@ class TrainCommand(Command):
                 console.print(Text(f"next: saformer evaluate {run.path}"), soft_wrap=True)
         return 0 if all(run.is_done for run in runs) else 1
 
-    def _settings(self, agent: str) -> dict[str, Any]:
-        """Of `train`, for one of the agents; of several, those that need a limit are given it."""
-        has_limit = len(self.agent) == 1 or find_kind(agent).has_one_limit
-        preset = Preset(self.config or PRESETS[self.preset](agent).agent, self.fit)
+    def _settings(self, agent: str, say: Callable[[str], None]) -> dict[str, Any]:
+        """Of `train`, for one of the agents; of several, each is given what it has."""
+        has_limit, preset = True, Preset(self.config, self.fit)
+        if len(self.agent) > 1:
+            has_limit, preset = find_kind(agent).has_one_limit, PRESETS[self.preset](agent)
+            given = {name: value for name, value in vars(self.config).items() if value is not None}
+            lacks = [name for name in given if name not in settings_of(preset.agent)]
+            for name in lacks:
+                given.pop(name)
+                say(f"note: {agent} has no --{name.replace('_', '-')}, and is trained without")
+            preset = changed_preset(Preset(preset.agent, self.fit), given)
         named = {"limit": self.limit if has_limit else None, "device": self.device}
         return {"agent": agent, "preset": preset, **named, **vars(self.data)}
+
+
+def _any_of(configs: Mapping[str, Any]) -> Any:
+    """Flags of several agents, each for those that have it; None: as their preset has it."""
+    owners = dict[str, list[str]]()
+    types = dict[str, Any]()
+    for agent, config in configs.items():
+        for name, kind in settings_of(config).items():
+            owners.setdefault(name, []).append(agent)
+            types.setdefault(name, kind)
+    flags = [
+        (name, Annotated[types[name] | None, tyro.conf.arg(help=f"Of {', '.join(of)}.")], None)
+        for name, of in owners.items()
+    ]
+    return make_dataclass("AgentSettings", flags, frozen=True)()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,12 @@
-"""Results that print as tables, in a terminal and in a notebook."""
+"""Results that print as tables, in a terminal and in a notebook; numbers of things, in words."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """ "1 step", "2 steps" """
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 class Shown:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from saformer.criteria.code import is_code
 from saformer.data import folder
 from saformer.data.remembered import recall, remember
+from saformer.data.shown import counted
 from saformer.data.trajectory import RESERVED, Trajectory
 from saformer.files import validated
 
@@ -176,8 +177,14 @@ class TrajectoryStore:
         return len(self.episodes["length"])
 
     def __repr__(self) -> str:
-        size = f"{len(self)} trajectories, {self.num_steps} steps"
-        return f"TrajectoryStore({self.path or 'in memory'}: {size}; {', '.join(self.criteria)})"
+        where = self.path or "in memory"
+        return f"TrajectoryStore({where}: {self.size}; {', '.join(self.criteria)})"
+
+    @property
+    def size(self) -> str:
+        """For people: "1 trajectory, 96 steps"."""
+        counts = counted(len(self), "trajectory", "trajectories"), counted(self.num_steps, "step")
+        return ", ".join(counts)
 
     def __getitem__(self, index: int) -> Trajectory:
         start = int(self.episodes["start"][index])
@@ -260,7 +267,7 @@ class TrajectoryStore:
             first = ", ".join(map(str, damaged[:10])) + (", ..." if len(damaged) > 10 else "")
             counts = f"{len(damaged)} of {len(self)} trajectories are not what was stored: {first}"
             raise ValueError(f"{self.path} is damaged: {counts}; {folder.REMEDY}")
-        return f"{len(self)} trajectories, {self.num_steps} steps"
+        return self.size
 
     def damaged(self) -> list[int]:
         """Indices of the trajectories whose content is not what was stored. Reads everything."""

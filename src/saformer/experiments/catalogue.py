@@ -43,7 +43,18 @@ def render(folder: Path, name: str) -> Path:
     page = Page(f"{experiment.title} ({experiment.shows})", parts, broad=True, index="index.html")
     path = page.write_beside_markdown(folder, name)
     others = [each for each in EXPERIMENTS.values() if (folder / f"{each.name}.html").exists()]
-    shown, links = {e.title: e.shows for e in others}, {e.title: f"{e.name}.html" for e in others}
+    links = {each.title: f"{each.name}.html" for each in others}
+    shown = {e.title: f"{e.shows}{_in_a_line(Results.read(folder, e.name))}" for e in others}
     index = Page("Experiments", [Facts("", shown, links)], heading="The paper's tables and figures")
     index.write(folder / "index.html")
     return path
+
+
+def _in_a_line(results: Results) -> str:
+    """Of each way of acting, or else each agent: how many limits it met, of every seed's."""
+    met: dict[str, list[bool]] = {}
+    for row in results.rows["verdicts"]:
+        met.setdefault(row["variant"] or row["agent"], []).append(row["met"])
+    counts = [f"{name}: {sum(each)} of {len(each)}" for name, each in met.items()]
+    counts = [each for each in counts if not each.startswith("N = ")] or counts  # less Figure 5
+    return f". Limits met by {'; '.join(counts)}" if counts else ""

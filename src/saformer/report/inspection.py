@@ -102,12 +102,12 @@ def write_inspection(inspection: dict[str, Any], path: str | Path, *, title: str
 
 
 def _overview(inspection: dict[str, Any]) -> str:
-    length, missing = inspection["length"], inspection["num_left_out"]
-    discount = inspection["cost_discount"]
+    number, missing = inspection["num_trajectories"], inspection["num_left_out"]
+    length, discount = inspection["length"], inspection["cost_discount"]
     left_out = f", {missing} unfinished left out" if missing else ""
     discounted = f"; costs discounted by {discount:g}" if discount != 1 else ""
     return (
-        f"{inspection['num_trajectories']} trajectories{left_out}, {inspection['num_steps']} "
+        f"{number} trajector{'y' if number == 1 else 'ies'}{left_out}, {inspection['num_steps']} "
         f"steps; {length['min']:g} to {length['max']:g} steps an episode, median "
         f"{length['median']:g}{discounted}"
     )

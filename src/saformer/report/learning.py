@@ -121,7 +121,8 @@ def _draw_evaluations(axis: Axes, rows: Rows, title: str, constraint: int | None
         axis.plot([row["update"] for row in rows], values, ".-", lw=1, color=colour, label=name)
         if constraint is not None:
             axis.axhline(evaluations[0]["limit"][constraint], color=colour, lw=0.8, ls="--")
-            axis.set_ylim(bottom=0)  # one evaluation alone would fill the axis with its digits
+    if constraint is not None:  # when all are drawn: the other end stays where it is then
+        axis.set_ylim(bottom=0)  # one evaluation alone would fill the axis with its digits
     axis.set_title(f"{title} while training (three episodes a limit)")
 
 

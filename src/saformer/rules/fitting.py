@@ -22,6 +22,7 @@ from saformer.core.normalizer import Normalizer
 from saformer.data.limits import FRONTIER_SIZE, exemplary, idle_action
 from saformer.data.relabel import RelabelledStore, cost_of_action
 from saformer.data.sampling import WindowSampler
+from saformer.data.sources.source import Progress
 from saformer.rules.outlook import FRONT_SIZE, MEMBERS, TINY, Outlook
 
 RARE = 0.05
@@ -33,10 +34,13 @@ share of stretches does, to within this share of half the actions' range."""
 BATCH_SIZE, LEARNING_RATE, FOLLOWING, BEGINNING = 512, 3e-3, 0.02, 0.2
 CHECKED, SURE = 20, 0.999  # batches on which the cost of a step is checked, and how strictly
 UPDATES = (500, 3000)  # at least and at most; between them, each step is seen fifteen times
+TOLD = 50  # updates between calls of `progress`
 Replay = Callable[[Callable[[], None], torch.Generator], Callable[[], Any]]
 
 
-def fit_outlook(model: SaFormer, data: RelabelledStore, *, replay: Replay) -> Outlook:
+def fit_outlook(
+    model: SaFormer, data: RelabelledStore, *, replay: Replay, progress: Progress | None = None
+) -> Outlook:
     """For a trained model, on its device. The same in every process: torch's own random state is
     neither used nor changed. `replay` makes a function that does the same again, as fast as can."""
     with torch.random.fork_rng(devices=[]):
@@ -71,6 +75,8 @@ def fit_outlook(model: SaFormer, data: RelabelledStore, *, replay: Replay) -> Ou
         for index in stage:
             rate.fill_(LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * index / updates)))
             play()
+            if progress and ((index + 1) % TOLD == 0 or index + 1 == updates):
+                progress(index + 1, updates)
     for weight in weights:
         weight.requires_grad_(False).grad = None
     idle = model.normalizer.normalize("action", outlook.get_buffer("idle"))

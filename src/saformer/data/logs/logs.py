@@ -12,7 +12,8 @@ from saformer.data.logs.cells import time_style
 from saformer.data.logs.columns import LogColumns
 from saformer.data.logs.files import LogFile, Sample, find_files, sample_of
 from saformer.data.logs.mapping import LogMapping
-from saformer.data.logs.survey import LogSurvey, counted, survey
+from saformer.data.logs.survey import LogSurvey, survey
+from saformer.data.shown import counted
 from saformer.data.sources.rows import Cutter, Rows
 from saformer.data.sources.source import Progress, Source
 from saformer.data.store import ACTION_NAMES

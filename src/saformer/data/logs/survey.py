@@ -13,6 +13,7 @@ from saformer.data.logs.blocks import LogBlock, is_usable, read_log
 from saformer.data.logs.columns import LogColumns
 from saformer.data.logs.files import LogFile
 from saformer.data.logs.mapping import SEVERAL
+from saformer.data.shown import counted
 from saformer.data.sources.rows import STAND_IN
 from saformer.data.sources.source import Progress
 
@@ -339,11 +340,6 @@ class LogSurvey:
     def _blame(self, indices: NDArray[np.int64] | list[int], why: str) -> None:
         for index in np.unique(indices).tolist():
             self.faulty.setdefault(index, why)
-
-
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """ "1 step", "2 steps" """
-    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def _about(word: str | None, what: str) -> str:

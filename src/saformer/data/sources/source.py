@@ -15,6 +15,7 @@ from saformer.criteria import CostCriterion, Step, criterion
 from saformer.criteria.code import from_anywhere
 from saformer.data.folder import StoreWriter
 from saformer.data.remembered import remember
+from saformer.data.shown import counted
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 
@@ -61,9 +62,7 @@ class Imported:
     notes: tuple[str, ...]
 
     def summary(self) -> str:
-        number = len(self.store)
-        size = f"{number} trajector{'y' if number == 1 else 'ies'}, {self.store.num_steps} steps"
-        return f"{size}, {self.num_unfinished} unfinished"
+        return f"{self.store.size}, {self.num_unfinished} unfinished"
 
 
 def merged(sources: Sequence[Source]) -> Source:
@@ -123,9 +122,9 @@ def import_source(
     notes = [*source.notes(), *_notes_on_bounds(source.hints, environment, *reach)]
     if unfinished:
         notes.append(
-            f"{len(unfinished)} trajectories ({sum(unfinished)} steps) have no recorded end: they "
-            "are kept in the store, but left out of limits, frontier and to-go targets, because "
-            "what they would have cost is unknown"
+            f"no end is recorded of {counted(len(unfinished), 'trajectory', 'trajectories')} "
+            f"({counted(sum(unfinished), 'step')}): kept in the store, but left out of limits, "
+            "frontier and to-go targets, because what they would have cost is unknown"
         )
     return Imported(store, len(unfinished), tuple(notes))
 

@@ -126,11 +126,11 @@ def _loop(trainer: PackTrainer, interrupt: Interrupt) -> None:
 
 def _finish(trainer: PackTrainer) -> None:
     """The last stage of training: what a way of acting needs besides the trained weights."""
-    members = [(member.agent, member.data) for member in trainer.members if member.data is not None]
-    if members:
+    if any(member.data is not None for member in trainer.members):
         trainer.unpack()
-        for agent, data in members:
-            agent.finish(data)
+        for member in trainer.members:
+            if member.data is not None:
+                member.agent.finish(member.data, member.observer.finishing)
         _save(trainer)
 
 

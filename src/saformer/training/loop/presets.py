@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 from saformer.agents.registry import find_kind, name_of
 from saformer.agents.saformer import SaFormerConfig
@@ -79,6 +79,12 @@ def changed_preset(preset: Preset, changes: Mapping[str, Any]) -> Preset:
     if "trunk" in parts:
         parts["agent"] = replace(parts["agent"], trunk=parts.pop("trunk"))
     return Preset(**parts)
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """The types of what `changed_preset` can change of an agent's config, by name."""
+    own = get_type_hints(type(config))
+    return own | get_type_hints(own.pop("trunk", object))
 
 
 def find_preset(preset: str | Preset, agent: str | None) -> Preset:

@@ -9,6 +9,7 @@ import torch
 from saformer.agents.agent import Agent, Sampler
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
+from saformer.data.sources.source import Progress
 from saformer.data.transitions import TransitionSampler
 from saformer.engine.distributed import Ranks
 from saformer.kernels.precision import set_training_dtype, training_dtype
@@ -50,6 +51,7 @@ class Observer:
     # every `evaluate_every` updates; its result becomes a row of metrics
     evaluate: Callable[[Agent], dict[str, Any]] | None = None
     row: Callable[[dict[str, Any]], None] = lambda row: None  # with each row that is written
+    finishing: Progress | None = None  # (update, of how many) of what is fitted after the last one
 
 
 @dataclass(frozen=True)
