@@ -66,7 +66,7 @@ class Page:
 
 
 @contextmanager
-def serving(run: Path, **settings: Any) -> Iterator[PlayServer]:
+def serving(run: Path | str, **settings: Any) -> Iterator[PlayServer]:
     server = PlayServer([str(run)], PlaySettings(device="cpu", port=0, **settings))
     own = uvicorn.Server(uvicorn.Config(server.app, **uvicorn_settings()))
     listening = server.listen()
