@@ -51,7 +51,7 @@ def page(browser, address) -> Iterator[sync_api.Page]:
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.goto(address)
         page.wait_for_selector(".sliders", timeout=120_000)
-        page.select_option("#speed", "60")
+        page.select_option("#speed", "10")
         if "Pause" in page.inner_text("#start"):
             page.click("#start")
         page.wait_for_selector("#start:has-text('Start')")

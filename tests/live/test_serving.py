@@ -208,7 +208,7 @@ def test_what_is_asked_as_it_stops_is_answered(deployed, accounts):
         clients = [threading.Thread(target=drive, args=(server.url, f"s{n}")) for n in range(6)]
         for client in clients:
             client.start()
-        time.sleep(0.5)
+        time.sleep(0.2)
         server.should_exit = True
         for client in clients:
             client.join()
