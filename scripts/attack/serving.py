@@ -104,7 +104,7 @@ def attempt(seed: int) -> str | None:
             server = served.start()
             if rng.random() < 0.9:  # else while it begins
                 served.wait_until_up()
-            time.sleep(rng.uniform(0.0, 1.5))
+            time.sleep(rng.uniform(0.0, 0.8))
             server.kill()
             ended = server.wait()
             if ended.code != -signal.SIGKILL:

@@ -45,7 +45,7 @@ class Shield:
         horizon: int | None = None,
         floor: float | Sequence[float] = (),
     ) -> None:
-        self._policy = policy
+        self.policy = policy
         parsed = [criterion(each) if isinstance(each, str) else each for each in criteria]
         floors = floor if isinstance(floor, Sequence) else [floor]
         bounds = (action_low, action_high)
@@ -66,7 +66,13 @@ class Shield:
     @property
     def budget(self) -> Budget:
         """The policy's own: a limit that is moved there holds for the shield too."""
-        return self._policy.budget
+        return self.policy.budget
+
+    @property
+    def accounts(self) -> tuple[NDArray[Any], ...]:
+        """All that it knows of its lanes, a row of each; to be kept, and written back."""
+        weighed = (self._spent, self._cost, self._weight)
+        return (*weighed, self._num_steps, self._is_due, self._action)
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:
         """Begin episodes: states [L, S], limits [L, C]. One that is refused changes nothing."""
@@ -78,7 +84,7 @@ class Shield:
                 f"action costs {self._floor} a step ({self._names}), {needed[constraint]:.16g} "
                 f"over {self._horizon} steps; raise the limit"
             )
-        self._policy.reset(state, limit, lanes)
+        self.policy.reset(state, limit, lanes)
         if lanes is None:
             self._begin(len(self.budget.limit))
         rows = self._rows(lanes)
@@ -96,7 +102,7 @@ class Shield:
             problem = "a limit was cut below what even the cheapest actions still cost"
             result = f"({self._floor} a step): it may be passed, though by no more than they cost"
             warnings.warn(f"{problem} {result}", stacklevel=2)
-        decision = self._policy.act(state, lanes)
+        decision = self.policy.act(state, lanes)
         device = decision.action.device
         which = torch.from_numpy(rows)
         proposed = require_numbers(decision.action.cpu(), "action proposed", which).numpy()
@@ -121,7 +127,7 @@ class Shield:
         self._cost[rows] = np.maximum(known, observed)
         self._spent[rows] += weight * (self._cost[rows] - known)
         executed = torch.from_numpy(self._action[rows]) if action is None else action
-        self._policy.observe(reward, cost, lanes, action=executed)
+        self.policy.observe(reward, cost, lanes, action=executed)
 
     def _begin(self, num_lanes: int) -> None:
         shape = (num_lanes, len(self._affordable.floor))

@@ -97,9 +97,9 @@ def test_flags_are_frozen(capsys):
         "--episodes", "--json", "--limits", "--option", "--values",
     } | of_acting | of_ours
     assert flags(capsys, "serve") == {
-        "--accounts", "--audit-bytes", "--audit-files", "--certificate", "--connections", "--frame-bytes", "--host", "--idle",
-        "--keep-days", "--kept", "--key", "--patience", "--port", "--request-rate", "--sessions", "--silence", "--together",
-        "--tokens",
+        "--accounts", "--audit-bytes", "--audit-files", "--certificate", "--connections", "--floor", "--frame-bytes", "--host",
+        "--idle", "--keep-days", "--kept", "--key", "--patience", "--port", "--rate", "--request-rate", "--sessions", "--shield",
+        "--silence", "--together", "--tokens",
     } | of_acting | of_ours
     # fmt: on
     assert flags(capsys, "compare") == {"--json", "--out"}

@@ -26,26 +26,22 @@ from tests.cli.test_cli import tiny_run
 
 
 @pytest.fixture(scope="session")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """An export: two states, one action in [-1, 1], which costs its size."""
-    folder = tmp_path_factory.mktemp("deployed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SAFORMER_HOME", str(folder / "home"))
-        assert tiny_run(folder / "run", "--window", "4", "--device", "cpu") == 0
-        exported = saformer.export(folder / "run", folder / "export", dtype="float32")
-    return saformer.load(exported, device="cpu")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two states, one action in [-1, 1], which costs its size."""
+    path = tmp_path_factory.mktemp("played") / "run"
+    assert tiny_run(path, "--window", "4", "--device", "cpu") == 0
+    return path
+
+
+@pytest.fixture(scope="session")
+def deployed(run: Path) -> Trained:
+    """Its export."""
+    return saformer.load(saformer.export(run, run.parent / "export", dtype="float32"), device="cpu")
 
 
 @pytest.fixture
 def accounts(tmp_path: Path) -> Path:
     return tmp_path / "accounts"
-
-
-@pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("played") / "run"
-    assert tiny_run(path) == 0
-    return path
 
 
 class Page:
@@ -66,7 +62,7 @@ class Page:
 
 
 @contextmanager
-def serving(run: Path, **settings: Any) -> Iterator[PlayServer]:
+def serving(run: Path | str, **settings: Any) -> Iterator[PlayServer]:
     server = PlayServer([str(run)], PlaySettings(device="cpu", port=0, **settings))
     own = uvicorn.Server(uvicorn.Config(server.app, **uvicorn_settings()))
     listening = server.listen()

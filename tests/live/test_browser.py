@@ -51,7 +51,7 @@ def page(browser, address) -> Iterator[sync_api.Page]:
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.goto(address)
         page.wait_for_selector(".sliders", timeout=120_000)
-        page.select_option("#speed", "60")
+        page.select_option("#speed", "10")
         if "Pause" in page.inner_text("#start"):
             page.click("#start")
         page.wait_for_selector("#start:has-text('Start')")
@@ -146,21 +146,26 @@ def test_a_saved_episode_plays_by_itself(page, address, browser, tmp_path):
 
 
 @pytest.mark.long
-def test_spending_follows_the_slider(page, address, tmp_path):
-    """Down from p50 to p10 in the middle of an episode, before p10 is spent: over the next 200
-    steps the mean torque falls by at least a third."""
-    wait_for_step(page, 100)
+@pytest.mark.parametrize(("begun", "is_kept"), [(15, True), (130, False)])
+def test_spending_follows_the_slider(page, address, tmp_path, begun, is_kept):
+    """Down from p50 to p10 before p10 is spent: over the next 200 steps the mean torque falls by at
+    least a third. At a run p10 cannot be kept, as far as the data shows, and the page says so; once
+    the robot stands it can, if it began to brake early, and the page says that too. After 130 steps
+    all that is left is less than standing still and braking cost. Seen to fail when the policy does
+    not hear of the limit, and when what can no longer be kept is called within, or stays so."""
+    page.select_option("#speed", "20")
+    wait_for_step(page, begun)
     drag_to(page, "p10")
-    seen = set()
-    until = time.monotonic() + 300
-    while step_of(page) < 310:
+    page.select_option("#speed", "60")
+    seen, until = [], time.monotonic() + 300
+    while step_of(page) < begun + 215:
         assert time.monotonic() < until
-        seen.add(page.inner_text(".verdict").split(":")[0])
+        seen.append(page.inner_text(".verdict").split(":")[0])
         time.sleep(0.05)
     costs, frames = costs_of(page, address, tmp_path / "episode.html")
     limits = np.array([frame["limit"][0] for frame in frames[1:]])
     moved = int(np.argmax(limits < limits[0] / 2))
     assert frames[moved]["spent"][0] < limits[-1]
-    assert costs[moved : moved + 200].mean() < 2 / 3 * costs[20:moved].mean()
-    # at a run, p10 cannot be kept, and the page says so
+    assert costs[moved : moved + 200].mean() < 2 / 3 * costs[:moved].mean()
     assert any("no longer be kept" in words for words in seen), seen
+    assert ("Within" in seen[-1]) == is_kept, seen[-1]

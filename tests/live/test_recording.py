@@ -2,16 +2,21 @@
 
 import os
 import re
+import subprocess
+import sys
 import time
+from ctypes.util import find_library
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from saformer.cli.main import main
 from saformer.data.limits import Limit
+from saformer.live.play import video
 from saformer.live.play.pages import STATIC, read_recording, recorded_page
 from saformer.live.play.recording import record
 from saformer.live.play.settings import Acting
-from saformer.live.play.video import film, write_film
 from saformer.runs.run import Run
 from saformer.trained import load
 
@@ -81,17 +86,52 @@ def test_where_nothing_renders_a_video_says_so(run, tmp_path):
     """Plants and toys have no pictures."""
     trained = load(run, device="cpu")
     with pytest.raises(ValueError, match="OpenGL"):
-        film(trained, [Limit("p50", (9.0,))], tmp_path, acting=Acting(str(run)))
+        video.film(trained, [Limit("p50", (9.0,))], tmp_path, acting=Acting(str(run)))
 
 
-def test_pictures_become_a_file(tmp_path):
+def test_pictures_become_a_gif_where_there_is_no_ffmpeg(tmp_path, monkeypatch):
     pytest.importorskip("imageio")
-    import numpy as np
-
+    monkeypatch.setattr(video, "find_spec", lambda name: None)
     pictures = [np.full((16, 16, 3), 10 * shade, dtype=np.uint8) for shade in range(5)]
-    path = write_film(tmp_path / "p50", pictures, rate=20)
-    assert path.suffix in {".gif", ".mp4"}
-    assert path.stat().st_size > 50
+    path = video.write_film(tmp_path / "p50", pictures, rate=20)
+    assert path.read_bytes()[:4] == b"GIF8"
+    assert path.suffix == ".gif"
+
+
+ROBOT_ON_FILM = """
+import sys
+from pathlib import Path
+from saformer.live.play import video
+from saformer.live.play.settings import Acting
+from saformer.trained import load
+name = "pretrained:hopper-effort"
+trained = load(name, device="cpu")
+trained.__dict__["totals"] = trained.totals.with_environment(horizon=4)
+film = trained, trained.parse_limits(["p50"]), Path(sys.argv[1])
+print(*video.film(*film, acting=Acting(name, "none")))
+video.find_spec = lambda name: None  # no FFmpeg
+print(*video.film(*film, acting=Acting(name, "none")))
+"""
+
+
+@pytest.mark.skipif(find_library("OSMesa") is None, reason="no renderer: apt install libosmesa6")
+def test_a_robot_is_filmed(tmp_path):
+    """Four steps, by Mesa's renderer, as MP4 (where FFmpeg is there) and GIF; what was written is
+    read again: five pictures that are neither of one colour nor all the same. Seen to fail when the
+    first picture is left out."""
+    v3 = pytest.importorskip("imageio.v3")
+    command = [sys.executable, "-c", ROBOT_ON_FILM, str(tmp_path)]
+    where = {**os.environ, "MUJOCO_GL": "osmesa"}
+    subprocess.run(command, env=where, check=True, capture_output=True)
+    has_ffmpeg = find_spec("imageio_ffmpeg") is not None
+    assert {path.suffix for path in tmp_path.iterdir()} == {".gif"} | (
+        {".mp4"} if has_ffmpeg else set()
+    )
+    for path in tmp_path.iterdir():
+        pictures = v3.imread(path, index=None if path.suffix == ".gif" else ...)
+        assert len(pictures) == 5
+        assert pictures[0].std() > 10
+        assert (pictures[0] != pictures[-1]).any()
 
 
 def test_unknown_runs_are_refused_before_a_page_opens(capsys):

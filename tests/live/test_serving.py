@@ -15,13 +15,17 @@ from pathlib import Path
 import msgpack
 import numpy as np
 import pytest
+import torch
 import websockets
 
+import saformer
+from saformer.api.judge import shielded
 from saformer.client import PolicyClient, ServerRefusedError
 from saformer.envs.allowance import HORIZON, Allowance
 from tests.live.served import connected, serving
 
 CERTAIN = {"candidates": 1}  # nothing is drawn: the same whoever else is decided
+LIMIT = 3.0
 
 
 def test_openpis_own_client_drives_an_episode(deployed, accounts):
@@ -131,6 +135,59 @@ def test_a_lost_client_takes_its_session_up_again(deployed, accounts):
             policy.budget.limit[:] = 5.0
 
 
+def test_a_shield_is_served_and_taken_up_again(deployed, accounts):
+    """It acts as the library's own, to the bit, also after a restart: no limit is passed. Seen to
+    fail when the policy within acts alone, and when `LaneMemory` leaves the shield's accounts
+    out."""
+    within = deployed.agent.policy(deployed.options(shielded=True))
+    shield, state = shielded(within, deployed.totals), np.array([0.5, 1.0])
+    shield.reset(torch.from_numpy(state)[None], torch.tensor([[LIMIT]], dtype=torch.float64))
+    expected, answers = [], []
+    for _ in range(12):
+        expected.append(shield.act(torch.from_numpy(state)[None]).action[0].numpy())
+        shield.observe(torch.zeros(1), torch.from_numpy(np.abs(expected[-1]))[None].double())
+    for _ in range(2):
+        with serving(deployed, accounts, shield=True) as server, PolicyClient(server.url) as client:
+            assert client.policy()["shield"]
+            session = client.take_up("a") if answers else client.session("a")
+            for _ in range(6):
+                if answers:
+                    answers.append(session.step(state, np.abs(answers[-1].action)))
+                else:
+                    answers.append(session.begin(state, LIMIT))
+    assert [each.action.tolist() for each in answers] == [each.tolist() for each in expected]
+    assert {each.why["shield"] for each in answers} == {False, True}
+    assert sum(np.abs(each.action)[0] for each in answers) <= LIMIT
+
+
+@pytest.mark.filterwarnings("ignore:limit 30 lies outside the data")
+def test_a_calibrated_rate_is_served_or_refused(deployed, accounts, tmp_path):
+    """The policy hears of 90%, as `evaluate` with this rate tells it, and clients of all. Seen to
+    fail when it is told the whole limit, and when an uncalibrated one is served."""
+    calibrated = saformer.load(deployed.path, device="cpu", out=tmp_path, workers=0)
+    calibrated.calibrate(0.1, limits=["30"], episodes=40, margins=(0.2, 0.1), options=CERTAIN)
+    policy = deployed.policy(**CERTAIN)
+    policy.reset([0.5, 1.0], limit=27.0)
+    expected = policy.act([0.5, 1.0]).action[0].numpy()
+    with serving(calibrated, accounts, rate=0.1) as server, PolicyClient(server.url) as client:
+        session = client.session("a")
+        answer = session.begin([0.5, 1.0], limit=30.0)
+        assert np.array_equal(answer.action, expected)
+        assert (answer.limit, client.policy()["rate"]) == ([30.0], 0.1)
+        with pytest.raises(ServerRefusedError, match="limits that stay as they were"):
+            session.step([0.5, 1.0], 0.5, limit=20.0)
+        assert session.step([0.5, 1.0], 0.5).limit == [30.0]
+        with pytest.raises(ServerRefusedError, match="limit: 5 = 5 is not calibrated for a"):
+            client.session("b").begin([0.5, 1.0], limit=5.0)
+    for settings, problem in [
+        ({"rate": 0.2}, "not calibrated for a violation rate of 0.2, only for 0.1"),
+        ({"rate": 0.1, "shield": True}, "leave rate or shield out"),
+        ({"floor": (0.0,)}, "something that a shield needs"),
+    ]:
+        with pytest.raises(ValueError, match=problem), serving(calibrated, accounts, **settings):
+            pass
+
+
 def test_what_is_asked_as_it_stops_is_answered(deployed, accounts):
     """Whatever was booked was answered, and the account is there afterwards. Seen to fail when
     connections are closed before the answers have left."""
@@ -151,7 +208,7 @@ def test_what_is_asked_as_it_stops_is_answered(deployed, accounts):
         clients = [threading.Thread(target=drive, args=(server.url, f"s{n}")) for n in range(6)]
         for client in clients:
             client.start()
-        time.sleep(0.5)
+        time.sleep(0.2)
         server.should_exit = True
         for client in clients:
             client.join()

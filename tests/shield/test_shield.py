@@ -148,7 +148,7 @@ def test_every_agent_can_be_shielded(data, name):
     assert decision.action[0].abs() <= 0.001
     assert torch.equal(shield.budget.spent, decision.action.abs())
     if CASES[name].reads_windows:
-        assert torch.equal(shield._policy.history.action[:, -1], decision.action)
+        assert torch.equal(shield.policy.history.action[:, -1], decision.action)
 
 
 def test_a_shield_that_is_not_needed_changes_no_decision(agent):

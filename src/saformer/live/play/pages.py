@@ -22,8 +22,9 @@ def live_page() -> str:
 
 def recorded_page(recording: dict[str, Any], title: str = "") -> str:
     """A recorded episode as one file that plays by itself: no server, nothing fetched."""
-    about = recording["lanes"][0]["about"]
-    title = title or f"{about['task']}, {len(recording['lanes'])} lane(s)"
+    played = [lane["about"] for lane in recording["lanes"]]
+    words = (f"{each['task']} by {each['agent']} ({each['rule']})" for each in played)
+    title = title or ", beside ".join(words)
     # no markup can begin in what is quoted: "<" is written as an escape of JSON
     content = json.dumps(recording, allow_nan=False, separators=(",", ":"))
     content = content.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("&", "\\u0026")

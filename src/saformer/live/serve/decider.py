@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saformer.core.budget import LARGEST
 from saformer.core.policy import Decision, Policy
 from saformer.live.serve.accounts import Account, Accounts
 from saformer.live.serve.audit import AuditLog
 from saformer.live.serve.memory import LaneMemory
-from saformer.live.serve.messages import ActRequest, RefusedError, Terms, check_step
+from saformer.live.serve.messages import ActRequest, RefusedError, Terms, check_step, told_limit
 from saformer.live.serve.settings import ServeSettings
 
 LOG = logging.getLogger("saformer.serve")
@@ -53,6 +54,8 @@ class Due:
     step: int
     begins: bool
     lane: int
+    told: Sequence[float] | None
+    """what the policy hears of the request's limit"""
 
     @property
     def request(self) -> ActRequest:
@@ -77,8 +80,10 @@ class Decider:
         self._policy, self._terms, self._settings = policy, terms, settings
         self._accounts, self._audit = accounts, audit
         count, sizes = settings.sessions, terms.dimensions
-        policy.reset(torch.zeros(count, sizes.state), torch.zeros(count, sizes.constraints))
-        self._memory = LaneMemory(policy)
+        limits = torch.full((count, sizes.constraints), LARGEST, dtype=torch.float64)
+        policy.reset(torch.zeros(count, sizes.state), limits)
+        self._promised = limits  # [L, C] to clients; the policy may be told of less
+        self._memory = LaneMemory(policy, self._promised)
         self._free = list(range(count))[::-1]
         self._sessions: dict[str, Session] = {}
         self._in_batch: set[str] = set()
@@ -138,7 +143,8 @@ class Decider:
                 f"session {request.session!r} has not begun: nothing can end", "session"
             )
         check_step(request, self._terms, begins=not goes_on)
-        return Due(order, step, not goes_on, self._lane(request.session, account))
+        told = told_limit(request, self._terms, begins=not goes_on)
+        return Due(order, step, not goes_on, self._lane(request.session, account), told)
 
     def _known(self, name: str) -> Account | None:
         session = self._sessions.get(name)
@@ -210,7 +216,7 @@ class Decider:
         """Begin episodes, book what actions cost, and move limits."""
         policy, beginning = self._policy, [due for due in dues if due.begins]
         if beginning:
-            limits = _rows([due.request.limit for due in beginning])
+            limits = _rows([due.told for due in beginning])
             policy.reset(_states(beginning), limits, _lanes(beginning))
         going_on = [due for due in dues if not due.begins]
         for has_other in (False, True):  # than the action that was chosen
@@ -220,9 +226,11 @@ class Decider:
                 costs = _rows([due.request.cost for due in group])
                 executed = _rows([due.request.action for due in group]) if has_other else None
                 policy.observe(rewards, costs, _lanes(group), action=executed)
-        for due in going_on:
+        for due in dues:
             if due.request.limit is not None:
-                policy.budget.limit[due.lane] = torch.tensor(due.request.limit, dtype=torch.float64)
+                policy.budget.limit[due.lane], self._promised[due.lane] = _rows(
+                    [due.told, due.request.limit]
+                )
 
     def _act(self, dues: list[Due]) -> Decision | None:
         return self._policy.act(_states(dues), _lanes(dues)) if dues else None
@@ -231,7 +239,7 @@ class Decider:
         self, dues: list[Due], acting: list[Due], decision: Decision | None
     ) -> list[dict[str, Any]]:
         budget, lanes = self._policy.budget, _lanes(dues)
-        accounts = zip(budget.limit[lanes].tolist(), budget.spent[lanes].tolist(), strict=True)
+        accounts = zip(self._promised[lanes].tolist(), budget.spent[lanes].tolist(), strict=True)
         explained = iter([] if decision is None else _explained(decision, len(acting)))
         answers = []
         for due, (limit, spent) in zip(dues, accounts, strict=True):
@@ -280,8 +288,8 @@ def _explained(decision: Decision, count: int) -> list[dict[str, Any]]:
         picked = decision.verification.cost[lanes, decision.chosen]
         forecast, safe = picked.tolist(), _column(decision.num_safe, count)
     candidates = None if decision.candidates is None else decision.candidates.return_to_go.shape[1]
-    columns = (decision.return_to_go, decision.num_rounds, decision.fell_back)
-    asked, rounds, fallback = (_column(each, count) for each in columns)
+    columns = (decision.return_to_go, decision.num_rounds, decision.fell_back, decision.shielded)
+    asked, rounds, fallback, shield = (_column(each, count) for each in columns)
     return [
         {
             "action": action,
@@ -292,6 +300,7 @@ def _explained(decision: Decision, count: int) -> list[dict[str, Any]]:
                 "chosen": chosen[lane],
                 "rounds": rounds[lane],
                 "fallback": fallback[lane],
+                "shield": bool(shield[lane]),
                 "return_to_go": asked[lane],
             },
         }

@@ -12,7 +12,8 @@ ANSWER = {
     "forecast": ("array", "What the rest of the episode is forecast to cost by the rule, for each "
                  "constraint; null where the policy forecasts nothing."),
     "why": ("object", "Candidates, how many were safe, which was chosen, rounds of proposals, "
-            "whether the fallback decided, and the return that was asked for."),
+            "whether the fallback decided, whether a shield made the action cheaper, and the "
+            "return that was asked for."),
     "limit": ("array", "What the episode may cost."),
     "spent": ("array", "What it has cost so far."),
 }  # fmt: skip

@@ -6,15 +6,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saformer.shield import Shield
+
 
 class LaneMemory:
     """Accounts, past steps and target of every lane: a row of doubles each, which hold them all
     exactly."""
 
-    def __init__(self, policy: Any) -> None:
-        """Of a policy whose lanes are there: `reset` for all lanes makes new ones."""
-        budget, history = policy.budget, getattr(policy, "history", None)
-        self._parts: list[Tensor] = [budget.limit, budget.spent, budget.num_steps]
+    def __init__(self, policy: Any, *others: Tensor) -> None:
+        """Of a policy whose lanes are there (`reset` for all lanes makes new ones), and of other
+        columns [L, ...]."""
+        budget = policy.budget
+        self._parts: list[Tensor] = [budget.limit, budget.spent, budget.num_steps, *others]
+        if isinstance(policy, Shield):
+            self._parts += [torch.from_numpy(column) for column in policy.accounts]
+            policy = policy.policy
+        history = getattr(policy, "history", None)
         if history is not None:
             self._parts += [history.spent, history.return_to_go, history.state, history.action]
             self._parts.append(history.timestep)

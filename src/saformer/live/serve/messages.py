@@ -1,7 +1,7 @@
 """What clients say and hear: requests that are held against a schema, and refusals of one line."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -44,6 +44,10 @@ class Terms:
     limit_of: Callable[[str], tuple[float, ...]]
     """the costs that a name such as p50 stands for"""
     needs_reward: bool
+    told: Callable[[Sequence[float]], Sequence[float]] = list
+    """what the policy hears of a limit; less than it is, where a violation rate is kept by that"""
+    may_move: bool = True
+    """whether limits can be moved mid-episode"""
 
 
 def _in_list(value: Any) -> Any:
@@ -128,6 +132,19 @@ def check_step(request: ActRequest, terms: Terms, *, begins: bool) -> None:
         if getattr(request, name) is not None:
             why = "nothing was done before it" if begins else "nothing is decided"
             raise RefusedError(f"{name} makes no sense at {where}: {why}; leave it out")
+
+
+def told_limit(request: ActRequest, terms: Terms, *, begins: bool) -> Sequence[float] | None:
+    """What the policy hears of the limit in a request, or a refusal."""
+    if request.limit is None:
+        return None
+    if not (begins or terms.may_move):
+        message = "a violation rate was shown for limits that stay as they were at step 0"
+        raise RefusedError(f"limit: {message}; leave it out, or have it served without --rate")
+    try:
+        return terms.told(request.limit)
+    except ValueError as error:
+        raise RefusedError(f"limit: {error}") from None
 
 
 def _check_widths(request: ActRequest, terms: Terms) -> None:

@@ -1,8 +1,6 @@
 """`saformer serve`: from a trained policy to a process that answers until it is told to stop."""
 
 import asyncio
-import hashlib
-import json
 import logging
 import signal
 import socket
@@ -16,17 +14,14 @@ import uvicorn
 from uvicorn.protocols.http import h11_impl
 
 from saformer import __version__
-from saformer.agents.sequence import SequencePolicy
-from saformer.data.limits import parse_limit
 from saformer.data.statistics import percentiles
 from saformer.files import locked
 from saformer.live.serve.accounts import Accounts
+from saformer.live.serve.acting import acting_identity, acting_policy
 from saformer.live.serve.audit import AuditLog
 from saformer.live.serve.decider import Decider
 from saformer.live.serve.front import Front
-from saformer.live.serve.messages import Terms
 from saformer.live.serve.settings import ServeSettings
-from saformer.runs.export import policy_identity
 from saformer.trained import Trained
 
 PING_EVERY = 20.0  # seconds; a websocket that does not answer within as many is closed
@@ -76,16 +71,8 @@ def _listen(settings: ServeSettings) -> socket.socket:
 def _front(
     trained: Trained, settings: ServeSettings, changes: Mapping[str, Any], folder: Path
 ) -> Front:
-    options = trained.options(settings.rule, changes)
-    policy, acting = trained.agent.policy(options), trained.described(options)
-    terms = Terms(
-        trained.agent.dimensions,
-        lambda name: parse_limit(name, trained.totals).values,
-        needs_reward=isinstance(policy, SequencePolicy),
-    )
-    identity = policy_identity(trained.run, trained.agent.model.state_dict())
-    how = hashlib.sha256(json.dumps(acting, sort_keys=True).encode()).hexdigest()[:16]
-    accounts = Accounts(folder / "accounts.sqlite", f"{identity} {how}")
+    policy, terms, acting = acting_policy(trained, settings, changes)
+    accounts = Accounts(folder / "accounts.sqlite", acting_identity(trained, acting))
     audit = AuditLog(folder / "audit.jsonl", settings.audit_bytes, settings.audit_files)
     decider = Decider(policy, terms, accounts, audit, settings)
     return Front(decider, terms, described(trained, acting), settings)
@@ -101,6 +88,8 @@ def described(trained: Trained, acting: Mapping[str, Any]) -> dict[str, Any]:
         "saformer": __version__,
         "agent": trained.run.spec.agent,
         "rule": acting["rule"],
+        "shield": acting.get("shield", False),
+        "rate": acting.get("rate"),
         "state": sizes.state,
         "action": sizes.action,
         "constraints": names,

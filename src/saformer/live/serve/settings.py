@@ -11,6 +11,12 @@ class ServeSettings:
 
     rule: str | None = None
     """How SaFormer decides: feasible (its default), paper (Algorithm 1) or none (no critic)."""
+    rate: float | None = None
+    """Withhold as much of each limit as `calibrate` showed this violation rate (0.05) to need."""
+    shield: bool = False
+    """Make actions cheaper where they would pass the limit (see docs/shield.md)."""
+    floor: tuple[float, ...] = ()
+    """For the shield: what some action costs at most in every state."""
     host: str = "127.0.0.1"
     """Address to listen at. Any but this machine's own needs --tokens."""
     port: int = 8000

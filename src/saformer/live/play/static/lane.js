@@ -24,14 +24,19 @@ export function verdict(about, frame) {
   const over = frame.limit.findIndex((_, index) => isOver(frame, index));
   const named = (index) => (frame.limit.length > 1 ? ` (${about.criteria[index]})` : "");
   const account = frame.limit
-    .map((limit, index) => `${text(frame.spent[index])} of ${text(limit)}`)
+    .map((limit, index) => `${text(frame.spent[index])} of ${text(limit)}${named(index)}`)
     .join(" and ");
+  const early = `ended early, at step ${frame.step} of ${about.horizon}`;
   if (frame.end === "early" && !about.may_end) {
-    return { mark: "bad", words: `✕ Fell: ended early at step ${frame.step}, which it may not` };
+    return { mark: "bad", words: `✕ Fell: ${early}, which it may not; spent ${account}` };
   }
   if (over >= 0) {
     const words = `✕ Limit passed${named(over)}: spent ${account}`;
-    return { mark: "bad", words: frame.end ? `${words}; the episode is over` : words };
+    const end = frame.end === "early" ? `; it ${early}` : frame.end ? "; the episode is over" : "";
+    return { mark: "bad", words: `${words}${end}` };
+  }
+  if (frame.end === "early") {
+    return { mark: "good", words: `✓ Kept, but it ${early}, which it may: spent ${account}` };
   }
   if (frame.end) return { mark: "good", words: `✓ Kept: spent ${account}, episode over` };
   const lost = unkeepable(frame);
@@ -203,16 +208,16 @@ export class LaneView {
 
   facts(last) {
     const { about } = this;
-    const { frontier } = about.constraints[0];
-    const within = frontier.filter(([cost, earned]) => earned !== null && cost <= last.limit[0]);
-    const best = within.at(-1)?.[1];
+    const best = about.constraints.map(({ frontier }, index) =>
+      frontier.findLast(([cost, earned]) => earned !== null && cost <= last.limit[index])?.[1]);
+    const isKnown = best.every((each) => each !== undefined);
     const spent = last.limit.map((_, index) => text(last.spent[index])).join(", ");
     return [
       ["step", `${last.step} of ${about.horizon}`],
       ["spent", spent],
       ["limit", last.limit.map(text).join(", ")],
       ["return", text(last.earned)],
-      ["data's best within", text(best)],
+      ["data's best within", isKnown ? text(Math.min(...best)) : text(null)],
     ];
   }
 

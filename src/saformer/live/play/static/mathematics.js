@@ -52,5 +52,6 @@ export function text(number) {
   if (number === null || number === undefined) return "–";
   const size = Math.abs(number);
   const digits = size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
-  return number.toLocaleString("en", { maximumFractionDigits: digits });
+  const words = number.toLocaleString("en", { maximumFractionDigits: digits });
+  return words === "-0" ? "0" : words;
 }

@@ -136,6 +136,12 @@ export function drawRate(canvas, about, frames, index) {
   plot.line(points(allowed.map((each) => (each === null ? null : Math.min(each, top)))),
     { stroke: "limit", width: 1.5, dash: [7, 4] });
   plot.line(points(means), { stroke: "spent", width: 2 });
+  const left = Math.min(top, allowed.at(-1) ?? 0);
+  if (allowed.at(-1) !== null) {
+    plot.line([[frames.at(-1).step, left], [about.horizon, left]],
+      { stroke: "limit", width: 1, dash: [7, 4] });
+    plot.write("left", about.horizon, left, { fill: "limit" });
+  }
   if (means.at(-1) !== null) plot.dot(frames.at(-1).step, means.at(-1), "spent", 3.5);
 }
 

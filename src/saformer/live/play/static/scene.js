@@ -76,9 +76,7 @@ export class BodyDrawing {
       return { ...geom, place, facing: product(turn, geom.turn) };
     });
     geoms.sort((a, b) => b.place[1] - a.place[1]);
-    context.globalAlpha = 0.25;
     for (const geom of geoms) drawGeom(context, flattenedCamera(camera), geom, colour("shadow"));
-    context.globalAlpha = 1;
     for (const geom of geoms) drawGeom(context, camera, geom, null);
   }
 
