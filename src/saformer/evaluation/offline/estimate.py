@@ -26,10 +26,10 @@ from saformer.evaluation.verdict import EpisodeRow, Verdict
 
 Trust = Literal["supported", "extrapolates", "do not trust"]
 Interval = tuple[float, float]
-FAR, SPREAD = 0.5, 0.1
+FAR, SPREAD = 0.5, 0.15
 """Up to which share of far steps, and up to which spread, an estimate is supported; up to twice as
 much of either, it extrapolates."""
-WIDTH, LEAST_WIDTH = 1.64, 0.0
+WIDTH, LEAST_WIDTH = 1.64, 0.1
 """Half of a nominal 90% interval, in deviations, and at least as a share of the estimate."""
 NUM_ALIKE = 5
 
