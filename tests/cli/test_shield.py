@@ -7,6 +7,7 @@ import pytest
 
 from saformer.cli.main import main
 from saformer.envs import allowance
+from saformer.report.table import verdict_table
 from tests.cli.test_cli import tiny_run
 
 TINY = [
@@ -63,6 +64,11 @@ def test_with_without_and_beside_the_reference(tmp_path, capsys):
     assert plain["verdicts"][0]["shielded"] == 0
     assert 0 < found["verdicts"][0]["shielded"] <= 1
     assert [row["seed"] for row in plain["episodes"]] == [row["seed"] for row in found["episodes"]]
+    tables = verdict_table(found)  # one each: a row of all would not fit into 80 columns
+    names = ["the policy + shield", "the policy", "limit-blind mean action + shield"]
+    assert [(table.title, table.row_count) for table in tables] == list(
+        zip(names, [2, 2, 3], strict=True)
+    )
     page = (tmp_path / "run" / "report.html").read_text()
     assert "limit-blind mean action + shield" in page
     assert "judge that without the shield" in page

@@ -123,12 +123,13 @@ def _show_help(prog: str, commands: Mapping[str, tuple[str, str]]) -> None:
     for verb, (_, summary) in commands.items():
         console.print(Text(f"  {prog} {verb:<11}{summary}"), soft_wrap=True)
     if not is_data:
-        ready = [f"saformer evaluate {PREFIX}{name}\n" for name in pretrained_names()[:1]]
-        example = "".join(ready) + (
-            "saformer train hopper-medium-replay --preset small\n"
-            "saformer evaluate runs/... --limits p10 300 p90\n"
+        ready = [f"\nsaformer evaluate {PREFIX}{name}" for name in pretrained_names()[:1]]
+        example = (
+            "saformer demo plant\n"
+            "saformer train plant-room --updates 1000 --out runs/room\n"
+            "saformer evaluate runs/room --limits p10 7.5 p90\n"
             "saformer train hopper-medium-replay --agent bc_safe --limit p20"
-        )
+        ) + "".join(ready)
         console.print(Panel(example, title="for example", title_align="left", expand=False))
     console.print(f"`{prog} COMMAND --help` explains each.")
 

@@ -91,7 +91,7 @@ class Comparison:
 
 
 ABOUT_CURVES = (
-    "Against the limit: mean return, and mean cost (dashed: the limit). While training: the mean "
+    "Against the limit: mean return, and mean cost beside the limit. While training: the mean "
     "return over the watched limits, where a run was watched more than once."
 )
 

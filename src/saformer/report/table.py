@@ -80,9 +80,18 @@ def has_shield(evaluation: dict[str, Any]) -> bool:
     return any(SHIELD in each["name"] for each in (evaluation, *evaluation["beside"]))
 
 
-def verdict_table(evaluation: dict[str, Any]) -> Table:
+def verdict_table(evaluation: dict[str, Any]) -> Table | list[Table]:
+    """Of several policies a table each, so that 80 columns hold it."""
     headings, rows = verdict_rows(evaluation)
-    return terminal_table(headings, rows, caption=summary(evaluation))
+    if headings[-1] != "policy":
+        return terminal_table(headings, rows, caption=summary(evaluation))
+    by_policy: dict[str, list[Sequence[Cell]]] = {}
+    for *row, policy in rows:
+        name = text_and_mark(policy)[0]
+        by_policy.setdefault(name if name != "-" else [*by_policy][-1], []).append(row)
+    tables = [terminal_table(headings[:-1], own, title=name) for name, own in by_policy.items()]
+    tables[-1].caption = summary(evaluation)
+    return tables
 
 
 def terminal_table(
