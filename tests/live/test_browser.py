@@ -130,6 +130,32 @@ def test_keys_and_a_phone(page, browser, tmp_path):
     assert width <= 390
 
 
+WORDS = [
+    ({}, "✓ Within: spent 3 of 9"),
+    ({"safe": 0, "cheapest": [8]}, "! Can no longer be kept, as far as the data shows: at least 8"),
+    ({"safe": 0, "cheapest": [6]}, "! Only what is held back is left"),
+    ({"safe": 2, "cheapest": [8]}, "✓ Within: spent 3 of 9"),
+    ({"safe": 0, "cheapest": [8], "rule": "paper"}, "! The critic forecasts an overrun"),
+    ({"spent": [9.5]}, "✕ Limit passed: spent 9.5 of 9"),
+    ({"spent": [9.5], "end": "early"}, "✕ Limit passed: spent 9.5 of 9; it ended early, at step 4"),
+    ({"end": "whole"}, "✓ Kept: spent 3 of 9, episode over"),
+    ({"end": "early"}, "✓ Kept, but it ended early, at step 4 of 20, which it may: spent 3 of 9"),
+    ({"end": "early", "may_end": False}, "✕ Fell: ended early, at step 4 of 20, which it may not"),
+    ({"spent": [3, 1], "limit": [9, 2]}, "✓ Within: spent 3 of 9 (a) and 1 of 2 (b)"),
+]
+
+
+def test_the_line_above_the_robot_says_what_has_become_of_the_limit(page):
+    """Each word for what it is. Seen to fail when what can no longer be kept is called within, when
+    it stays so once a candidate is safe again, and when a fall that is allowed is not named."""
+    for case, words in WORDS:
+        frame = {"spent": [3], "limit": [9], "cost": [1, 1], "step": 4, "end": None, **case}
+        frame["why"] = {"safe": 5, "cheapest": [1, 1], **case}
+        about = {"criteria": ["a", "b"], "horizon": 20, "may_end": True, "rule": "feasible", **case}
+        script = "async (of) => (await import('./static/lane.js')).verdict(...of).words"
+        assert page.evaluate(script, [about, frame]).startswith(words)
+
+
 def test_a_saved_episode_plays_by_itself(page, address, browser, tmp_path):
     """From a file, with nothing to reach."""
     wait_for_step(page, 4)
@@ -151,8 +177,8 @@ def test_spending_follows_the_slider(page, address, tmp_path, begun, is_kept):
     """Down from p50 to p10 before p10 is spent: over the next 200 steps the mean torque falls by at
     least a third. At a run p10 cannot be kept, as far as the data shows, and the page says so; once
     the robot stands it can, if it began to brake early, and the page says that too. After 130 steps
-    all that is left is less than standing still and braking cost. Seen to fail when the policy does
-    not hear of the limit, and when what can no longer be kept is called within, or stays so."""
+    all that is left is less than standing still and braking cost. Seen to fail when the page goes
+    on to say what it once said."""
     page.select_option("#speed", "20")
     wait_for_step(page, begun)
     drag_to(page, "p10")
