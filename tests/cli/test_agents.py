@@ -14,6 +14,7 @@ from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.runs.run import Run
 from saformer.training.loop.presets import PRESETS
+from tests.trained import train
 
 BRIEF = shlex.split(
     "--data-steps 2000 --updates 4 --batch-size 8 --checkpoint-every 2 --evaluate-every 2 "
@@ -23,7 +24,7 @@ BRIEF = shlex.split(
 
 def train_briefly(name: str, path, *more: str) -> int:
     limit = ["--limit", "p60"] if KINDS[name].has_one_limit else []
-    return main(["train", "allowance", "--agent", name, *limit, *BRIEF, "--out", str(path), *more])
+    return train(["allowance", "--agent", name, *limit, *BRIEF, *more], path)
 
 
 def test_agents_are_listed_with_one_line_each(capsys, monkeypatch):

@@ -13,14 +13,14 @@ from saformer.cli.main import COMMANDS, command_of, main
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.training.loop.presets import PUBLISHED
+from tests import brief
 from tests.editing import edit
+from tests.trained import train
 
 
 def tiny_run(path, *more: str) -> int:
     settings = "--updates 3 --batch-size 8 --checkpoint-every 2 --evaluate-every 0 --width 16 --layers 1 --candidates 4"
-    return main(
-        ["train", "allowance", "--data-steps", "2000", *settings.split(), "--out", str(path), *more]
-    )
+    return train(["allowance", "--data-steps", "2000", *settings.split(), *more], path)
 
 
 def flags(capsys, *arguments: str) -> set[str]:
@@ -265,12 +265,14 @@ def test_training_and_doctor_need_no_simulator(tmp_path):
         "import sys\n"
         "sys.modules['gymnasium'] = sys.modules['mujoco'] = None\n"
         "from saformer.cli.main import main\n"
-        "brief = '--updates 4 --batch-size 4 --evaluate-every 2'.split()\n"
+        "from saformer.rules import fitting\n"
+        f"fitting.UPDATES = {brief.BRIEF}\n"
+        "words = '--updates 4 --batch-size 4 --evaluate-every 2 --width 16 --layers 1'.split()\n"
         f"assert main(['train', {str(tmp_path / 'logs')!r}, '--out', {str(tmp_path / 'run')!r}, "
-        "*brief]) == 0\n"
+        "*words]) == 0\n"
         "assert main(['doctor']) == 0\n"
         "assert main(['evaluate', " + repr(str(tmp_path / "run")) + "]) == 0\n"
-        f"assert main(['train', 'allowance', '--out', {str(tmp_path / 'other')!r}, *brief]) == 1\n"
+        f"assert main(['train', 'allowance', '--out', {str(tmp_path / 'other')!r}, *words]) == 1\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "no rollout" in done.stdout

@@ -22,6 +22,7 @@ from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from saformer.envs.tasks import data_path, find_task, make_data
 from saformer.runs.run import latest_run
+from tests import brief
 from tests.data.test_store import files_may_hold
 
 BRIEF = "--updates 4 --batch-size 4 --evaluate-every 0 --width 16 --layers 1 --candidates 4".split()  # noqa: SIM905
@@ -154,6 +155,8 @@ def test_from_a_log_to_a_verdict_without_a_simulator(tmp_path):
         "import sys\n"
         "sys.modules['gymnasium'] = sys.modules['mujoco'] = None\n"
         "from saformer.cli.main import main\n"
+        "from saformer.rules import fitting\n"
+        f"fitting.UPDATES = {brief.BRIEF}\n"
         f"assert main(['data', 'import', {str(log)!r}, '--out', {str(store)!r}, *{COLUMNS!r}]) "
         "== 0\n"
         f"assert main(['data', 'inspect', {str(store)!r}]) == 0\n"
