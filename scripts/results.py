@@ -32,7 +32,7 @@ DATASETS = {"effort": "robots from standing to running", "safety": "robots that 
 EVERY = """The foot of each page has its command. Rows called *by reserve* or *told* are of a rule
 that was deleted since ([log](log.md))."""
 CAVEATS = (
-    "**Few seeds.** {seeds} and {episodes} episodes for each limit. A seed trained twice differs "
+    "**Few seeds.** {seeds}; {episodes} episodes for each limit. A seed trained twice differs "
     "as two seeds do: fused kernels do not repeat to the digit on a GPU.",
     "**Other data than the paper's.** Ours is made by the bundled behaviours; the paper's is "
     "D4RL's. The published numbers stand beside ours on every page and are not to be subtracted.",
@@ -102,7 +102,7 @@ def page(kept: dict[str, Results]) -> str:
     rows = [row for results in shown.values() for row in results.rows["verdicts"]]
     seeds = sorted({row["seed"] for row in rows})
     episodes = " or ".join(map(str, sorted({len(row["costs"]) for row in rows})))
-    counted = {"seeds": f"Seeds {', '.join(map(str, seeds))}", "episodes": episodes}
+    counted = {"seeds": f"Seeds {' and '.join(map(str, seeds))}", "episodes": episodes}
     colours = f"""Every dot is one dataset and one limit: green where at least {SAFE_SHARE:.0%} of
     episodes are within, amber where the mean is, red where the limit is missed. Costs above twice
     the limit are drawn at 2."""
