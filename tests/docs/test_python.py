@@ -64,7 +64,7 @@ class Press(Machine):
 
 @pytest.mark.parametrize("page", pages())
 def test_the_python_of_a_page_runs(page, folder, monkeypatch, capsys):
-    """As it stands, but for names of robots. Seen to fail with a misspelt name in each page."""
+    """As it stands, but for names of robots."""
     monkeypatch.chdir(folder)
     scope: dict[str, Any] = {"saformer": saformer, "state": [0.5, 1.0], "reward": 0.1, "cost": 0.1}
     scope["machine"] = machine = Press(2) if page.stem == "serve" else Machine(2)
