@@ -14,8 +14,8 @@ Data     `import_data` reads logs and datasets, `collect` rolls a policy out in 
          `export_data` writes them for Minari.
 Learn    `train` gives a `Trained`; `train_together` trains many runs; `demo` shows all of it.
          `register_agent` adds a method of your own, `Listener` hears of progress and metrics.
-Judge    `load` opens a run; `evaluate`, `evaluate_offline`, `calibrate`, `sweep` judge it, and
-         `compare` holds several against each other.
+Judge    `load` opens a run; `evaluate`, `estimate`, `evaluate_offline`, `calibrate`, `sweep` judge
+         it; `compare` holds several against each other, `select_policy` chooses from logs alone.
 Deploy   `export` writes a small folder, `Shield` keeps limits by construction, `finetune` explores
          to keep limits that the data never showed, `data_of` opens a run's data.
 

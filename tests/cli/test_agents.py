@@ -11,7 +11,7 @@ from saformer.agents.registry import KINDS
 from saformer.cli.main import command_of, main
 from saformer.data.limits import parse_limit
 from saformer.data.store import TrajectoryStore
-from saformer.envs import allowance
+from saformer.envs import allowance, rollout
 from saformer.runs.run import Run
 from saformer.training.loop.presets import PRESETS
 from tests.trained import train
@@ -177,9 +177,9 @@ def test_a_sweep_is_stepped_by_as_many_workers_as_asked(tmp_path, monkeypatch):
     """Seen to fail when the flag goes nowhere."""
     assert train_briefly("dt", tmp_path / "run") == 0
     asked = []
-    original = saformer.evaluation.evaluate.rollout
+    original = rollout.rollout
     monkeypatch.setattr(
-        saformer.evaluation.evaluate, "rollout",
+        rollout, "rollout",
         lambda *parts, workers, **more: asked.append(workers) or original(*parts, workers=workers, **more),
     )  # fmt: skip
     command = [
@@ -215,12 +215,13 @@ def test_a_sweep_finds_the_return_that_earns_most(tmp_path, capsys):
     )
 
 
-def test_only_saformer_is_judged_offline(tmp_path, capsys):
+def test_the_model_of_saformer_alone_is_judged_offline(tmp_path, capsys):
+    """Any policy can be estimated. Seen to fail where dt's is refused."""
     assert train_briefly("dt", tmp_path / "run", "--held-out", "0.1") == 0
-    assert main(["evaluate", str(tmp_path / "run"), "--offline"]) == 1
-    assert "without a rollout only saformer can be judged" in capsys.readouterr().err.replace(
-        "\n", " "
-    )
+    assert main(["evaluate", str(tmp_path / "run"), "--offline", "--episodes", "2"]) == 0
+    assert "held-out logs" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match="without a rollout only saformer can be judged"):
+        saformer.evaluate_offline(tmp_path / "run", device="cpu")
 
 
 def test_without_a_simulator_nothing_can_be_tried(tmp_path, capsys):

@@ -85,7 +85,7 @@ def test_flags_are_frozen(capsys):
     assert flags(capsys, "evaluate") == of_evaluate | of_acting | of_ours
     assert flags(capsys, "evaluate", "--rule", "paper") == of_evaluate | of_acting | of_the_paper
     assert flags(capsys, "calibrate") == {
-        "--confidence", "--episodes", "--json", "--limits", "--margins", "--rate",
+        "--confidence", "--episodes", "--json", "--limits", "--margins", "--offline", "--rate",
     } | of_acting | of_ours
     assert flags(capsys, "finetune") == {
         "--attenuation", "--ceiling", "--episodes", "--evaluate-every", "--evaluation-episodes",
@@ -103,6 +103,10 @@ def test_flags_are_frozen(capsys):
     } | of_acting | of_ours
     # fmt: on
     assert flags(capsys, "compare") == {"--json", "--out"}
+    assert flags(capsys, "select") == {
+        *("--check", "--criteria", "--data", "--device", "--environment", "--episodes", "--json"),
+        *("--limits", "--margins", "--out", "--rules", "--seed", "--workers"),
+    }
     assert flags(capsys, "data", "collect") == {
         *("--criteria", "--episodes", "--horizon", "--out", "--policy", "--seed")
     }

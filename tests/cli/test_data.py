@@ -189,7 +189,7 @@ def test_a_store_that_was_moved_is_found_again_on_request(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "run")]) == 1
     assert "say where it is now with --data" in capsys.readouterr().err.replace("\n", " ")
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "new"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["num_held_out"] == 2
+    assert json.loads(capsys.readouterr().out)["held_out"]["num_held_out"] == 2
     assert len(store) == 20
 
 

@@ -65,11 +65,12 @@ def test_a_world_is_learnt_once(runs, monkeypatch):
     assert fits == [1]
 
 
-def test_an_export_needs_the_data(runs, tmp_path):
-    """Seen to fail with an AttributeError."""
-    out = saformer.export(runs[0], tmp_path / "export")
-    with pytest.raises(ValueError, match="holds no trajectories: say where"):
-        saformer.estimate(out, limits=["p50"], device="cpu")
+def test_an_export_is_estimated_from_its_runs_data(runs, tmp_path):
+    """Seen to fail with an AttributeError: it holds totals alone."""
+    out = saformer.export(runs[0], tmp_path / "export", dtype="float32")
+    how = {"limits": ["p50"], "episodes": 2, "device": "cpu"}
+    found, expected = (saformer.estimate(path, **how).plain() for path in (out, runs[0]))
+    assert found == expected
 
 
 def test_select_says_what_rollouts_would_have_chosen(runs, capsys):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from saformer.api.loaded import Loaded
-from saformer.api.run_data import limits_of
+from saformer.api.run_data import limits_of, store_of, training_data
 from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore
@@ -43,10 +43,10 @@ def logged_limits(loaded: Loaded, world: World, names: Sequence[str]) -> list[Li
 
 def world_of(loaded: Loaded, may_end: bool | None = None) -> World:
     """The world of the run's data: learnt once, and read from the folder of findings since."""
-    data = loaded.totals_for(may_end)
-    if not isinstance(data, RelabelledStore):
-        remedy = "say where the data of its run is with data (--data)"
-        raise ValueError(f"{loaded.path} is an export, which holds no trajectories: {remedy}")
+    store = store_of(loaded.run, loaded.listener, loaded.context.data, exact=True)
+    data: RelabelledStore = loaded.attached(training_data(loaded.run, store, loaded.listener))
+    if may_end is not None:
+        data = data.with_environment(may_end=may_end)
     facts: dict[str, Any] = {"version": VERSION, "data": data.store.fingerprint}
     facts["criteria"] = [criterion.name for criterion in data.criteria]
     path = loaded.findings.path / FILE
