@@ -22,6 +22,7 @@ from saformer.data.sampling import WindowSampler
 
 Head = Callable[[int, int], nn.Module]  # width and dimensions of the action
 Target = Callable[[Tensor], Tensor]  # limits [L, C] -> returns to ask for [L]
+LONGEST_WINDOW = 100_000
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class SequenceConfig:
     def __post_init__(self) -> None:
         if self.window < 1:
             raise ValueError(f"window must be at least 1 step, got {self.window}")
+        if self.window > LONGEST_WINDOW:
+            raise ValueError(f"window must be at most {LONGEST_WINDOW:,} steps")
         if not 0 < self.cost_discount <= 1:
             raise ValueError(f"cost_discount must lie in (0, 1], got {self.cost_discount}")
 
