@@ -78,13 +78,19 @@ def select_policy(
     out in the simulator, to see what that would have chosen."""
     if not runs or not margins:
         raise ValueError("name at least one run and one margin to choose among")
+    there = dict.fromkeys(rule for trained in runs for rule in trained.kind.rules)
+    unknown = [rule for rule in rules if rule not in there]
+    if unknown:
+        raise ValueError(f"no run has a rule {', '.join(unknown)}; there are {', '.join(there)}")
     candidates, named = list[Candidate](), tuple[str, ...]()
     for trained in runs:
         world = world_of(trained)
         known = logged_limits(trained, world, limits)
         named = named or tuple(map(str, known))
         own = [rule for rule in trained.kind.rules if not rules or rule in rules]
-        for rule, margin in product(own or trained.kind.rules, margins):
+        # who hears of no limit acts alike, whatever is withheld
+        tried = margins[:1] if trained.kind.has_one_limit else margins
+        for rule, margin in product(own or trained.kind.rules, tried):
             trained.listener.say(f"{trained.path.name}, rule {rule}, margin {margin:.0%}")
             way = _Way(trained, world, known, rule, margin, episodes, seed)
             candidates.append(way.judged(check=check))

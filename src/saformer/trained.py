@@ -133,6 +133,9 @@ class Trained(Loaded):
         wanted = CalibrateSettings(rate=rate, limits=limits or (), **settings)
         known = calibrate.read_calibrations(self.findings)
         others = [each for each in known if each.rate != rate]
+        if wanted.offline and any(each.rate == rate and not each.offline for each in known):
+            better = f"{self.findings.path} is calibrated for {rate:g} on the machine itself"
+            raise ValueError(f"{better}, which says more: choose another folder with out (--out)")
         for calibration in calibrate.calibrate_policy(self, wanted):
             reached = [one for one in calibration.limits if one.margin is not None]
             what = f"{len(reached)} of {len(calibration.limits)} limits reached, calibration"

@@ -103,3 +103,20 @@ def test_calibrate_without_a_simulator_says_so(runs, capsys):
     assert "in a world learnt from the data" in " ".join(capsys.readouterr().out.split())
     (kept,) = json.loads((runs[0] / "calibration.json").read_text())["calibrations"]
     assert kept["offline"] is True
+
+
+def test_a_calibration_of_the_machine_is_not_replaced(runs, tmp_path):
+    """By one of a learnt world, at the same rate. Seen to fail: it was overwritten."""
+    terms = {"confidence": 0.5, "margins": (0.0,), "episodes": 5, "limits": ["p90"]}
+    trained = saformer.load(runs[0], device="cpu", out=tmp_path / "out", workers=0)
+    real = trained.calibrate(0.5, **terms)
+    with pytest.raises(ValueError, match="on the machine itself"):
+        trained.calibrate(0.5, offline=True, **terms)
+    (kept,) = json.loads((tmp_path / "out" / "calibration.json").read_text())["calibrations"]
+    assert kept["offline"] is real.offline is False
+
+
+def test_a_rule_that_nobody_has_is_refused(runs):
+    """Seen to fail: all rules were tried instead."""
+    with pytest.raises(ValueError, match="no run has a rule feasibel; there are feasible"):
+        saformer.select_policy([saformer.load(runs[0], device="cpu")], rules=["feasibel"])

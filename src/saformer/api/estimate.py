@@ -20,7 +20,13 @@ FILE, GROUP = "world.safetensors", "dynamics"
 
 def estimate_run(loaded: Loaded, settings: JudgeSettings) -> tuple[Estimate, dict[str, Any]]:
     """What the policy would cost and earn under each limit, and how it acted."""
-    world = world_of(loaded, settings.may_end)
+    return estimate_in(world_of(loaded, settings.may_end), loaded, settings)
+
+
+def estimate_in(
+    world: World, loaded: Loaded, settings: JudgeSettings
+) -> tuple[Estimate, dict[str, Any]]:
+    """As `estimate_run`, in the world of its data."""
     limits = logged_limits(loaded, world, settings.limits)
     options = loaded.options(settings.rule, settings.options, may_end=settings.may_end)
     frontiers = [frontier_of(loaded.run.spec.task, world.data, limit) for limit in limits]

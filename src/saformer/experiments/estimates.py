@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from saformer.api.estimate import estimate_run, world_of
+from saformer.api.estimate import estimate_in, logged_limits, world_of
+from saformer.evaluation.offline.world import World
 from saformer.evaluation.settings import JudgeSettings
 from saformer.experiments.plan import Row
 from saformer.trained import Trained
@@ -14,20 +15,19 @@ FIRST_STATES = 64
 
 def estimate_rows(trained: Trained, settings: JudgeSettings) -> dict[str, Any]:
     """The estimate as plain values, and what cruder guesses of cost need."""
-    estimate, _ = estimate_run(trained, settings)
-    plain = {name: value for name, value in estimate.plain().items() if name == "limits"}
-    data = world_of(trained).data
-    forecasts = first_forecasts(trained, settings) if trained.kind.verifies else {}
-    mean = float(data.episode_cost[:, 0].mean())
-    return {**plain, "data_mean": mean, "first_forecast": forecasts}
+    world = world_of(trained, settings.may_end)
+    estimate, _ = estimate_in(world, trained, settings)
+    forecasts = first_forecasts(world, trained, settings) if trained.kind.verifies else {}
+    mean = float(world.data.episode_cost[:, 0].mean())
+    return {"limits": estimate.plain()["limits"], "data_mean": mean, "first_forecast": forecasts}
 
 
-def first_forecasts(trained: Trained, settings: JudgeSettings) -> dict[str, float]:
+def first_forecasts(world: World, trained: Trained, settings: JudgeSettings) -> dict[str, float]:
     """By limit: what the critic forecasts of the action that is chosen first, on average."""
-    data = world_of(trained).data
+    data = world.data
     states = torch.from_numpy(data.store.gather("state")[data.store.starts[:FIRST_STATES]])
     policy, forecasts = trained.agent.policy(trained.options("paper")), dict[str, float]()
-    for limit in trained.parse_limits(settings.limits):
+    for limit in logged_limits(trained, world, settings.limits):
         policy.reset(states, torch.tensor(limit.values).expand(len(states), -1))
         decision = policy.act(states)
         assert decision.verification is not None
