@@ -62,6 +62,9 @@ def build(
         raise ValueError(f"steps must be at least 1, got {steps}")
     bundle = open_bundle(robot)
     chunks = _plan(bundle, mixture, steps, seed)
+    workers = min(workers or os.cpu_count() or 1, len(chunks))
+    if workers > 1:
+        _end_in_workers()
     with make_environment(bundle.environment) as environment:
         spec = _spec(bundle, environment)
     trajectories = list(chain.from_iterable(_collect(chunks, workers, progress)))
@@ -138,11 +141,17 @@ def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
     return chunks
 
 
+def _end_in_workers() -> None:
+    """End a worker that runs its parent's script again; the parent says why. This comes before an
+    environment's libraries, which start processes that complain when a worker is gone."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)
+
+
 def _collect(
-    chunks: list[_Chunk], workers: int | None, progress: Progress | None
+    chunks: list[_Chunk], workers: int, progress: Progress | None
 ) -> list[list[Trajectory]]:
     """Run the chunks on several cores; the results have their order."""
-    workers = min(workers or os.cpu_count() or 1, len(chunks))
     done, total = 0, sum(chunk.steps for chunk in chunks)
     parts: list[list[Trajectory]] = [[] for _ in chunks]
     run_here = ((index, _run(chunk)) for index, chunk in enumerate(chunks))
@@ -155,8 +164,6 @@ def _collect(
 
 
 def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int, list[Trajectory]]]:
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(1)  # a worker that runs its parent's script again; the parent says why
     try:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
