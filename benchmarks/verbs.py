@@ -1,24 +1,23 @@
-"""What every verb takes, beside another checkout's: CPU seconds, by turns, the least of all.
+"""What every verb takes, beside another checkout's: CPU seconds, call by call in turns.
 
     git worktree add --detach /tmp/before 1f09ee0
     OMP_NUM_THREADS=1 python -m benchmarks.verbs /tmp/before
 
-Each side makes data and runs of its own with its own source. Between the sides, and between the
-rounds, nothing is shared but the machine, which should have nothing else to do.
+Each side is a process that makes data and runs of its own with its own source. One waits while the
+other calls, so what slows the machine for longer than a call slows both. "More" is the median of
+the ratios of neighbouring calls.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
-from io import StringIO
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -36,65 +35,77 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("other", type=Path, nargs="?", help="the root of another checkout")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeat", type=int, default=5, help="calls of each verb in a round")
+    parser.add_argument("--calls", type=int, default=15, help="of each verb")
     options = parser.parse_args()
     if options.other is None:
-        print(json.dumps(measured(options.repeat)))
+        _answer()
         return
-    sides = {"before": options.other, "now": Path(__file__).parents[1]}
-    least: dict[str, dict[str, float]] = {side: {} for side in sides}
-    for number in range(options.rounds):
-        for side in list(sides) if number % 2 else reversed(sides):
-            for verb, took in _in_a_process(sides[side], options.repeat).items():
-                least[side][verb] = min(took, least[side].get(verb, took))
-    print("| CPU seconds | before | now | more |\n|---|---|---|---|")
-    for verb, took in least["now"].items():
-        before = least["before"][verb]
-        print(f"| {verb} | {before:.4f} | {took:.4f} | {took / before - 1:+.1%} |")
+    print("| CPU ms | before | now | more | quartiles |\n|---|---|---|---|---|")
+    with _side(options.other) as before, _side(Path(__file__).parents[1]) as now:
+        while (verb := before()) and verb == now():
+            taken = [[float(before("call")), float(now("call"))] for _ in range(options.calls + 1)]
+            pairs = np.array(taken[1:])  # without the first, which fills caches
+            low, median, high = np.quantile(pairs[:, 1] / pairs[:, 0], (0.25, 0.5, 0.75)) - 1
+            own = " | ".join(f"{1000 * each:.1f}" for each in np.median(pairs, axis=0))
+            print(f"| {verb} | {own} | {median:+.1%} | {low:+.1%} to {high:+.1%} |", flush=True)
 
 
-def _in_a_process(root: Path, repeat: int) -> dict[str, float]:
+@contextmanager
+def _side(root: Path) -> Iterator[Callable[..., str]]:
+    """A process of this checkout: called without a word it goes on to its next verb."""
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     with tempfile.TemporaryDirectory(prefix="verbs-") as folder:
         environment |= {"SAFORMER_HOME": f"{folder}/home", "XDG_CONFIG_HOME": f"{folder}/config"}
-        program = [sys.executable, str(Path(__file__).resolve()), "--repeat", str(repeat)]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        ended = subprocess.run(program, cwd=folder, env=environment, check=True, **streams)
-    found: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        streams = {**pipes, "stderr": subprocess.DEVNULL, "text": True}
+        program = [sys.executable, str(Path(__file__).resolve())]
+        with subprocess.Popen(program, cwd=folder, env=environment, **streams) as process:
+
+            def ask(word: str = "next") -> str:
+                process.stdin.write(f"{word}\n")
+                process.stdin.flush()
+                return process.stdout.readline().strip()
+
+            yield ask
+            process.stdin.close()
 
 
-def measured(repeat: int) -> dict[str, float]:
-    """The least CPU seconds of each verb, after a call that does not count."""
-    began = time.process_time()
+def _answer() -> None:
+    """Name a verb when asked for the next, else call it and say how long that took."""
     import torch
 
-    from saformer.cli.main import main as command
-
-    found = {"start": time.process_time() - began}
     torch.set_num_threads(1)
-    for verb, call in _calls(command):
-        call(0)
-        taken = []
-        for number in range(1, repeat + 1):
-            began = time.process_time()
+    verbs, out = _calls(), sys.stdout
+    call, number = None, 0
+    for word in sys.stdin:
+        if word == "next\n":
+            name, call = next(verbs, ("", None))
+            number = 0
+            print(name, file=out, flush=True)
+        else:
+            began = _cpu_seconds()
             call(number)
-            taken.append(time.process_time() - began)
-        found[verb] = min(taken)
-    return found
+            print(_cpu_seconds() - began, file=out, flush=True)
+            number += 1
 
 
-def _calls(command: Callable[[list[str]], int]) -> Iterator[tuple[str, Callable[[int], object]]]:
-    """Names, and what is done with the number of the call."""
+def _cpu_seconds() -> float:
+    """Of this process and those that it waited for."""
+    own = os.times()
+    return time.process_time() + own.children_user + own.children_system
+
+
+def _calls() -> Iterator[tuple[str, Callable[[int], object]]]:
+    """Names, and what is done with the number of the call: commands are processes of their own."""
 
     def run(words: str) -> Callable[[int], None]:
         def call(number: int) -> None:
-            with redirect_stdout(StringIO()):
-                assert command(words.format(number).split()) == 0, words
+            program = [sys.executable, "-m", "saformer", *words.format(number).split()]
+            subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
 
         return call
 
+    yield "--help", run("--help")
     for rows in (600, 20_000):
         _write_log(Path(f"log-{rows}.csv"), rows)
         words = f"data import log-{rows}.csv {COLUMNS} {MACHINE} --out store-{rows}-{{}}"

@@ -20,7 +20,6 @@ from saformer.data.logs.proposal import propose_mapping
 from saformer.data.sources.names import default_name
 from saformer.data.store import TrajectoryStore
 from saformer.envs.tasks import is_store, task_names
-from saformer.report.inspection import inspection_tables, survey_tables, write_inspection
 from saformer.report.table import Cell, terminal_table
 
 
@@ -99,6 +98,8 @@ class ImportCommand(Command):
         how: dict[str, Any] = {"criteria": self.criteria}
         with listening(console) as listener:
             if self.check:
+                from saformer.report.inspection import survey_tables
+
                 logs = open_logs(self.sources, self.log, **how, progress=listener.surveying)
                 survey = logs.survey.plain()
                 show(survey, survey_tables, as_json=self.json)
@@ -141,6 +142,8 @@ class InspectCommand(Command):
     """Write a page with figures here."""
 
     def run(self, console: Console) -> int:
+        from saformer.report.inspection import inspection_tables, write_inspection
+
         names = ("criteria", "cost_discount", "limits", "steps", "seed", "may_end")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         settings["mapping"] = self.mapping
