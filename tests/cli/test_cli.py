@@ -130,6 +130,15 @@ def test_presets_fill_in_what_is_not_said():
     assert (changed.config.trunk.width, changed.config.window) == (32, 20)
 
 
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """As with `saformer train --help | head`. Seen to fail with "saformer train: [Errno 32]"."""
+    command = [sys.executable, "-m", "saformer", "train", "--help"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **streams, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
 def test_help_lists_every_verb(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out

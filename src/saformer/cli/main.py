@@ -91,6 +91,8 @@ def _complain(console: Console, message: str) -> int:
 
 def _explain(error: BaseException, words: Sequence[str], console: Console) -> int:
     """Say what went wrong, or how to go on with what was interrupted."""
+    if isinstance(error, BrokenPipeError):  # who read the output, as `head` does, has seen enough
+        console.on_broken_pipe()
     command = " ".join(words[: 3 if words[1] == "data" else 2])
     message, code = str(error), 1
     if isinstance(error, KeyboardInterrupt):
