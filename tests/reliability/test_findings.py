@@ -21,7 +21,7 @@ M10 links are written through: test_writer.py replaced_is_never what_grows_is_ne
 L1 accounts in float32: test_numbers.py lose_no_cents as_exact test_shield.py cut_to_what_is_spent
 L2 the shield out of turn: test_shield.py acting_twice booked_at refused_reset equal_to
 L3 fixed temporary names: test_writer.py two_writers_of_one_file a_second_export
-L4 no checksums: test_checksums.py flipped_bits test_files.py read_as_it_was_written lost_its_name
+L4 no checksums: test_checksums.py flipped_bits test_files.py read_as_it_was_written lost_its_name test_stores.py said_with_its_store
 L5 tracebacks and messages without a file: test_readers.py _json rows_of test_sources.py is_named
 L6 one number for a whole observation: test_misuse.py never_stretched
 L7 a lock that others wait on is unlinked: test_writer.py a_maker_that_failed

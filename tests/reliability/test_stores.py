@@ -1,12 +1,14 @@
 """Stores that were damaged or made to mislead are refused when they are opened, in one line."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from saformer.data.relabel import relabelled
 from saformer.data.store import TrajectoryStore
 from saformer.envs import allowance
 from tests.editing import unsigned
@@ -122,6 +124,18 @@ def test_lengths_that_were_exchanged_are_refused(store):
     set_lengths(store, swap)
     with pytest.raises(ValueError, match="episodes are not what was stored"):
         TrajectoryStore.open(store)
+
+
+@pytest.mark.parametrize("name", ["state", "action", "reward"])
+def test_what_is_no_number_is_said_with_its_store(store, name):
+    """Seen to fail: "state needs finite statistics", "range of [nan, nan]"."""
+    file = store / "steps" / f"{name}.bin"
+    dtype = TrajectoryStore.open(store).steps[name].dtype
+    values = np.fromfile(file, dtype)
+    values[7] = np.nan
+    values.tofile(file)
+    with pytest.raises(ValueError, match=f"{re.escape(str(store))} is damaged: {name} holds NaN"):
+        relabelled(TrajectoryStore.open(store), ())
 
 
 def test_a_store_without_a_checksum_opens_and_grows(store):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria import CostCriterion, Step, criterion
+from saformer.data.folder import REMEDY
 from saformer.data.store import EnvironmentSpec, TrajectoryStore, offsets_of
 from saformer.data.trajectory import Floats
 
@@ -103,6 +104,7 @@ def relabel(
     episode_cost, episode_return = np.empty((len(store), len(criteria))), np.empty(len(store))
     begin = 0
     for first, stop in store.blocks():  # float64 sums never need memory for more than a block
+        _refuse_damage(store, first, stop)
         lengths = store.lengths[first:stop]
         starts = offsets_of(lengths)
         timestep = np.arange(lengths.sum()) - np.repeat(starts, lengths)
@@ -150,6 +152,14 @@ def to_go(values: NDArray[np.floating], lengths: NDArray[np.int64]) -> Doubles:
         start, stop = stop, stop + length
         sums[start:stop] = np.cumsum(values[start:stop][::-1], axis=0, dtype=np.float64)[::-1]
     return sums
+
+
+def _refuse_damage(store: TrajectoryStore, first: int, stop: int) -> None:
+    """Nothing that is not a number was stored."""
+    for name in ("state", "action", "reward"):
+        if not np.isfinite(store.gather(name, first, stop)).all():
+            where = store.path or "data in memory"
+            raise ValueError(f"{where} is damaged: {name} holds NaN or infinities; {REMEDY}")
 
 
 def _costs(store: TrajectoryStore, criterion: CostCriterion, first: int, stop: int) -> Doubles:
