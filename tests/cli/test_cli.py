@@ -139,6 +139,52 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert process.stderr.read() == ""
 
 
+LOST = """
+import signal, sys, time
+from saformer.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in background
+
+class Gone:
+    def __del__(self):
+        raise KeyboardInterrupt
+
+class Command:
+    def run(self, console):
+        Gone()
+        for _ in range(400):
+            time.sleep(0.05)
+
+main.command_of = lambda words: Command()
+sys.exit(main.main(["train"]))
+"""
+
+
+def test_ctrl_c_is_heard_where_nothing_can_be_raised():
+    """Python drops it there, as while modules are imported. Seen to fail without a hook."""
+    command = [sys.executable, "-c", LOST]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "saformer train: interrupted\n")
+
+
+def test_ctrl_c_that_a_library_took_for_a_failed_import(monkeypatch, capsys):
+    """Seen to fail: "MuJoCo is not installed"."""
+
+    class Command:
+        def run(self, console):
+            try:
+                try:
+                    raise KeyboardInterrupt
+                except KeyboardInterrupt as error:
+                    raise ImportError("initialization failed") from error
+            except ImportError:
+                raise ValueError("robots need pip install") from None
+
+    monkeypatch.setattr("saformer.cli.main.command_of", lambda words: Command())
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err == "saformer train: interrupted\n"
+
+
 def test_help_lists_every_verb(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out

@@ -1,11 +1,14 @@
 """`saformer`: what the user types."""
 
+import _thread
 import difflib
 import shlex
 import sys
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -68,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"saformer: torchrun is for `train` alone, not for {verb}: leave it out"
         return _complain(console, message)
     warnings.showwarning = lambda text, *_: console.print(Text(f"warning: {text}", style="yellow"))
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _interrupt_again
     try:
         return command_of(words).run(console)
     except (ValueError, OSError, RuntimeError, ModuleNotFoundError, KeyboardInterrupt) as error:
@@ -95,19 +100,35 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
         console.on_broken_pipe()
     command = " ".join(words[: 3 if words[1] == "data" else 2])
     message, code = str(error), 1
-    if isinstance(error, KeyboardInterrupt):
-        message, code = "interrupted", 130
-    elif isinstance(error, ModuleNotFoundError) and error.name:
-        message = how_to_get(error.name)
-    elif isinstance(error, RuntimeError) and _is_resumable(error):
+    if isinstance(error, RuntimeError) and _is_resumable(error):
         resume = ["--resume"] if words[1] in CAN_RESUME else []
         again = shlex.join([*(word for word in words if word != "--resume"), *resume])
         if torchrun.is_first():
             line = f"{error}. Go on with:\n  {again}"
             console.print(Text(line, style="yellow"), soft_wrap=True)
         return 130
+    if _came_of_interrupt(error):
+        message, code = "interrupted", 130
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        message = how_to_get(error.name)
     console.print(Text(f"{command}: {message}", style="red"), soft_wrap=True)
     return code
+
+
+def _came_of_interrupt(error: BaseException | None) -> bool:
+    """Libraries in C take Ctrl-C while they are imported for a failure, and say so instead."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _interrupt_again(lost: Any) -> None:
+    """Ctrl-C in what nobody can raise from, as imports have it, is not lost: it comes a second
+    time, when this is over."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        threading.Timer(0.05, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _is_resumable(error: BaseException) -> bool:
