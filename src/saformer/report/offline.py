@@ -1,5 +1,6 @@
 """A model judged on held-out logs, as a table and as a page."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from saformer.report.page import Caution, Page, Part, Picture, Remark, Sheet
 from saformer.report.table import numbers, percent, terminal_table
 from saformer.runs.run import Run
 
-EVIDENCE_HEADINGS: tuple[str, ...] = ("limit", "support", "frontier", "likelihood", "gain")
+EVIDENCE_HEADINGS: tuple[str, ...] = ("limit", "support", "frontier", "likelier")
 EVIDENCE_HEADINGS += ("bias", "error", "missed", "before", "alarms")
 ERROR_HEADINGS = ("expectation", "mean error", "bias", "root mean square", "deviation", "explained")
 MOST_ACTIONS = 4  # that are drawn
@@ -30,11 +31,11 @@ SIZES = ("mean_absolute", "root_mean_square", "deviation")
 LEGEND = (
     "Support: training trajectories within the limit. Frontier: the mean of their five best "
     "returns. Near the limit, over the held-out trajectories whose cost lies nearest to it: "
-    "likelihood of the logged actions when the limit is asked for (nats per step, action in model "
-    "units), gain over one Gaussian that is blind to state and limit, and bias and mean absolute "
-    "error of the forecast cost-to-go. Over all judged steps, forecast <= remaining budget, as "
-    "when acting: missed, accepted though the trajectory went over the limit; before, the same "
-    "where the limit was not yet passed; alarms, rejected though it stayed within."
+    "likelier, how many times as likely a logged action is by the actor, asked for the limit, as "
+    "by one Gaussian that is blind to state and limit; bias and mean absolute error of forecast "
+    "costs-to-go. Over all judged steps, forecast <= remaining budget, as when acting: missed, "
+    "accepted though the trajectory went over the limit; before, the same where the limit was not "
+    "yet passed; alarms, rejected though it stayed within."
 )
 ABOUT_LIMITS = (
     "Missed overruns: of the steps on the way to going over the limit, those that the critic "
@@ -59,13 +60,11 @@ def offline_summary(offline: dict[str, Any]) -> str:
         f"(bias {numbers([errors['bias']], sign=True)})"
         for name, errors in zip(offline["criteria"], offline["critic"], strict=True)
     )
-    gain = offline["action"]["gain"]
-    better = "better" if (gain or 0) > 0 else "no better"
     return (
         f"{offline['num_held_out']} held-out trajectories beside {offline['num_training']} trained "
         f"on, {'all' if judged == steps else f'{judged} of'} {steps} steps judged; the critic "
-        f"explains {explained}, the actor foretells logged actions {better} than one Gaussian that "
-        f"is blind to state and limit ({_nats(gain)} nats per step)"
+        f"explains {explained}; to the actor logged actions are {_times(offline['action'])} as "
+        "likely as to one Gaussian that is blind to state and limit"
     )
 
 
@@ -130,16 +129,16 @@ def _cells(evidence: dict[str, Any]) -> list[str]:
         f"{evidence['limit']['name']} = {numbers(evidence['limit']['values'])}",
         f"{support['num_within']} ({percent(support['share'])})",
         numbers([support["frontier"]]),
-        _nats(near["action"]["log_likelihood"]),
-        _nats(near["action"]["gain"]),
+        _times(near["action"]),
         numbers([errors["bias"] for errors in near["critic"]], sign=True),
         numbers([errors["mean_absolute"] for errors in near["critic"]]),
         *(percent(verification[name]) for name in ("missed", "missed_before", "false_alarms")),
     ]
 
 
-def _nats(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.2f}"
+def _times(action: dict[str, Any]) -> str:
+    """How many times as likely a logged action is by the actor as by a blind Gaussian."""
+    return "-" if action["gain"] is None else f"{math.exp(min(action['gain'], 99)):.2g} times"
 
 
 def _error_rows(offline: dict[str, Any]) -> list[list[str]]:
@@ -157,10 +156,8 @@ def _about_actions(offline: dict[str, Any]) -> str:
     action = offline["action"]
     return (
         "Bias: expected - logged. Explained: share of the variance, 1 - (root mean square / "
-        f"deviation) squared. Logged actions: log-likelihood {_nats(action['log_likelihood'])} "
-        "nats per step (action in model units), "
-        f"{_nats(action['blind_log_likelihood'])} by a Gaussian that is blind to state and limit; "
-        f"the expected action is off by {numbers(action['mean_absolute_error'])} per dimension."
+        "deviation) squared. The expected action is off by "
+        f"{numbers(action['mean_absolute_error'])} per dimension."
     )
 
 
