@@ -49,7 +49,9 @@ def values(agent) -> tuple[float, float]:
     return reward.item(), cost.item()
 
 
-@pytest.mark.parametrize(("kind", "limit"), [("bcq_lag", 3.0), ("cpq", 9.0)])
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("bcq_lag", 3.0), pytest.param("cpq", 9.0, marks=pytest.mark.long)]
+)
 def test_critics_know_what_an_episode_brings(kind, limit):
     """Five steps earn 1 each, discounted; the last costs 2. The horizon of 100 does not come into
     it.

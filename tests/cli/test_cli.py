@@ -10,10 +10,7 @@ import pytest
 
 from saformer.agents.registry import KINDS
 from saformer.cli.main import COMMANDS, command_of, main
-from saformer.data.store import TrajectoryStore
-from saformer.envs import allowance
 from saformer.training.loop.presets import PUBLISHED
-from tests import brief
 from tests.editing import edit
 from tests.trained import train
 
@@ -312,30 +309,6 @@ def test_tensorboard_gets_the_metrics(tmp_path):
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert "critic/forecast_error" in events.Tags()["scalars"]
-
-
-def test_training_and_doctor_need_no_simulator(tmp_path):
-    """With neither gymnasium nor mujoco. Seen to fail when the API imports rollouts at its top."""
-    recorded = allowance.dataset(episodes=20)
-    TrajectoryStore.of(recorded, replace(recorded.environment, identifier=None)).save(
-        tmp_path / "logs"
-    )
-    code = (
-        "import sys\n"
-        "sys.modules['gymnasium'] = sys.modules['mujoco'] = None\n"
-        "from saformer.cli.main import main\n"
-        "from saformer.rules import fitting\n"
-        f"fitting.UPDATES = {brief.BRIEF}\n"
-        "words = '--updates 4 --batch-size 4 --evaluate-every 2 --width 16 --layers 1'.split()\n"
-        f"assert main(['train', {str(tmp_path / 'logs')!r}, '--out', {str(tmp_path / 'run')!r}, "
-        "*words]) == 0\n"
-        "assert main(['doctor']) == 0\n"
-        "assert main(['evaluate', " + repr(str(tmp_path / "run")) + "]) == 0\n"
-        f"assert main(['train', 'allowance', '--out', {str(tmp_path / 'other')!r}, *words]) == 1\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "no rollout" in done.stdout
-    assert "gymnasium is not installed" in done.stderr
 
 
 def test_doctor_names_what_is_missing(capsys, monkeypatch):

@@ -146,7 +146,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path, after):
 
 
 def test_from_a_log_to_a_verdict_without_a_simulator(tmp_path):
-    """With neither gymnasium nor mujoco: import, inspect, train, evaluate the store.
+    """With neither gymnasium nor mujoco: import, inspect, train, evaluate the store, doctor.
 
     Seen to fail when the API imports rollouts at its top.
     """
@@ -155,18 +155,22 @@ def test_from_a_log_to_a_verdict_without_a_simulator(tmp_path):
         "import sys\n"
         "sys.modules['gymnasium'] = sys.modules['mujoco'] = None\n"
         "from saformer.cli.main import main\n"
+        "from saformer.evaluation.offline import dynamics\n"
         "from saformer.rules import fitting\n"
-        f"fitting.UPDATES = {brief.BRIEF}\n"
+        f"fitting.UPDATES = dynamics.UPDATES = {brief.BRIEF}\n"
         f"assert main(['data', 'import', {str(log)!r}, '--out', {str(store)!r}, *{COLUMNS!r}]) "
         "== 0\n"
         f"assert main(['data', 'inspect', {str(store)!r}]) == 0\n"
         f"assert main(['train', {str(store)!r}, *{BRIEF!r}]) == 0\n"
         f"assert main(['evaluate', {str(store)!r}, '--limits', 'p20', '8']) == 0\n"
+        "assert main(['doctor']) == 0\n"
+        f"assert main(['train', 'allowance', *{BRIEF!r}]) == 1\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+    assert "gymnasium is not installed" in done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     found = json.loads((run / "offline.json").read_text())
     assert found["num_held_out"] == 3

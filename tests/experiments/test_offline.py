@@ -9,6 +9,7 @@ from saformer.experiments.offline import ALL, CHOSEN_ON, CONFIRMED_ON, GUESSES
 def test_estimates_stand_beside_rollouts(tmp_path, monkeypatch):
     """By three rules, CDT and BC-Safe. Seen to fail where a row lacks its estimate."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("saformer.evaluation.offline.dynamics.UPDATES", (20, 20))
     smoke = ["--scale", "smoke", "--device", "cpu", "--processes", "0"]
     assert main(["experiment", "offline", *smoke]) == 0
     made = json.loads((tmp_path / "results/smoke/offline.json").read_text())

@@ -32,7 +32,7 @@ def test_a_tiny_room_keeps_its_limits(tmp_path, monkeypatch):
     assert_kept(trained.judge(LIMITS, episodes=5)[0])
 
 
-@pytest.mark.parametrize("plant", ["battery", "tank"])
+@pytest.mark.parametrize("plant", ["battery", pytest.param("tank", marks=pytest.mark.long)])
 def test_longer_plants_keep_their_limits(plant, tmp_path):
     """Seen to fail when doing nothing is no candidate, and when verification is left out."""
     trained = saformer.load(WEIGHTS / plant, device="cpu", out=tmp_path, workers=0)

@@ -53,9 +53,8 @@ def test_coptidice_meets_its_limit_and_earns_four_fifths_of_the_optimum(data):
     assert verdict.mean_return >= 0.8 * allowance.optimal_return(LIMIT)
 
 
-@pytest.mark.parametrize(
-    ("recovery", "updates"), [pytest.param(False, 800, marks=pytest.mark.long), (True, 600)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("recovery", "updates"), [(False, 800), (True, 600)])
 def test_cpq_does_what_its_own_rule_says_if_unsafe_actions_recover(data, recovery, updates):
     """The rule earns 0.68 of the optimum. With recovery, seeds 1, 2 cost 1.04, 0.99 of the limit
     and earn what the rule does.

@@ -69,6 +69,7 @@ def finetune_run(
         device=job.device,
         workers=job.workers,
         listener=listener,
+        **dict(job.setting.scale.tuning),
     ).run
 
 

@@ -47,6 +47,7 @@ class Scale:
     swept_episodes: int = 5  # under each of ten limits: there it counts whether costs follow them
     candidates: tuple[int, ...] = tuple(2**n for n in range(10))  # N of Figure 5
     exploration: int = 200  # episodes that fine-tuning may take
+    tuning: Options = ()  # of fine-tuning, beside the usual ones
     below: float = 1.0
     """limits of fine-tuning are this share of the paper's, which tiny models meet untaught"""
     horizon: int | None = None
@@ -66,7 +67,8 @@ class Scale:
         return replace(preset, fit=fit)
 
 
-_SMOKE = Scale("smoke", 2, 2, candidates=(1, 4), exploration=10, below=0.6, horizon=30)
+_TUNED = (("updates", 20), ("evaluation_episodes", 2))
+_SMOKE = Scale("smoke", 2, 2, (1, 4), exploration=10, tuning=_TUNED, below=0.6, horizon=15)
 SCALES = {"smoke": _SMOKE, "small": Scale("small"), "paper": Scale("paper")}
 """smoke: tiny models on scraps of data. small: preset small. paper: Table 6, 100,000 updates."""
 
