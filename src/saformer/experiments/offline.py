@@ -23,7 +23,7 @@ from saformer.experiments.plan import (
     in_each_way,
 )
 from saformer.experiments.ways import BC_SAFE, CDT, WITHOUT_CRITIC, Options
-from saformer.report.figure import Panel, line_panels
+from saformer.report.figure import Line, Panel, line_panels
 from saformer.report.page import Part, Picture, Remark, Sheet
 from saformer.report.table import numbers, percent, rounded
 
@@ -173,10 +173,15 @@ def _cells(check: Check) -> list[str]:
 
 
 def _scatter(checks: Sequence[Check]) -> str:
+    known = [each for each in checks if each.data_mean > 0]
+    most = max((max(e.cost, e.estimated) / e.data_mean for e in known), default=1.0)
+
     def panel(trust: str) -> Panel:
-        own = [each for each in checks if each.trust == trust and each.data_mean > 0]
+        own = [each for each in known if each.trust == trust]
         x, y = ([getattr(e, n) / e.data_mean for e in own] for n in ("cost", "estimated"))
-        return Panel(trust, points=(x, y), x_label="rolled out", y_label="estimated")
+        equal = Line("equal", (0, most), (0, most))
+        title = f"{trust} ({len(own)})"
+        return Panel(title, [equal], x_label="rolled out", y_label="estimated", points=(x, y))
 
     words = ("supported", "extrapolates", "do not trust")
     return line_panels([panel(word) for word in words], columns=3)
