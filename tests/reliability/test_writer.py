@@ -176,11 +176,14 @@ def one_line(text: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "export", "finetune", "import", "build"])
+@pytest.mark.parametrize(
+    "verb", ["train", "evaluate", "export", "finetune", "import", "build", "to Minari"]
+)
 def test_a_full_disk_is_said_in_one_line(verb, trained, tmp_path, capsys, monkeypatch):
     """Files may not grow beyond a few bytes. Seen to fail for train, export and finetune:
-    SafetensorError's traceback."""
+    SafetensorError's traceback; and to Minari: HDF5 brought the process down."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     allowance.dataset(episodes=20).save("store")
     command = {
         "train": "train store --updates 2 --width 16 --layers 1 --out new",
@@ -188,6 +191,7 @@ def test_a_full_disk_is_said_in_one_line(verb, trained, tmp_path, capsys, monkey
         "export": f"export {trained} new",
         "finetune": f"finetune {trained} --limit 0.1 --episodes 2 --lanes 2 --out new --workers 0",
         "build": "data build allowance --steps 20000 --out new",
+        "to Minari": "data export store new-v0",
     }
     if verb == "import":
         (tmp_path / "log.csv").write_text(
