@@ -210,6 +210,25 @@ def test_ctrl_c_loses_nothing_and_resume_goes_on_to_the_same_end(
     assert store_of(broken).fingerprint == store_of(whole).fingerprint
 
 
+class KilledError(BaseException):
+    """Nobody catches it."""
+
+
+def test_a_kill_between_the_episodes_of_a_round_changes_none(source, whole, tmp_path):
+    """Lanes share their noise. Seen to fail when the missing lane acts alone."""
+
+    def say(said: str) -> None:
+        if "episode 5 of" in said:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        tune(source, tmp_path / "broken", said=say)
+    assert len(rows(tmp_path / "broken")) == 5
+    broken = tune(source, tmp_path / "broken", resume=True).run
+    assert rows(broken) == rows(whole)
+    assert store_of(broken).fingerprint == store_of(whole).fingerprint
+
+
 def test_a_second_ctrl_c_stops_at_once_and_can_be_resumed_too(source, whole, tmp_path):
     """After the last episode of a round, nothing is in flight. Seen to fail when the second one
     gets through."""

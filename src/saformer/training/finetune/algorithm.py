@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -200,15 +199,22 @@ class _Loop:
         return [limit for limit in self.limits if limit.name not in closed]
 
     def _explore(self, interrupt: Interrupt) -> None:
-        """The episodes that are missing from this round."""
-        first, config, rows = len(self.experience), self.config, self.experience.rows
-        count = min(config.lanes - first % config.lanes, config.episodes - first)
+        """The episodes that are missing from this round. Its lanes share their noise, so all act
+        again, and what is stored already is not stored twice."""
+        config, rows = self.config, self.experience.rows
+        first = len(rows) // config.lanes * config.lanes
+        count, stored = min(config.lanes, config.episodes - first), {r.seed for r in rows[first:]}
         reference = self.experience.reference
         fallback = next_fallback(rows, tuple(self.exploring), reference, lanes=config.lanes)
-        policy, on_end = self.exploring[fallback], partial(self._store_episode, fallback)
+        policy = self.exploring[fallback]
         policy.seed = 1_000_003 * self.seed + first + 1
+
+        def on_end(target: Target, episode: Episode, broke_ceiling: bool) -> None:
+            if episode.seed not in stored:
+                self._store_episode(fallback, target, episode, broke_ceiling)
+
         with self._acting(f"exploring episodes {first} to {first + count - 1}"):
-            targets = targets_for(self._open_limits, rows, config.factors, count=count)
+            targets = targets_for(self._open_limits, rows[:first], config.factors, count=count)
             how: Any = {"seed": self.seed, "ceiling": config.ceiling, "workers": self.workers}
             what = (policy, self.experience.data, targets)
             explore(*what, first=first, on_end=on_end, interrupt=interrupt, **how)
