@@ -182,6 +182,21 @@ def test_ctrl_c_that_a_library_took_for_a_failed_import(monkeypatch, capsys):
     assert capsys.readouterr().err == "saformer train: interrupted\n"
 
 
+def test_what_goes_wrong_while_ctrl_c_is_obeyed_is_said(monkeypatch, capsys):
+    """Seen to fail: "interrupted", as if all had been saved."""
+
+    class Command:
+        def run(self, console):
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise OSError("the disk is full")
+
+    monkeypatch.setattr("saformer.cli.main.command_of", lambda words: Command())
+    assert main(["train"]) == 1
+    assert capsys.readouterr().err == "saformer train: the disk is full\n"
+
+
 def test_help_lists_every_verb(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out

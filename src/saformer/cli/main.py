@@ -96,8 +96,8 @@ def _complain(console: Console, message: str) -> int:
 
 def _explain(error: BaseException, words: Sequence[str], console: Console) -> int:
     """Say what went wrong, or how to go on with what was interrupted."""
-    if isinstance(error, BrokenPipeError):  # who read the output, as `head` does, has seen enough
-        console.on_broken_pipe()
+    if isinstance(error, BrokenPipeError) and {"-h", "--help"} & {*words}:
+        console.on_broken_pipe()  # who read it, as `head` does, has seen enough
     command = " ".join(words[: 3 if words[1] == "data" else 2])
     message, code = str(error), 1
     if isinstance(error, RuntimeError) and _is_resumable(error):
@@ -116,10 +116,13 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
 
 
 def _came_of_interrupt(error: BaseException | None) -> bool:
-    """Libraries in C take Ctrl-C while they are imported for a failure, and say so instead."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    """Ctrl-C itself, or an import that failed by it, as libraries in C take it; what goes wrong
+    while Ctrl-C is obeyed is an error of its own."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    while error is not None and not isinstance(error, ImportError):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error is not None and isinstance(error.__cause__ or error.__context__, KeyboardInterrupt)
 
 
 def _interrupt_again(lost: Any) -> None:
