@@ -13,6 +13,7 @@ from saformer.evaluation.settings import JudgeSettings
 from saformer.experiments.estimates import estimate_rows
 from saformer.experiments.plan import FROM, Judging, RunJob, Training
 from saformer.runs.run import Run
+from saformer.trained import Trained
 from saformer.training.loop.fit import InterruptedTrainingError
 from saformer.training.loop.presets import Preset
 
@@ -73,24 +74,35 @@ def finetune_run(
     ).run
 
 
-def judge_run(
-    run: Run, judging: Judging, episodes: int, job: RunJob, listener: Listener
-) -> dict[str, Any]:
+def judge_run(run: Run, judging: Judging, job: RunJob, listener: Listener) -> dict[str, Any]:
     """Roll a run's policy out under the limits; the evaluation as plain values."""
-    quiet, shield = replace(listener, say=lambda message: None), judging.shield
-    where: Any = {"device": job.device, "workers": job.workers, "listener": quiet}
-    options = dict(judging.options)
-    how: Any = {"rule": options.pop("rule", None), "options": options}
-    how |= {"shield": shield, "reference": shield}
-    how["may_end"] = judging.training.may_end
+    how = {**_acting(judging), "shield": judging.shield, "reference": judging.shield}
     with warnings.catch_warnings():
         if FROM in judging.training.dataset:  # on purpose
             warnings.filterwarnings("ignore", message="limit .* lies outside the data")
-        trained = load(run.path, cost_discount=judging.cost_discount, **where)
-        evaluation, _ = trained.judge(judging.limits, episodes=episodes, **how)
-        plain = evaluation.plain()
-        if judging.estimated:
-            acting = {name: how[name] for name in ("rule", "options", "may_end")}
-            settings = JudgeSettings(judging.limits, episodes, **acting)
-            plain["estimate"] = estimate_rows(trained, settings)
-    return plain
+        trained = _loaded(run, judging, job, listener)
+        return trained.judge(judging.limits, episodes=episodes_of(judging, job), **how)[0].plain()
+
+
+def estimate_run(run: Run, judging: Judging, job: RunJob, listener: Listener) -> dict[str, Any]:
+    """What a run's data alone says of its policy under the limits, as plain values."""
+    trained = _loaded(run, judging, job, listener)
+    settings = JudgeSettings(judging.limits, episodes_of(judging, job), **_acting(judging))
+    return estimate_rows(trained, settings)
+
+
+def episodes_of(judging: Judging, job: RunJob) -> int:
+    """Under each limit."""
+    return judging.episodes or job.setting.scale.episodes
+
+
+def _acting(judging: Judging) -> dict[str, Any]:
+    options = dict(judging.options)
+    rule = options.pop("rule", None)
+    return {"rule": rule, "options": options, "may_end": judging.training.may_end}
+
+
+def _loaded(run: Run, judging: Judging, job: RunJob, listener: Listener) -> Trained:
+    quiet = replace(listener, say=lambda message: None)
+    where: Any = {"device": job.device, "workers": job.workers, "listener": quiet}
+    return load(run.path, cost_discount=judging.cost_discount, **where)

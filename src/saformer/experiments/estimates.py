@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from saformer.api.estimate import estimate_in, logged_limits, world_of
+from saformer.evaluation.offline.estimate import trust_of
 from saformer.evaluation.offline.world import World
 from saformer.evaluation.settings import JudgeSettings
 from saformer.experiments.plan import Row
@@ -44,7 +45,8 @@ def estimate_row(estimate: dict[str, Any], limit_name: str) -> Row:
         "cost": own["verdict"]["mean_cost"][0],
         "return": own["verdict"]["mean_return"],
         "interval": own["cost_interval"][0],
-        **{name: own[name] for name in ("trust", "far", "spread")},
+        **{name: own[name] for name in ("far", "spread")},
+        "trust": trust_of(own["far"], own["spread"]),  # by today's thresholds
         "data_mean": estimate["data_mean"],
         "first_forecast": estimate["first_forecast"].get(limit_name),
     }

@@ -3,13 +3,21 @@
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
 from saformer import Listener
-from saformer.experiments.calls import finetune_run, interruptible, judge_run, train_runs
+from saformer.evaluation.offline.dynamics import VERSION
+from saformer.experiments.calls import (
+    episodes_of,
+    estimate_run,
+    finetune_run,
+    interruptible,
+    judge_run,
+    train_runs,
+)
 from saformer.experiments.datasets import limits_in_costs
 from saformer.experiments.estimates import estimate_row
 from saformer.experiments.plan import KEY, Gathered, Judging, Row, RunJob, Training, failure_of
@@ -63,8 +71,10 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
         verdicts = (_verdict(verdict, policy["episodes"]) for verdict in policy["verdicts"])
         known = {key: evaluation[key] for key in ENDINGS if key in evaluation}
         rows += [{**about, "variant": name, **known, **verdict} for verdict in verdicts]
-    for row in rows if judging.estimated else ():
-        row["estimate"] = estimate_row(evaluation["estimate"], row["limit_name"])
+    if judging.estimated:
+        estimate = _estimate(replace(judging, limits=limits), run, job, listener)
+        for row in rows:
+            row["estimate"] = estimate_row(estimate, row["limit_name"])
     nothing = evaluation.get("nothing")
     if nothing:
         for row in rows:  # the policy's rows hold them, so that one evaluation is all they need
@@ -74,24 +84,32 @@ def _verdicts(judging: Judging, run: Run, job: RunJob, listener: Listener) -> li
 
 
 def _evaluation(judging: Judging, run: Run, job: RunJob, listener: Listener) -> Row:
+    """Rollouts."""
+    how: Row = {**_how(judging, job), "cost_discount": judging.cost_discount}
+    how |= {"shield": True} if judging.shield else {}
+    return _once("evaluation", how, run, lambda: judge_run(run, judging, job, listener))
+
+
+def _estimate(judging: Judging, run: Run, job: RunJob, listener: Listener) -> Row:
+    """From the run's data alone; apart from rollouts, as it changes with how worlds are learnt."""
+    how = {**_how(judging, job), "version": VERSION}
+    return _once("estimate", how, run, lambda: estimate_run(run, judging, job, listener))
+
+
+def _how(judging: Judging, job: RunJob) -> Row:
+    named = {"limits": list(judging.limits), "options": dict(judging.options)}
+    return {**named, "num_episodes": episodes_of(judging, job), "seed": 0}
+
+
+def _once(kind: str, how: Row, run: Run, judge: Callable[[], Row]) -> Row:
     """Read from beside the run if it was judged in this way before; else it is judged now."""
-    episodes = judging.episodes or job.setting.scale.episodes
-    how: Row = {
-        "limits": list(judging.limits),
-        "options": dict(judging.options),
-        "cost_discount": judging.cost_discount,
-        "num_episodes": episodes,
-        "seed": 0,
-        **({"shield": True} if judging.shield else {}),
-        **({"estimated": True} if judging.estimated else {}),
-    }
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:8]
-    name = f"evaluation-{digest}.json"
+    name = f"{kind}-{digest}.json"
     if not (run.path / name).exists():
         began = time.perf_counter()
-        evaluation = judge_run(run, judging, episodes, job, listener)
+        judged = judge()
         facts = {"seconds": round(time.perf_counter() - began, 1), "commit": commit()}
-        run.write_json(name, {**how, **facts, **evaluation})
+        run.write_json(name, {**how, **facts, **judged})
     return dict(run.read_json(name))
 
 
