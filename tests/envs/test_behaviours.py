@@ -1,6 +1,7 @@
 """Bundles of behaviours, packaged and of the user's making, and the datasets that are built from
 them."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -163,13 +164,27 @@ def test_a_build_does_not_depend_on_the_number_of_workers():
     )
 
 
-def test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else(tmp_path):
-    """Seen to fail when workers complain too, and when the pool's own words come through."""
+@pytest.mark.parametrize(
+    "script_text",
+    [
+        "from saformer.envs import behaviours\n"
+        'behaviours.build("hopper", "medium-replay", steps=2400, workers=2)',
+        'import saformer\nsaformer.train("hopper-medium-replay", data_steps=2400)',
+    ],
+)
+def test_a_script_without_a_main_guard_hears_what_to_do_and_nothing_else(tmp_path, script_text):
+    """Seen to fail when workers complain too, when the pool's own words come through, and (it hung)
+    when workers wait for the data that their parent makes."""
     script = tmp_path / "script.py"
-    call = 'behaviours.build("hopper", "medium-replay", steps=2400, workers=2)'
-    script.write_text(f"from saformer.envs import behaviours\n{call}\n")
+    script.write_text(f"{script_text}\n")
     ended = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, script],
+        env=os.environ | {"SAFORMER_HOME": str(tmp_path / "home")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert ended.returncode == 1
     assert ended.stderr.count("Traceback") == 1  # the script's own

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import multiprocessing
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -338,9 +339,18 @@ def _flush(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
+def end_in_workers() -> None:
+    """End a worker that runs its parent's script again; the parent says why. This comes before an
+    environment's libraries, which start processes that complain when a worker is gone, and before
+    it waits for what its own parent makes."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)
+
+
 @contextmanager
 def one_maker(path: Path) -> Iterator[None]:
     """Let one process at a time make what will stand at this path; others wait, and say so."""
+    end_in_workers()
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.parent / f".{path.name}.lock"
     with ExitStack() as stack:

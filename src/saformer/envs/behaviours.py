@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saformer.criteria.code import is_here, typed
+from saformer.data.folder import end_in_workers
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.envs.bundle import Behaviour, Bundle, open_bundle
@@ -64,7 +65,7 @@ def build(
     chunks = _plan(bundle, mixture, steps, seed)
     workers = min(workers or os.cpu_count() or 1, len(chunks))
     if workers > 1:
-        _end_in_workers()
+        end_in_workers()
     with make_environment(bundle.environment) as environment:
         spec = _spec(bundle, environment)
     trajectories = list(chain.from_iterable(_collect(chunks, workers, progress)))
@@ -139,13 +140,6 @@ def _plan(bundle: Bundle, mixture: str, steps: int, seed: int) -> list[_Chunk]:
             about = (behaviour, size, (seed, index, part), is_here(bundle.environment))
             chunks.append(_Chunk(bundle.environment, *about))
     return chunks
-
-
-def _end_in_workers() -> None:
-    """End a worker that runs its parent's script again; the parent says why. This comes before an
-    environment's libraries, which start processes that complain when a worker is gone."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(1)
 
 
 def _collect(
