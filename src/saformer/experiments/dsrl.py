@@ -23,7 +23,11 @@ TASKS = tuple(
         "BallCircle-v0",
         "HopperVelocityGymnasium-v1",
         "HalfCheetahVelocityGymnasium-v1",
+        "PointCircle1Gymnasium-v0",
+        "CarCircle-v0",
+        "DroneRun-v0",
         "Walker2dVelocityGymnasium-v1",
+        "PointGoal1Gymnasium-v0",
     )
 )
 UPDATES = {"paper": 30_000}
