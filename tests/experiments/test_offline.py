@@ -3,7 +3,7 @@
 import json
 
 from saformer.cli.main import main
-from saformer.experiments.offline import ALL, CHOSEN_ON, CONFIRMED_ON, GUESSES
+from saformer.experiments.offline import ALL, CHOSEN_ON, CONFIRMED_ON, GUESSES, choices_of
 
 
 def test_estimates_stand_beside_rollouts(tmp_path, monkeypatch):
@@ -33,3 +33,20 @@ def test_each_half_has_some_of_every_kind():
         kinds = ("plant-", "hopper", "walker2d", "halfcheetah", "-effort", "dsrl:")
         assert all(any(kind in name for name in half) for kind in kinds)
     assert len(ALL) >= 15
+
+
+def test_a_choice_is_by_estimates_and_judged_by_rollouts():
+    """Two ways under two limits, one of which has nothing to earn; a dataset without anything.
+
+    Seen to fail when the choice is made by rollouts, and when nothing to earn counts as 0.
+    """
+
+    def row(dataset: str, way: str, rolled_out: float | None, estimated: float | None) -> dict:
+        own = {"dataset": dataset, "variant": way, "safe_share": rolled_out}
+        return {**own, "estimate": {"safe_share": estimated}}
+
+    rows = [row("a", "x", 0.5, 0.9), row("a", "x", None, None)]
+    rows += [row("a", "y", 0.6, 0.2), row("a", "y", None, None), row("b", "x", None, None)]
+    (choice,) = choices_of(rows)
+    assert (choice.dataset, choice.chosen, choice.best) == ("a", "x", "y")
+    assert choice.shares == (0.5, 0.6)

@@ -41,12 +41,14 @@ def first_forecasts(world: World, trained: Trained, settings: JudgeSettings) -> 
 def estimate_row(estimate: dict[str, Any], limit_name: str) -> Row:
     """What a row of verdicts keeps of an estimate under its limit."""
     (own,) = (e for e in estimate["limits"] if e["verdict"]["limit"]["name"] == limit_name)
+    trust = trust_of(own["far"], own["spread"])  # by today's thresholds
     return {
         "cost": own["verdict"]["mean_cost"][0],
         "return": own["verdict"]["mean_return"],
         "interval": own["cost_interval"][0],
         **{name: own[name] for name in ("far", "spread")},
-        "trust": trust_of(own["far"], own["spread"]),  # by today's thresholds
+        "trust": trust,
+        "safe_share": 0.0 if trust == "do not trust" else own["verdict"]["safe_share"],
         "data_mean": estimate["data_mean"],
         "first_forecast": estimate["first_forecast"].get(limit_name),
     }

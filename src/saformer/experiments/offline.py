@@ -36,6 +36,7 @@ RULES: dict[str, Options] = {
     "paper": (("rule", "paper"),),
     "no critic": WITHOUT_CRITIC,
 }
+CHOICES = ("dataset", "chosen by estimates", "best by rollouts", "chosen", "best")
 GUESSES = ("the limit", "the data's mean", "the critic at the first state")
 SMALL, LARGE = 0.1, 0.25
 LEAST = 0.05
@@ -116,6 +117,41 @@ def _share(values: Iterable[bool]) -> float:
     return mean_known([float(value) for value in values])
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Of the ways to act on a dataset, the one with the highest estimated safe share."""
+
+    dataset: str
+    chosen: str
+    best: str  # with the highest safe share of rollouts
+    shares: tuple[float, float]  # of both, rolled out
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Choice | None:
+        """None where no limit has anything to earn."""
+        ways = dict.fromkeys(row["variant"] for row in rows)
+        own = {way: [row for row in rows if row["variant"] == way] for way in ways}
+        estimated = {way: _safe_share(row["estimate"] for row in own[way]) for way in ways}
+        rolled_out = {way: _safe_share(own[way]) for way in ways}
+        if np.isnan(list(rolled_out.values())).any():
+            return None
+        chosen = max(ways, key=lambda way: estimated[way])
+        best = max(ways, key=lambda way: rolled_out[way])
+        return cls(rows[0]["dataset"], chosen, best, (rolled_out[chosen], rolled_out[best]))
+
+
+def _safe_share(rows: Iterable[Row]) -> float:
+    shares = [row["safe_share"] for row in rows]
+    return mean_known([float("nan") if share is None else share for share in shares])
+
+
+def choices_of(rows: Sequence[Row]) -> list[Choice]:
+    """Of each dataset."""
+    names = dict.fromkeys(row["dataset"] for row in rows)
+    choices = [Choice.of([row for row in rows if row["dataset"] == name]) for name in names]
+    return [choice for choice in choices if choice is not None]
+
+
 def _needs(setting: Setting) -> Needs:
     models = list(setting.each(*setting.some(ALL), published=False))
     rivals = [name for name in setting.some(ALL) if name in WITH_RIVALS]
@@ -146,10 +182,15 @@ def _present(results: Results) -> list[Part]:
     guessed = [[guess, *(_guess(half, guess) for half in halves.values())] for guess in GUESSES]
     headings = ("", *(f"{name} ({len(half)} estimates)" for name, half in halves.items()))
     cells = [_cells(each) for each in checks]
+    chosen = [
+        [each.dataset, each.chosen, each.best, *(f"{share:.2f}" for share in each.shares)]
+        for each in choices_of(results.rows["verdicts"])
+    ]
     columns = ("dataset", "way", "trust", "rolled out", "estimated", "error", "covered")
     return [
         Sheet("Estimates against rollouts", headings, rows),
         Sheet("Cruder guesses of cost: median error; rank correlation", headings, guessed),
+        Sheet("Choosing by estimates alone: safe shares, rolled out", CHOICES, chosen),
         Picture("Every estimate", _scatter(checks), "Both as shares of the data's mean cost."),
         Sheet("Every cell", columns, cells),
         Remark(ABOUT, "How to read this"),
