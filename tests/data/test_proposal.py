@@ -89,3 +89,23 @@ def test_what_columns_are_by_their_names(tmp_path):
     assert mapping.fill == "forward"
     assert open_logs([path], mapping).survey.problems == []
     assert all("#" in line for line in lines), "each line says why"
+
+
+def test_a_log_as_spreadsheets_write_it(tmp_path):
+    """Index and trailing marks have no name, and -200 stands for what is missing. Seen to fail when
+    two columns without a name are refused, when one is a state, when 18.00.00 is no time of day,
+    when rows of nothing but commas are steps, and when nothing is said of -200."""
+    path = tmp_path / "log.csv"
+    rows = [
+        f"{n},13/03/2004,{n:02}.00.00,{t},{t},2{n % 5},,\n" for n, t in enumerate([-200, *"9" * 23])
+    ]
+    path.write_text(",Date,Time,T,RH,valve,,\n" + "".join(rows) + 3 * ",,,,,,,\n")
+    mapping = LogMapping.of(tomllib.loads("\n".join(propose_mapping([str(path)]).lines)))
+    assert (mapping.time, mapping.time_of_day) == ("Date", "Time")
+    assert (mapping.state, mapping.action) == (("T", "RH"), ("valve",))
+    survey = open_logs([path], mapping).survey
+    assert (survey.problems, survey.num_rows) == ([], 24)
+    assert survey.usual_step == 3600
+    assert "-200 is the least of 2 columns: if it stands for a missing value, say --na -200" in (
+        survey.warnings
+    )
