@@ -138,7 +138,10 @@ def _cells(evidence: dict[str, Any]) -> list[str]:
 
 def _times(action: dict[str, Any]) -> str:
     """How many times as likely a logged action is by the actor as by a blind Gaussian."""
-    return "-" if action["gain"] is None else f"{math.exp(min(action['gain'], 99)):.2g} times"
+    if action["gain"] is None:
+        return "-"
+    two_digits = float(f"{math.exp(min(action['gain'], 99)):.2g}")
+    return f"{two_digits:g} times"  # 120, not 1.2e+02
 
 
 def _error_rows(offline: dict[str, Any]) -> list[list[str]]:
