@@ -72,18 +72,18 @@ def test_how_a_log_is_written_goes_into_its_proposal(tmp_path, monkeypatch, caps
 
 
 def test_what_columns_are_by_their_names(tmp_path):
-    """Seen to fail when a second clock is a state, when return_temp is a reward, and when one word
-    among numbers makes a column one of words."""
+    """Seen to fail when a second clock is a state, when return_temp is a reward, when one word among
+    numbers makes a column one of words, and when a price per kWh is the cost."""
     path = tmp_path / "log.csv"
     path.write_text(
-        "run,timestamp,elapsed time,return_temp,profit,valve_cmd,energy [kWh],tripped\n"
-        "1,0,0,20,5,0.1,3,0\n1,1,1,ERR,6,0.2,4,0\n1,2,2,21,6,0.2,4,0\n"
+        "run,timestamp,elapsed time,return_temp,profit,valve_cmd,price €/kWh,energy [kWh],tripped\n"
+        "1,0,0,20,5,0.1,1,3,0\n1,1,1,ERR,6,0.2,1,4,0\n1,2,2,21,6,0.2,2,4,0\n"
     )
     lines = propose_mapping([str(path)]).lines
     text = "\n".join(lines)
     mapping = LogMapping.of(tomllib.loads(text))
     assert (mapping.time, mapping.episode, mapping.terminated) == ("timestamp", "run", "tripped")
-    assert mapping.state == ("return_temp",)
+    assert mapping.state == ("return_temp", "price €/kWh")
     assert mapping.action == ("valve_cmd",)
     assert (mapping.reward, mapping.cost) == ("profit", "`energy [kWh]`")
     assert mapping.fill == "forward"

@@ -33,6 +33,7 @@ NAMES = {
     "reward": r"reward|profit|revenue|yield|score|comfort",
     "cost": r"cost|kosten|power|leistung|energ|kwh|\bkw\b|consum|verbrauch|emission|wear|"
     r"€|\$|\beur\b",
+    "price": r"price|preis|tarif",
     "action": r"set.?point|soll|\bsp\b|command|\bcmd|control|action|valve|ventil|pump|damper|"
     r"klappe|\bfan\b|heater|duty|mode\b|modus|switch",
     "identity": r"^(id|index|no|nr|number|unnamed.*)$|[ _-]id$",
@@ -102,7 +103,8 @@ class _Guess:
         clocks, identities = self._take("time"), self._take("identity")
         words = [name for name in self._left if name in self._words]
         self._left = [name for name in self._left if name not in words]
-        reward, cost = self._take("reward", most=1), self._named("cost")
+        reward, prices = self._take("reward", most=1), self._named("price")
+        cost = sorted(self._named("cost"), key=prices.__contains__)  # what one pays, not how dear
         action = self._take("action")
         kept = [name for name in self._left if name not in cost[:1]] or self._left
         yield _list("state", kept, "all other columns of numbers: what the action depends on")
