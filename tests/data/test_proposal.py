@@ -72,20 +72,40 @@ def test_how_a_log_is_written_goes_into_its_proposal(tmp_path, monkeypatch, caps
 
 
 def test_what_columns_are_by_their_names(tmp_path):
-    """Seen to fail when a second clock is a state, when return_temp is a reward, and when one word
-    among numbers makes a column one of words."""
+    """Seen to fail when a second clock is a state, when return_temp is a reward, when one word among
+    numbers makes a column one of words, and when a price per kWh is the cost."""
     path = tmp_path / "log.csv"
     path.write_text(
-        "run,timestamp,elapsed time,return_temp,profit,valve_cmd,energy [kWh],tripped\n"
-        "1,0,0,20,5,0.1,3,0\n1,1,1,ERR,6,0.2,4,0\n1,2,2,21,6,0.2,4,0\n"
+        "run,timestamp,elapsed time,return_temp,profit,valve_cmd,price €/kWh,energy [kWh],tripped\n"
+        "1,0,0,20,5,0.1,1,3,0\n1,1,1,ERR,6,0.2,1,4,0\n1,2,2,21,6,0.2,2,4,0\n"
     )
     lines = propose_mapping([str(path)]).lines
     text = "\n".join(lines)
     mapping = LogMapping.of(tomllib.loads(text))
     assert (mapping.time, mapping.episode, mapping.terminated) == ("timestamp", "run", "tripped")
-    assert mapping.state == ("return_temp",)
+    assert mapping.state == ("return_temp", "price €/kWh")
     assert mapping.action == ("valve_cmd",)
     assert (mapping.reward, mapping.cost) == ("profit", "`energy [kWh]`")
     assert mapping.fill == "forward"
     assert open_logs([path], mapping).survey.problems == []
     assert all("#" in line for line in lines), "each line says why"
+
+
+def test_a_log_as_spreadsheets_write_it(tmp_path):
+    """Index and trailing marks have no name, and -200 stands for what is missing. Seen to fail when
+    two columns without a name are refused, when one is a state, when 18.00.00 is no time of day,
+    when rows of nothing but commas are steps, and when nothing is said of -200."""
+    path = tmp_path / "log.csv"
+    rows = [
+        f"{n},13/03/2004,{n:02}.00.00,{t},{t},2{n % 5},,\n" for n, t in enumerate([-200, *"9" * 23])
+    ]
+    path.write_text(",Date,Time,T,RH,valve,,\n" + "".join(rows) + 3 * ",,,,,,,\n")
+    mapping = LogMapping.of(tomllib.loads("\n".join(propose_mapping([str(path)]).lines)))
+    assert (mapping.time, mapping.time_of_day) == ("Date", "Time")
+    assert (mapping.state, mapping.action) == (("T", "RH"), ("valve",))
+    survey = open_logs([path], mapping).survey
+    assert (survey.problems, survey.num_rows) == ([], 24)
+    assert survey.usual_step == 3600
+    assert "-200 is the least of 2 columns: if it stands for a missing value, say --na -200" in (
+        survey.warnings
+    )

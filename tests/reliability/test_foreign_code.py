@@ -327,12 +327,13 @@ def test_passing_the_object_is_naming_it(here, monkeypatch):
         ("./own.py:no_machine", "is int: a gymnasium.Env is expected"),
         ("./own.py:absent", "Environment `absent` doesn't exist"),
         ("./none.py:Machine", "cannot be imported: [Errno 2] No such file"),
-        ("Nowhere-v0", "environment 'Nowhere-v0' cannot be made"),
+        ("Nowhere-v0", "doesn't exist. If a file of yours registers it: ./file.py:Nowhere-v0"),
         ("no.such:Machine", "'no.such' cannot be imported: No module named 'no'"),
     ],
 )
 def test_an_environment_that_does_not_fit_is_refused(here, name, message, capsys):
-    """In one line. Seen to fail when it is not made before it is rolled out."""
+    """In one line. Seen to fail when it is not made before it is rolled out, and when an id that
+    nobody registered is not said to want its file."""
     assert main(["evaluate", "run", *JUDGE, "--environment", name]) == 1
     said = capsys.readouterr().err
     assert message in " ".join(said.split())

@@ -51,6 +51,15 @@ def test_rows_of_another_version_do_not_stop_it():
     assert num_panels(svg) == 3
 
 
+def test_one_evaluation_is_no_curve():
+    """Seen to fail when it is drawn: a dot, on an axis from 950 to 1050 updates."""
+    seen = {"p10": {"return": 1.0, "cost": [2.0], "limit": [3.0]}}
+    judged = [{"update": update, "evaluation": seen} for update in (10, 20)]
+    rows = [row(10), row(20)]
+    assert num_panels(learning_curves([*rows, *judged])) == 5
+    assert num_panels(learning_curves([*rows, judged[-1]])) == 3
+
+
 def test_every_limit_is_in_the_picture():
     """Its cost too. Seen to fail when the axis is fixed after the first limit."""
     seen = {

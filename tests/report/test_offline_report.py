@@ -49,7 +49,7 @@ def test_the_page_says_that_there_was_no_rollout(judged, tmp_path):
     assert NO_ROLLOUT in text
     assert "logs of &lt;pump&gt; 3" in text
     assert text.count("<svg") == 4, "one day, limits, calibration, course"
-    assert text.index("One day, logged and proposed") < text.index("<h2>Limits")
+    assert text.index("One episode, logged and proposed") < text.index("<h2>Limits")
     assert "few training trajectories lie within none (0)" in text
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL).lower().split()
     assert not re.search(r"(src|href)=\"?https?:", text), "self-contained"

@@ -92,7 +92,9 @@ def make_by_id(identifier: str, **arguments: Any) -> gymnasium.Env:
             f"environment {identifier!r} cannot be made: {remedy} ({error})"
         ) from error
     except (gymnasium.error.Error, ModuleNotFoundError, ValueError) as error:
-        raise ValueError(f"environment {identifier!r} cannot be made: {error}") from error
+        is_unknown = isinstance(error, gymnasium.error.UnregisteredEnv) and known == identifier
+        hint = f" If a file of yours registers it: ./file.py:{identifier}" if is_unknown else ""
+        raise ValueError(f"environment {identifier!r} cannot be made: {error}{hint}") from error
     if not isinstance(environment, gymnasium.Env):
         expected = "a gymnasium.Env is expected, from a class or from a function without arguments"
         raise ValueError(f"environment {identifier!r} is {type(environment).__name__}: {expected}")

@@ -186,4 +186,5 @@ def _unknown(name: str) -> str:
     known = f"known are {', '.join(task_names())}."
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else known
     others = "A path to a trajectory store works too, and dsrl:NAME, d4rl:NAME or minari:NAME."
-    return f"there is no task, store or file {name!r}; {hint} {others}"
+    simulator = "Data of a simulator is made by `saformer data collect`."
+    return f"there is no task, store or file {name!r}; {hint} {others} {simulator}"

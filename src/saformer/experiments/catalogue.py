@@ -16,7 +16,7 @@ from saformer.report.page import Caution, Facts, Page, Part, Remark
 _PAPER = (THRESHOLDS_TABLE, HYPER_PARAMETERS, PAIR_PLOTS, BASELINES, ADAPTATION, FINETUNING)
 _ALL = (*_PAPER, ABLATION, SENSITIVITY, EFFORT, EXPLORATION, SAFETY, SPEED)
 EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (*_ALL, DSRL, OFFLINE)}
-NO_MEANING = " At scale smoke: this shows that everything works, and its numbers mean nothing."
+NO_MEANING = "At scale smoke: this shows that everything works, and its numbers mean nothing."
 
 
 def find_experiments(name: str) -> list[Experiment]:
@@ -32,7 +32,7 @@ def find_experiments(name: str) -> list[Experiment]:
 def render(folder: Path, name: str) -> Path:
     """The page of one experiment, from its rows in the folder, and the index."""
     experiment, results = EXPERIMENTS[name], Results.read(folder, name)
-    lead = experiment.description + (NO_MEANING if results.made["scale"] == "smoke" else "")
+    lead = experiment.description + (f" {NO_MEANING}" if results.made["scale"] == "smoke" else "")
     failed = [f"{failure['what']}: {failure['why']}" for failure in results.failed]
     parts: list[Part] = [
         Remark((lead,), style="lead"),
@@ -45,7 +45,9 @@ def render(folder: Path, name: str) -> Path:
     others = [each for each in EXPERIMENTS.values() if (folder / f"{each.name}.html").exists()]
     links = {each.title: f"{each.name}.html" for each in others}
     shown = {e.title: f"{e.shows}{_in_a_line(Results.read(folder, e.name))}" for e in others}
-    index = Page("Experiments", [Facts("", shown, links)], heading="The paper's tables and figures")
+    about = [Remark((NO_MEANING,), style="lead")] if results.made["scale"] == "smoke" else []
+    heading = "The paper's tables and figures"
+    index = Page("Experiments", [*about, Facts("", shown, links)], heading=heading)
     index.write(folder / "index.html")
     return path
 

@@ -85,7 +85,7 @@ class Comparison:
         parts: list[Part] = [
             Sheet("", headings, cells, note=" ".join(notes)),
             *(Picture(task, _curves(runs), ABOUT_CURVES) for task, runs in self.tasks.items()),
-            Remark(tuple(str(each.run.path) for each in self.runs), "What was compared"),
+            Remark(tuple(dict.fromkeys(str(r.run.path) for r in self.runs)), "What was compared"),
         ]
         return Page("Comparison", parts, broad=True).write(folder / "comparison.html")
 

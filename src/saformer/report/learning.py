@@ -53,10 +53,12 @@ def training_pictures(run: Run) -> list[Picture]:
 
 @styled
 def learning_curves(rows: Rows, limit: Sequence[float] = ()) -> str:
-    """The terms of every phase's loss, other metrics, and evaluations while training. `limit`: of
-    an agent that is trained for one; its expected cost is held against it."""
+    """The terms of every phase's loss, other metrics, and evaluations while training, where there
+    were several. `limit`: of an agent that is trained for one; its expected cost is held against
+    it."""
     measured = [row for row in rows if "evaluation" not in row]
     judged = [row for row in rows if "evaluation" in row]
+    judged = judged if len(judged) > 1 or not measured else []  # one is a dot on empty axes
     names = measured[-1] if measured else {}
     terms, watched = terms_by_phase(names), terms_by_phase(names, watched=True)
     metrics = [(phase, *each) for phase, own in watched.items() for each in _by_metric(own)]
@@ -122,7 +124,7 @@ def _draw_evaluations(axis: Axes, rows: Rows, title: str, constraint: int | None
         if constraint is not None:
             axis.axhline(evaluations[0]["limit"][constraint], color=colour, lw=0.8, ls="--")
     if constraint is not None:  # when all are drawn: the other end stays where it is then
-        axis.set_ylim(bottom=0)  # one evaluation alone would fill the axis with its digits
+        axis.set_ylim(bottom=0)
     axis.set_title(f"{title} while training (three episodes a limit)")
 
 

@@ -110,7 +110,7 @@ def _held_out_parts(offline: dict[str, Any]) -> list[Part]:
         Caution(f"{offline['label']}."),
         Remark((f"{offline_summary(offline)}.",), style="lead"),
         *(
-            [Picture("One day, logged and proposed", _day(offline), ABOUT_DAY)]
+            [Picture("One episode, logged and proposed", _day(offline), ABOUT_DAY)]
             if "day" in offline
             else []
         ),
@@ -138,7 +138,10 @@ def _cells(evidence: dict[str, Any]) -> list[str]:
 
 def _times(action: dict[str, Any]) -> str:
     """How many times as likely a logged action is by the actor as by a blind Gaussian."""
-    return "-" if action["gain"] is None else f"{math.exp(min(action['gain'], 99)):.2g} times"
+    if action["gain"] is None:
+        return "-"
+    two_digits = float(f"{math.exp(min(action['gain'], 99)):.2g}")
+    return f"{two_digits:g} times"  # 120, not 1.2e+02
 
 
 def _error_rows(offline: dict[str, Any]) -> list[list[str]]:
@@ -173,7 +176,7 @@ def _day(offline: dict[str, Any]) -> str:
             course = np.array(actions)[:, index]
             axis.plot(day["step"], course, color=colour, lw=1.2, label=f"proposed under {name}")
         axis.set(xlabel="step", ylabel=dict(enumerate(names)).get(index, f"action[{index}]"))
-    axes[0].set_title(f"a day that cost {numbers(day['cost'])}")
+    axes[0].set_title(f"an episode that cost {numbers(day['cost'])}")
     axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return svg(figure)
 

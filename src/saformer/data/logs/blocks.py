@@ -122,26 +122,36 @@ def _blocks_of(
     files: Sequence[LogFile], columns: LogColumns, progress: Progress | None
 ) -> Iterator[LogBlock]:
     for count, file in enumerate(files, start=1):
-        first, skipped, num_known = 1, list[int](), 0
+        first, skipped, num_known, is_empty = 1, list[int](), 0, True
         try:
             for batch in batches(file, list(columns.read), columns.how, skipped):
                 if batch.num_rows:
                     row = np.arange(first, first + batch.num_rows)
                     for number in skipped:
                         row[row >= number] += 1
-                    block = _block(file, row, batch, columns)
-                    yield replace(block, num_skipped=len(skipped) - num_known)
-                    first, num_known = first + batch.num_rows, len(skipped)
+                    first += batch.num_rows
+                    block = _block(file, *_without_blanks(row, batch, columns), columns)
+                    if len(block):
+                        yield replace(block, num_skipped=len(skipped) - num_known)
+                        num_known, is_empty = len(skipped), False
         except (arrow().lib.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{file} cannot be read: {reason}") from None
-        if first == 1 and skipped:
+        if is_empty and skipped:
             problem = f"none of its {len(skipped)} rows has as many cells as its header"
             raise ValueError(f"{file} cannot be read: {problem}; say --delimiter")
-        if first == 1:
+        if is_empty:
             raise ValueError(f"{file} is empty: it has a header, but no rows")
         if progress:
             progress(count, len(files))
+
+
+def _without_blanks(row: Indices, batch: Any, columns: LogColumns) -> tuple[Indices, Any]:
+    """Passes rows over that have neither a time nor anything else: nothing but delimiters."""
+    if columns.time is None or not batch.column(columns.time).null_count:
+        return row, batch
+    has_any = np.any([to_numpy(column.is_valid()) for column in batch.columns], axis=0)
+    return row[has_any], batch.filter(arrow().array(has_any))
 
 
 def _block(file: LogFile, row: Indices, batch: Any, columns: LogColumns) -> LogBlock:

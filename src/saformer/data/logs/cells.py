@@ -16,7 +16,8 @@ TRUE, FALSE = {"1", "1.0", "true", "t", "yes", "y"}, {"0", "0.0", "false", "f", 
 DATES = ("%d.%m.%Y", "%d-%b-%Y", "%d %b %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
 DAY_FIRST = ("%d/%m/%Y", "%d-%m-%Y", "%d %m %Y", "%d/%m/%y")
 MONTH_FIRST = ("%m/%d/%Y", "%m-%d-%Y", "%m %d %Y", "%m/%d/%y")
-CLOCKS = (" %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", "T%H:%M:%S", "%H%M%S", "%H%M", "")
+CLOCKS = (" %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", "T%H:%M:%S", " %H.%M.%S",
+          "%H%M%S", "%H%M", "")  # fmt: skip
 ISO, NUMBER = "ISO 8601", "s"
 DAY_SECONDS = 86_400
 MOST = 0.9  # of the first times must be read: some may be faulty

@@ -79,6 +79,11 @@ class Sample:
     rows: list[list[str]]
     delimiter: str = ","
 
+    @property
+    def names(self) -> list[str]:
+        """Of columns that have one: pandas' index and what follows a row's last mark have none."""
+        return [name for name in self.header if name.strip()]
+
     def column(self, name: str) -> list[str]:
         """What the first rows have in a column; nothing where a row is cut short."""
         index = self.header.index(name)
@@ -110,8 +115,7 @@ def sample_of(file: LogFile, mapping: LogMapping, num_rows: int = SAMPLE_ROWS) -
             ["" if cell is None else cell for cell in row] for row in zip(*columns, strict=True)
         ]
         sample = Sample(table.column_names, rows)
-    names = sample.header
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted({name for name in sample.names if sample.header.count(name) > 1})
     if repeated:
         raise ValueError(f"{file} has several columns called {', '.join(repeated)}")
     return sample

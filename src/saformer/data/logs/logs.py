@@ -98,13 +98,13 @@ def open_logs(
     files, mapping = find_files(patterns), mapping or LogMapping()
     sample = sample_of(files[0], mapping)
     try:
-        columns = LogColumns.of(_guessed(mapping, sample), sample.header, criteria)
+        columns = LogColumns.of(_guessed(mapping, sample), sample.names, criteria)
     except ValueError as error:
         raise ValueError(f"{files[0]}: {error}") from None
     for name in set(mapping.discrete or ()) - {*columns.action, "none"}:
         raise ValueError(f"discrete names {name!r}, which is no action column")
     for file in files[1:]:
-        missing = set(columns.read) - set(sample_of(file, mapping, num_rows=10).header)
+        missing = set(columns.read) - set(sample_of(file, mapping, num_rows=10).names)
         if missing:
             names = ", ".join(sorted(missing))
             raise ValueError(f"{file} has no column {names}, which {files[0]} has")

@@ -24,7 +24,7 @@ from saformer.files import write_atomically
 NUM_ROWS = 10
 WRITTEN = ("delimiter", "decimal", "encoding", "na", "words", "time_format")
 """What a mapping says of how a log is written, not of which column is what."""
-TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?")
+TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?|\d{1,2}\.\d{2}\.\d{2}")
 NAMES = {
     "time": r"time|date|stamp|zeit|datum|uhr",
     "episode": r"^(episode|run|batch|cycle|trip|shift)([ _-]?(id|no|number|nr))?$",
@@ -33,6 +33,7 @@ NAMES = {
     "reward": r"reward|profit|revenue|yield|score|comfort",
     "cost": r"cost|kosten|power|leistung|energ|kwh|\bkw\b|consum|verbrauch|emission|wear|"
     r"€|\$|\beur\b",
+    "price": r"price|preis|tarif",
     "action": r"set.?point|soll|\bsp\b|command|\bcmd|control|action|valve|ventil|pump|damper|"
     r"klappe|\bfan\b|heater|duty|mode\b|modus|switch",
     "identity": r"^(id|index|no|nr|number|unnamed.*)$|[ _-]id$",
@@ -69,7 +70,7 @@ def propose_mapping(sources: Sequence[str], mapping: LogMapping | None = None) -
     file = find_files(logs)[0]
     sample = sample_of(file, mapping, SAMPLE_ROWS)
     try:
-        LogColumns.of(mapping, sample.header)
+        LogColumns.of(mapping, sample.names)
     except ValueError:
         return Proposal(tuple(map(str, logs)), tuple(_Guess(sample, file, mapping).lines()))
     return None
@@ -81,10 +82,10 @@ class _Guess:
     def __init__(self, sample: Sample, file: LogFile, how: LogMapping) -> None:
         self._all, self._file, self._how = sample, file, how
         self._sample = sample = replace(sample, rows=sample.rows[:NUM_ROWS])
-        self._left = list(sample.header)  # columns that are nothing yet
+        self._left = sample.names  # columns that are nothing yet
         how = replace(how, decimal=how.decimal or sample.decimal)
         self._values = {
-            n: read_numbers(n, arrow().array(sample.column(n)), how) for n in sample.header
+            n: read_numbers(n, arrow().array(sample.column(n)), how) for n in sample.names
         }
         counts = {name: bad.count for name, (_, bad) in self._values.items() if bad is not None}
         self._words = [name for name in counts if 2 * counts[name] > len(sample.rows)]
@@ -102,7 +103,8 @@ class _Guess:
         clocks, identities = self._take("time"), self._take("identity")
         words = [name for name in self._left if name in self._words]
         self._left = [name for name in self._left if name not in words]
-        reward, cost = self._take("reward", most=1), self._named("cost")
+        reward, prices = self._take("reward", most=1), self._named("price")
+        cost = sorted(self._named("cost"), key=prices.__contains__)  # what one pays, not how dear
         action = self._take("action")
         kept = [name for name in self._left if name not in cost[:1]] or self._left
         yield _list("state", kept, "all other columns of numbers: what the action depends on")

@@ -22,6 +22,7 @@ UNUSABLE = tuple(
 )
 LONG_PAUSE = 1.5  # A step that took this many times as long as usual counts as a gap
 WHOLE = 0.9  # An hour, day or week with less than this share of the usual steps is left out
+STAND_IN_BELOW = -90  # Several columns whose least is the same number below this: -99, -200, -999
 FEW_VALUES, OFTEN = 10, 20
 """An action column with no more values, each logged so often at least, takes no others."""
 
@@ -107,8 +108,8 @@ class LogSurvey:
     def remedy(self) -> str:
         """What can be done about its problems."""
         episodes = f"{counted(len(self.faulty), 'faulty episode')} of {len(self.lengths)}"
-        fill = "" if self.mapping.how.fill else "fill missing values with --fill forward, or "
-        return f"Mend it, {fill}leave the {episodes} out with --drop-faulty"
+        fill = "" if self.mapping.how.fill else "fill missing values with --fill forward, "
+        return f"Mend it, {fill}or leave the {episodes} out with --drop-faulty"
 
     @property
     def warnings(self) -> list[str]:
@@ -119,6 +120,10 @@ class LogSurvey:
         constant = [name for name, column in self.columns.items() if column.low == column.high]
         if constant:
             yield f"columns that never change teach nothing: {', '.join(constant)}"
+        lows = Counter(column.low for column in self.columns.values())
+        for low in (low for low, count in lows.items() if low < STAND_IN_BELOW and count > 1):
+            count = f"{low:g} is the least of {lows[low]} columns"
+            yield f"{count}: if it stands for a missing value, say --na {low:g}"
         both = [name for name in self.mapping.state if name in self.mapping.action]
         if both:
             yield f"both state and action: {', '.join(both)}; a policy would copy what was done"
