@@ -20,7 +20,7 @@ import tyro
 from torch import Tensor
 
 import saformer
-from saformer.agents.saformer import SaFormerAgent, weighed
+from saformer.agents.saformer import SaFormerAgent, balanced
 from saformer.core.batch import WindowBatch
 from saformer.core.objectives import PerSample, actor_nll, over_valid_steps
 from saformer.training.loop.presets import PRESETS, Preset
@@ -38,7 +38,7 @@ def weight(to_go: float) -> Terms:
 
     def terms(agent: SaFormerAgent, batch: WindowBatch) -> dict[str, PerSample]:
         batch = agent.model.normalizer.window(batch)
-        return weighed(actor_nll(agent.model.actor(batch), batch), to_go)
+        return balanced(actor_nll(agent.model.actor(batch), batch), to_go)
 
     return terms
 
