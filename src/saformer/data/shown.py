@@ -1,4 +1,4 @@
-"""Results as tables, in a terminal and in a notebook, and as frames; numbers of things, in words."""
+"""Results as tables, in a terminal and in a notebook, and as frames; numbers of things in words."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
