@@ -116,7 +116,10 @@ def test_a_calibration_of_the_machine_is_not_replaced(runs, tmp_path):
     assert kept["offline"] is real.offline is False
 
 
-def test_a_rule_that_nobody_has_is_refused(runs):
-    """Seen to fail: all rules were tried instead."""
+def test_a_rule_or_a_margin_that_cannot_be_is_refused(runs):
+    """Seen to fail: all rules were tried instead, and twice the limit was withheld from nobody."""
     with pytest.raises(ValueError, match="no run has a rule feasibel; there are feasible"):
         saformer.select_policy([saformer.load(runs[0], device="cpu")], rules=["feasibel"])
+    for margins in ((-1.0,), (float("nan"),), (2.0,), ()):  # -1: twice the limit
+        with pytest.raises(ValueError, match="margins are shares of a limit"):
+            saformer.select_policy([saformer.load(runs[0], device="cpu")], margins=margins)

@@ -157,7 +157,7 @@ class Trunk(nn.Module):
         padding = zeros.masked_fill(~valid, -torch.inf)[:, None]  # [L, 1, P]
         mask = padding + _causal_mask(valid.shape[1], valid.device)  # [L, P, P]
         # Padding sees itself, so that no row of the softmax is empty; nothing else sees it.
-        mask.diagonal(dim1=1, dim2=2).zero_()
+        mask = mask.masked_fill(torch.eye(valid.shape[1], device=valid.device).bool(), 0.0)
         x, layers = self.drop(tokens), []
         for block, first in self._blocks_with_first_query():
             x, *keys_and_values = block(x, mask[:, None], first)
