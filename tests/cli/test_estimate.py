@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import torch
 
 import saformer
 from saformer.cli.main import main
 from saformer.evaluation.offline import dynamics
+from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
 
 FIT = [
     "--data-steps",
@@ -50,7 +52,8 @@ def test_an_estimate_of_any_agent(runs, capsys):
 
 
 def test_a_world_is_learnt_once(runs, monkeypatch):
-    """And again where the file is damaged. Seen to fail without the file."""
+    """And again where the file is damaged, or holds NaN. Seen to fail without the file, and when
+    the environment is blamed for NaN."""
     trained = saformer.load(runs[0], device="cpu")
     first = trained.estimate(["p50"], episodes=2).plain()
     fits = []
@@ -63,6 +66,10 @@ def test_a_world_is_learnt_once(runs, monkeypatch):
     (runs[0] / "world.safetensors").write_bytes(b"damaged")
     assert trained.estimate(["p50"], episodes=2).plain() == first
     assert fits == [1]
+    world = load_checkpoint(runs[0] / "world.safetensors")
+    next(iter(world.groups["dynamics"].values())).fill_(torch.nan)
+    save_checkpoint(runs[0] / "world.safetensors", world)
+    assert trained.estimate(["p50"], episodes=2).plain() == first
 
 
 def test_an_export_is_estimated_from_its_runs_data(runs, tmp_path):
