@@ -14,6 +14,7 @@ from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit
 from saformer.data.shown import Shown
 from saformer.data.statistics import mean_known, without_nan
+from saformer.evaluation.calibration import check_margins
 from saformer.evaluation.evaluate import Terms, evaluate_policy
 from saformer.evaluation.offline.estimate import estimate_policy
 from saformer.evaluation.offline.world import World
@@ -76,8 +77,9 @@ def select_policy(
 ) -> Selection:
     """Estimate every run by each of its rules, or by these, with each margin. `check`: also roll
     out in the simulator, to see what that would have chosen."""
-    if not runs or not margins:
-        raise ValueError("name at least one run and one margin to choose among")
+    if not runs:
+        raise ValueError("name at least one run to choose among")
+    check_margins(margins)
     there = dict.fromkeys(rule for trained in runs for rule in trained.kind.rules)
     unknown = [rule for rule in rules if rule not in there]
     if unknown:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from saformer.agents.checked import CheckedPolicy
 from saformer.api import calibrate, judge
-from saformer.api.estimate import estimate_run
 from saformer.api.export import export_run
 from saformer.api.finetune import FineTuned, Finetuning
 from saformer.api.listener import Listener
@@ -15,7 +14,6 @@ from saformer.api.loaded import Context, Loaded
 from saformer.api.train import PresetName, RunTrainer, SomeLimit
 from saformer.data.limits import parse_limit
 from saformer.evaluation.calibration import Calibration
-from saformer.evaluation.offline.estimate import Estimate
 from saformer.evaluation.offline.held_out import OfflineEvaluation
 from saformer.evaluation.settings import (
     CalibrateSettings,
@@ -23,7 +21,6 @@ from saformer.evaluation.settings import (
     JudgeSettings,
     SweepSettings,
 )
-from saformer.onnx.export import export_graph
 from saformer.runs.export import copy_description
 from saformer.runs.pretrained import PREFIX, is_pretrained
 from saformer.runs.run import find_run
@@ -32,6 +29,7 @@ from saformer.training.loop.presets import Preset, find_preset
 
 if TYPE_CHECKING:  # rollouts need Gymnasium; training does not
     from saformer.evaluation.evaluate import Evaluation
+    from saformer.evaluation.offline.estimate import Estimate
     from saformer.evaluation.sweep import Sweep
 
 
@@ -94,7 +92,7 @@ class Trained(Loaded):
         self.findings.keep(words, files["evaluation.json"])
         return evaluation
 
-    def estimate(self, limits: Sequence[str] | None = None, **settings: Any) -> Estimate:
+    def estimate(self, limits: Sequence[str] | None = None, **settings: Any) -> "Estimate":
         """What the policy would cost and earn under each limit, from its data alone; writes
         estimate.json.
 
@@ -102,6 +100,8 @@ class Trained(Loaded):
         limit has a word on whether to trust that. By keyword, as in `JudgeSettings`: `episodes`,
         `rule`, `options`, `may_end`, `seed`. Any agent can be judged so; see docs/offline.md.
         """
+        from saformer.api.estimate import estimate_run
+
         wanted = JudgeSettings(limits=limits or (), **settings)
         estimate, acting = estimate_run(self, wanted)
         how = {"options": acting, "seed": wanted.seed}
@@ -174,10 +174,13 @@ class Trained(Loaded):
         must be calibrated again); `command`, by which the run was trained, for the record. Format
         "onnx": a decision by `rule` and `options` as a graph for onnxruntime. Returns the folder.
         """
-        formats: dict[str, Any] = {"saformer": export_run, "onnx": export_graph}
-        if format not in formats:
-            raise ValueError(f"unknown format {format!r}; there are {', '.join(formats)}")
-        return formats[format](self, Path(out), **settings)
+        if format == "onnx":
+            from saformer.onnx.export import export_graph
+
+            return export_graph(self, Path(out), **settings)
+        if format != "saformer":
+            raise ValueError(f"unknown format {format!r}; there are saformer, onnx")
+        return export_run(self, Path(out), **settings)
 
     def finetune(
         self,

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import torch
 
 import saformer
 from saformer.cli.main import main
 from saformer.evaluation.offline import dynamics
+from saformer.runs.checkpoint import load_checkpoint, save_checkpoint
 
 FIT = [
     "--data-steps",
@@ -50,7 +52,8 @@ def test_an_estimate_of_any_agent(runs, capsys):
 
 
 def test_a_world_is_learnt_once(runs, monkeypatch):
-    """And again where the file is damaged. Seen to fail without the file."""
+    """And again where the file is damaged, or holds NaN. Seen to fail without the file, and when
+    the environment is blamed for NaN."""
     trained = saformer.load(runs[0], device="cpu")
     first = trained.estimate(["p50"], episodes=2).plain()
     fits = []
@@ -63,6 +66,10 @@ def test_a_world_is_learnt_once(runs, monkeypatch):
     (runs[0] / "world.safetensors").write_bytes(b"damaged")
     assert trained.estimate(["p50"], episodes=2).plain() == first
     assert fits == [1]
+    world = load_checkpoint(runs[0] / "world.safetensors")
+    next(iter(world.groups["dynamics"].values())).fill_(torch.nan)
+    save_checkpoint(runs[0] / "world.safetensors", world)
+    assert trained.estimate(["p50"], episodes=2).plain() == first
 
 
 def test_an_export_is_estimated_from_its_runs_data(runs, tmp_path):
@@ -116,7 +123,10 @@ def test_a_calibration_of_the_machine_is_not_replaced(runs, tmp_path):
     assert kept["offline"] is real.offline is False
 
 
-def test_a_rule_that_nobody_has_is_refused(runs):
-    """Seen to fail: all rules were tried instead."""
+def test_a_rule_or_a_margin_that_cannot_be_is_refused(runs):
+    """Seen to fail: all rules were tried instead, and twice the limit was withheld from nobody."""
     with pytest.raises(ValueError, match="no run has a rule feasibel; there are feasible"):
         saformer.select_policy([saformer.load(runs[0], device="cpu")], rules=["feasibel"])
+    for margins in ((-1.0,), (float("nan"),), (2.0,), ()):  # -1: twice the limit
+        with pytest.raises(ValueError, match="margins are shares of a limit"):
+            saformer.select_policy([saformer.load(runs[0], device="cpu")], margins=margins)

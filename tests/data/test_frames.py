@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from saformer.api.data import import_data
-from saformer.data.logs import frames
-from saformer.data.logs.frames import as_frame, frame_of
+from saformer.data import shown
+from saformer.data.logs.frames import as_frame
+from saformer.data.shown import frame_of
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -48,7 +49,7 @@ def frames_of(columns):
     yield "protocol", Foreign(dates)
     yield "dictionary", {name: np.array(values) for name, values in columns.items()}
     for library in ("pandas", "polars"):
-        if library in sys.modules or frames.find_spec(library):
+        if library in sys.modules or shown.find_spec(library):
             yield library, pytest.importorskip(library).DataFrame(columns)
 
 
@@ -82,9 +83,9 @@ def test_results_come_back_as_frames(monkeypatch):
     """Seen to fail when a limit of two constraints is one cell."""
     rows = [{"limit": (3.0, 4.0), "cost": [1.0], "near": {"bias": 0.5}}]
     made = SimpleNamespace(DataFrame=lambda rows: rows)
-    monkeypatch.setattr(frames, "find_spec", lambda name: name == "polars")
-    monkeypatch.setattr(frames, "import_module", lambda name: made)
+    monkeypatch.setattr(shown, "find_spec", lambda name: name == "polars")
+    monkeypatch.setattr(shown, "import_module", lambda name: made)
     assert frame_of(rows) == [{"limit.0": 3.0, "limit.1": 4.0, "cost": 1.0, "near.bias": 0.5}]
-    monkeypatch.setattr(frames, "find_spec", lambda name: None)
+    monkeypatch.setattr(shown, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install pandas"):
         frame_of(rows)

@@ -112,7 +112,7 @@ def test_it_runs_where_torch_is_not(exported):
 def test_what_is_no_number_is_refused_and_so_is_an_exchanged_graph(exported, tmp_path):
     folder = shutil.copytree(exported("feasible"), tmp_path / "copy")
     driver = GraphDriver(folder)
-    with pytest.raises(ValueError, match="limit must be numbers of at least 0"):
+    with pytest.raises(ValueError, match="limit must be numbers from 0"):
         driver.reset([1.0, -1.0])
     driver.reset([1.0, 1.0])
     with pytest.raises(ValueError, match="state must be numbers"):
@@ -122,6 +122,30 @@ def test_what_is_no_number_is_refused_and_so_is_an_exchanged_graph(exported, tmp
     (folder / GRAPH).write_bytes((folder / GRAPH).read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"not what policy\.json describes"):
         GraphDriver(folder)
+
+
+def test_a_driver_called_out_of_turn_says_so(exported):
+    """What is not observed is not booked. Seen to fail when `act` does not ask for `observe`, when
+    a refused `reset` begins an episode, and when a limit that was written into is not read again."""
+    driver, state = GraphDriver(exported("feasible")), [0.0, 0.5, 1.0]
+    with pytest.raises(ValueError, match="no episode has begun"):
+        driver.act(state)
+    with pytest.raises(ValueError, match="limit must be numbers"):
+        driver.reset([1.0, np.inf])
+    with pytest.raises(ValueError, match="no episode has begun"):
+        driver.act(state)
+    driver.reset([1.0, 1.0])
+    with pytest.raises(ValueError, match="has not acted"):
+        driver.observe([0.1, 0.1])
+    driver.act(state)
+    with pytest.raises(ValueError, match="call observe first"):
+        driver.act(state)
+    with pytest.raises(ValueError, match="cost must be numbers of shape"):
+        driver.observe("a lot")
+    driver.observe([0.1, 0.1])
+    driver.limit[:] = np.nan
+    with pytest.raises(ValueError, match="limit must be numbers"):
+        driver.act(state)
 
 
 class HostRule(NoCriticRule):

@@ -12,6 +12,7 @@ from saformer.core.budget import Budget
 from saformer.core.policy import Decision, Policy
 
 LimitOf = Callable[[str], Sequence[float]]
+WHOLE = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 NUMBERS_PER_CANDIDATE = 24
 """Of each unit of width, while a round is decided: two tokens, with what attention and MLP hold."""
 
@@ -27,7 +28,7 @@ class CheckedPolicy:
         self, policy: Policy, dimensions: Dimensions, limit_of: LimitOf | None = None
     ) -> None:
         self._policy, self._dimensions, self._limit_of = policy, dimensions, limit_of
-        self._has_acted = torch.zeros(0, dtype=torch.bool)  # and is to be observed: [L]
+        self._has_acted: list[bool] = []  # each lane: and is to be observed
 
     @property
     def budget(self) -> Budget:
@@ -46,11 +47,11 @@ class CheckedPolicy:
         states = _rows("state", state, self._dimensions.state, count)
         costs, width = self._in_costs(limit), self._dimensions.constraints
         limits = _rows("limit", costs, width, len(states), one_for_all=True)
-        self._policy.reset(states, limits, index)
+        self._policy.reset(states, limits, _named(index))
         if index is None:
-            self._has_acted = torch.zeros(len(states), dtype=torch.bool)
+            self._has_acted = [False] * len(states)
         else:
-            self._has_acted[index] = False
+            self._set(index, False)
 
     def _in_costs(self, limit: Any) -> Any:
         """Names in costs; numbers as they are."""
@@ -65,40 +66,51 @@ class CheckedPolicy:
         index = self._lanes(lanes)
         states = _rows("state", state, self._dimensions.state, len(index))
         self._require(index, False, "has acted, but nobody said what that cost: call observe first")
-        decision = self._policy.act(states, None if lanes is None else index)
-        self._has_acted[index] = True
+        decision = self._policy.act(states, _named(index))
+        self._set(index, True)
         return decision
 
     def observe(self, reward: Any, cost: Any, lanes: Any = None, *, action: Any = None) -> None:
         """Book rewards [L], costs [L, C] of the last step; `action` [L, A] if executed instead."""
         sizes, index = self._dimensions, self._lanes(lanes)
-        count, where = len(index), None if lanes is None else index
+        count = len(index)
         rewards = _rows("reward", reward, 1, count)
         costs = _rows("cost", cost, sizes.constraints, count)
         executed = None if action is None else _rows("action", action, sizes.action, count)
         self._require(index, True, "has not acted since it was last observed: call act first")
-        self._policy.observe(rewards, costs, where, action=executed)
-        self._has_acted[index] = False
+        self._policy.observe(rewards, costs, _named(index), action=executed)
+        self._set(index, False)
 
-    def _require(self, lanes: Tensor, has_acted: bool, problem: str) -> None:
-        wrong = lanes[self._has_acted[lanes] != has_acted]
-        if len(wrong):
-            raise ValueError(f"lane {int(wrong[0])} {problem}")
+    def _require(self, lanes: Sequence[int], has_acted: bool, problem: str) -> None:
+        for lane in lanes:
+            if self._has_acted[lane] != has_acted:
+                raise ValueError(f"lane {lane} {problem}")
 
-    def _lanes(self, lanes: Any) -> Tensor:
-        """[l] indices, on the host."""
+    def _set(self, lanes: Sequence[int], has_acted: bool) -> None:
+        for lane in lanes:
+            self._has_acted[lane] = has_acted
+
+    def _lanes(self, lanes: Any) -> Sequence[int]:
+        """The named ones; a range: all."""
         count = len(self._has_acted)
         if count == 0:
             raise ValueError("no episode has begun: call reset(state, limit) first, for all lanes")
         if lanes is None:
-            return torch.arange(count)
-        expected = f"lanes are different whole numbers from 0 to {count - 1}, in a list or tensor"
-        index = _tensor(lanes, expected).cpu()
-        is_whole = index.dtype in {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
-        known = set(range(count))
-        if not (is_whole and index.ndim == 1 and 0 < len(index) == len(known & {*index.tolist()})):
+            return range(count)
+        given = _tensor(lanes)
+        is_row = given is not None and given.ndim == 1 and given.dtype in WHOLE
+        index: list[int] = given.tolist() if given is not None and is_row else []
+        if not 0 < len(index) == len(set(range(count)) & {*index}):
+            expected = (
+                f"lanes are different whole numbers from 0 to {count - 1}, in a list or tensor"
+            )
             raise ValueError(f"{expected}; got {_shown(lanes)}")
-        return index.long()
+        return index
+
+
+def _named(lanes: Sequence[int] | None) -> Tensor | None:
+    """As a policy hears of lanes: None means all."""
+    return None if lanes is None or isinstance(lanes, range) else torch.tensor(lanes)
 
 
 def check_memory(candidates: int, model: nn.Module, width: int) -> None:
@@ -120,27 +132,33 @@ def _rows(
     what: str, value: Any, width: int, count: int | None, *, one_for_all: bool = False
 ) -> Tensor:
     """Numbers [rows, width], as many rows as lanes; a single row may lack its axis."""
+    tensor, got = _tensor(value), ""
+    if tensor is None:
+        got = _shown(value)
+    elif tensor.is_complex() or tensor.dtype == torch.bool:
+        got = f"{_shown(value)} of {tensor.dtype}"
+    else:
+        given = tensor
+        if tensor.ndim < 2 and (width == 1 or tensor.shape == (width,)):
+            tensor = tensor.reshape(-1, width)
+        rows = len(tensor) if tensor.ndim == 2 and tensor.shape[1] == width else 0
+        if rows and (count in {None, rows} or (one_for_all and rows == 1)):
+            return tensor.detach() if tensor.requires_grad else tensor
+        got = f"shape {tuple(given.shape)}"
     lanes = "lanes" if count is None else str(count)
-    expected = f"{what} must be numbers of shape ({lanes}, {width})"
-    tensor = _tensor(value, expected)
-    if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise ValueError(f"{expected}, got {_shown(value)} of {tensor.dtype}")
-    given, tensor = tuple(tensor.shape), tensor.detach()
-    if tensor.ndim < 2 and (width == 1 or given == (width,)):
-        tensor = tensor.reshape(-1, width)
-    is_shaped = tensor.ndim == 2 and tensor.shape[1] == width and len(tensor) > 0
-    if not is_shaped or not (count in {None, len(tensor)} or (one_for_all and len(tensor) == 1)):
-        raise ValueError(f"{expected}, got shape {given}")
-    return tensor
+    raise ValueError(f"{what} must be numbers of shape ({lanes}, {width}), got {got}")
 
 
-def _tensor(value: Any, expected: str) -> Tensor:
+def _tensor(value: Any) -> Tensor | None:
+    """None: of what none can be made."""
     try:
+        if {*map(type, value if isinstance(value, list) else [value])} == {float}:
+            return torch.tensor(value, dtype=torch.float64)
         tensor = torch.as_tensor(value)
         is_rounded = tensor.dtype == torch.float32 and not hasattr(value, "dtype")
         return torch.as_tensor(value, dtype=torch.float64) if is_rounded else tensor
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise ValueError(f"{expected}, got {_shown(value)}") from None
+        return None
 
 
 def _shown(value: Any) -> str:

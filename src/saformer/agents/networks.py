@@ -107,7 +107,7 @@ class ActionUnits(nn.Module):
     def raw_action(self, action: Tensor) -> Tensor:
         """Actions [..., A] as an environment wants them, within bounds, on levels if it has any."""
         raw = self.normalizer.restore("action", action)
-        raw = raw.clamp(self.get_buffer("action_low"), self.get_buffer("action_high"))
+        raw = raw.clamp(self._buffers["action_low"], self._buffers["action_high"])
         return on_levels(raw, self._buffers.get(LEVELS))
 
 

@@ -95,13 +95,14 @@ class SequenceModel(ActionUnits):
 
     def decide(self, prompt: Prompt, return_to_go: Tensor) -> Any:
         """The present action, over [L, A]; prompt and return-to-go [L, 1] are in raw units."""
-        past = self.normalizer.window(prompt.past)
+        past, kinds, normalize = prompt.past, self.layout.kinds, self.normalizer.normalize
+        before = {kind: normalize(kind, value) for kind, value in past.tokens(kinds).items()}
         known = {"state": prompt.state, "cost_to_go": prompt.cost_to_go}
         known["return_to_go"] = return_to_go
-        kinds, normalize = (*self.layout.before("state"), "state"), self.normalizer.normalize
-        now = {kind: normalize(kind, known[kind])[:, None] for kind in kinds}
-        embed, kinds = self.embedding.embed, self.layout.kinds
-        tokens = [embed(past.tokens(kinds), past.timestep), embed(now, prompt.timestep[:, None])]
+        present = (*self.layout.before("state"), "state")
+        now = {kind: normalize(kind, known[kind])[:, None] for kind in present}
+        embed = self.embedding.embed
+        tokens = [embed(before, past.timestep), embed(now, prompt.timestep[:, None])]
         seen = past.valid.repeat_interleave(len(kinds), dim=1)
         valid = torch.cat([seen, seen.new_ones(len(seen), len(now))], dim=1)
         output, _ = self.trunk.prefill(torch.cat(tokens, dim=1), valid)
@@ -144,7 +145,7 @@ class SequencePolicy(LanePolicy):
         self.history.append(account, lanes, asked, state, decision.action)
 
     def _remember(self, reward: Tensor, action: object, lanes: Tensor) -> None:
-        self.return_to_go[lanes] -= reward
+        self.return_to_go.index_add_(0, lanes, reward, alpha=-1)
         if action is not None:
             executed = as_rows(action, self._dimensions.action, "action", self._device, lanes)
             self.history.correct(executed, lanes)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from saformer.api.estimate import logged_limits, world_of
 from saformer.api.loaded import Loaded
 from saformer.data.canonical import frontier_of
 from saformer.data.limits import Limit, Totals
@@ -33,6 +32,8 @@ def calibrate_policy(loaded: Loaded, settings: CalibrateSettings) -> Iterator[Ca
         )
     totals: Totals
     if settings.offline:
+        from saformer.api.estimate import logged_limits, world_of
+
         world = world_of(loaded, settings.may_end)
         totals, limits = world.data, logged_limits(loaded, world, settings.limits)
         where: Any = {"roll_out": world.roll_out}

@@ -57,10 +57,10 @@ def world_of(loaded: Loaded, may_end: bool | None = None) -> World:
     facts["criteria"] = [criterion.name for criterion in data.criteria]
     path = loaded.findings.path / FILE
     try:
-        known = load_checkpoint(path, groups=(GROUP,))
-        if known.facts == facts:
+        kept = load_checkpoint(path, groups=(GROUP,))
+        if kept.facts == facts and not any(w.isnan().any() for w in kept.groups[GROUP].values()):
             dynamics = Dynamics.of(data)
-            dynamics.load_state_dict(known.groups[GROUP])
+            dynamics.load_state_dict(kept.groups[GROUP])
             return World(dynamics.eval(), data)
     except (FileNotFoundError, ValueError, RuntimeError):
         pass  # not there, or damaged: it is learnt again

@@ -65,7 +65,7 @@ class Loaded:
     def path(self) -> Path:
         return self.run.path
 
-    @property
+    @cached_property
     def kind(self) -> type[Agent]:
         return find_kind(self.run.spec.agent)
 

@@ -18,8 +18,6 @@ from saformer.envs.tasks import is_store, locator
 from saformer.evaluation.settings import CalibrateSettings, EvaluateSettings, SweepSettings
 from saformer.live.play.settings import RecordSettings
 from saformer.live.serve.settings import ServeSettings
-from saformer.report.offline import judged_tables, write_offline_report
-from saformer.report.rollouts import write_report
 from saformer.report.table import calibration_table, sweep_table, verdict_table
 from saformer.runs.pretrained import folder_of
 from saformer.runs.run import Run, latest_run
@@ -103,6 +101,8 @@ class EvaluateCommand(RunCommand):
     """What can be watched afterwards."""
 
     def run(self, console: Console) -> int:
+        from saformer.report.rollouts import write_report  # it draws, as other commands need not
+
         with listening(console) as listener:
             trained = self.load(listener)
             is_there = trained.environment or has_environment(trained.run, self.context.data)
@@ -126,6 +126,8 @@ class EvaluateCommand(RunCommand):
         return 0
 
     def _offline(self, trained: Trained) -> tuple[Any, Callable[..., Any], Callable[..., Path]]:
+        from saformer.report.offline import judged_tables, write_offline_report
+
         flags = [f"--{name}" for name in ROLLOUTS_ALONE if getattr(self.settings, name)]
         if flags:
             raise ValueError(
@@ -220,6 +222,8 @@ class FinetuneCommand(RunCommand):
     """How to explore and learn."""
 
     def run(self, console: Console) -> int:
+        from saformer.report.rollouts import write_report
+
         acting: dict[str, Any] = {"rule": self.rule, "options": self.changes, "seed": self.seed}
         acting["may_end"] = self.may_end
         how = {name: getattr(self, name) for name in ("ceiling", "config", "out", "resume")}

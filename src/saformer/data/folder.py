@@ -266,11 +266,12 @@ def open_columns(path: Path, manifest: Manifest) -> tuple[dict[str, Array], dict
     """Memory-map every column: steps and episodes. What is read is how trajectories were cut."""
     columns = _mapped(path, manifest)
     steps, episodes = columns["steps"], columns["episodes"]
-    lengths, known = episodes["length"].tolist(), manifest.checksum  # no sum of these wraps around
-    if min(lengths) < 1 or sum(lengths) != manifest.steps:
-        counts = f"its trajectories have {sum(lengths)} steps, its manifest says {manifest.steps}"
-        if min(lengths) < 1:
-            counts = f"a trajectory has {min(lengths)} steps"
+    lengths, known = episodes["length"], manifest.checksum
+    if lengths.min() < 1 or lengths.sum(dtype=np.float64) != manifest.steps:  # none wraps around
+        counts = f"its manifest says {manifest.steps}"
+        counts = f"its trajectories have {sum(lengths.tolist())} steps, {counts}"
+        if lengths.min() < 1:
+            counts = f"a trajectory has {lengths.min()} steps"
         raise ValueError(f"{path} is damaged: {counts}; {REMEDY}")
     if known and Checksum.of(episodes, known.trajectories) != known:
         raise ValueError(f"{path} is damaged: its episodes are not what was stored; {REMEDY}")

@@ -151,10 +151,7 @@ def check_terms(rate: float, confidence: float, episodes: int, margins: Sequence
     if not (0 < rate < 1 and 0 < confidence < 1):
         shares = f"{rate} and {confidence}"
         raise ValueError(f"rate and confidence are shares between 0 and 1, got {shares}")
-    are_shares = all(0 <= margin < 1 for margin in margins)
-    if not margins or not are_shares or len(set(margins)) < len(margins):
-        shares = "shares of a limit, at least 0 and below 1, each once"
-        raise ValueError(f"margins are {shares}: got {margins}")
+    check_margins(margins)
     fewest = fewest_episodes(rate, confidence_of_each(confidence, margins))
     if episodes < fewest:
         raise ValueError(
@@ -162,6 +159,13 @@ def check_terms(rate: float, confidence: float, episodes: int, margins: Sequence
             f"{confidence:g} for any of {len(margins)} margins, even if none passes its limit: "
             f"give at least {fewest} (--episodes), better {2 * fewest}, or fewer --margins"
         )
+
+
+def check_margins(margins: Sequence[float]) -> None:
+    are_shares = all(0 <= margin < 1 for margin in margins)
+    if not margins or not are_shares or len(set(margins)) < len(margins):
+        shares = "shares of a limit, at least 0 and below 1, each once"
+        raise ValueError(f"margins are {shares}: got {margins}")
 
 
 def fewest_episodes(rate: float, confidence: float) -> int:

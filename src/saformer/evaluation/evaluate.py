@@ -10,8 +10,7 @@ import numpy as np
 
 from saformer.core.policy import Policy
 from saformer.data.limits import Frontier, Limit, Totals, frontier
-from saformer.data.logs.frames import frame_of
-from saformer.data.shown import Shown
+from saformer.data.shown import Shown, frame_of
 from saformer.data.statistics import mean_known, rank_correlation, without_nan
 from saformer.envs.episodes import Episode, Hooks
 from saformer.evaluation.nothing import NOTHING, DoingNothing

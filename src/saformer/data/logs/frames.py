@@ -1,10 +1,8 @@
-"""Logs in memory: pandas, polars and pyarrow tables, and dictionaries of arrays; and frames out."""
+"""Logs in memory: pandas, polars and pyarrow tables, and dictionaries of arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,25 +59,6 @@ def as_frame(source: Any) -> Frame:
     from pyarrow.interchange import from_dataframe
 
     return Frame(from_dataframe(source))
-
-
-def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Rows as a pandas frame, or one of polars where pandas is not installed. What is nested has
-    columns of its own: near.bias, cost.0."""
-    for library in ("pandas", "polars"):
-        if find_spec(library):
-            return import_module(library).DataFrame([dict(_flat(row)) for row in rows])
-    raise ValueError("frames need pandas or polars: pip install pandas")
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, list | tuple):
-        value = dict(enumerate(value)) if len(value) > 1 else {"": value[0] if value else None}
-    if not isinstance(value, Mapping):
-        yield name, value
-        return
-    for key, part in value.items():
-        yield from _flat(part, f"{name}.{key}".strip("."))
 
 
 def _is_folder(source: Any) -> bool:

@@ -13,8 +13,7 @@ import numpy as np
 
 from saformer.core.policy import Policy
 from saformer.data.limits import FrontierCurve, Limit
-from saformer.data.logs.frames import frame_of
-from saformer.data.shown import Shown
+from saformer.data.shown import Shown, frame_of
 from saformer.data.statistics import without_nan
 from saformer.envs.episodes import Episode
 from saformer.evaluation.evaluate import Evaluation, Terms, evaluate_policy

@@ -8,9 +8,8 @@ import numpy as np
 
 from saformer.core.model import SaFormer
 from saformer.data.limits import Limit
-from saformer.data.logs.frames import frame_of
 from saformer.data.relabel import RelabelledStore
-from saformer.data.shown import Shown
+from saformer.data.shown import Shown, frame_of
 from saformer.data.statistics import without_nan
 from saformer.data.store import ACTION_NAMES
 from saformer.evaluation.offline.findings import (
