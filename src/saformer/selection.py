@@ -34,7 +34,7 @@ class Candidate:
     margin: float
     limits_met: int
     within: float  # mean share of episodes within their limits
-    safe_share: float  # mean over limits; 0 under those that are missed, or not to be trusted
+    safe_share: float  # mean over limits; 0 under those that are missed, or not supported
     trust: tuple[str, ...]  # of each limit
     rolled_out: float | None = None  # the safe share in the simulator, where that was asked for
 
@@ -48,8 +48,8 @@ class Selection(Shown):
 
     @property
     def chosen(self) -> Candidate:
-        """The highest safe share; of equals the one with more episodes within, then the first."""
-        return max(self.candidates, key=lambda each: (_known(each.safe_share), each.within))
+        """The highest safe share; of equals the first: its run's usual rule, all of the limit."""
+        return max(self.candidates, key=lambda each: _known(each.safe_share))
 
     @property
     def best_rolled_out(self) -> Candidate | None:

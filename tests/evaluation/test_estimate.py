@@ -1,6 +1,6 @@
 """Estimates from logs alone, on a cart whose motion is known."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import torch
 
 from saformer.core.budget import Budget
 from saformer.core.policy import Decision
-from saformer.criteria import logged, torque
+from saformer.criteria import criterion, logged, torque
 from saformer.data.limits import Limit
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
@@ -115,6 +115,26 @@ def test_what_nobody_did_is_not_supported():
     assert near.trust == "supported"
     assert beyond.far > 0.9 > near.far
     assert beyond.trust != "supported"
+
+
+def test_criteria_are_asked_about_what_was_logged_alone():
+    """A learnt cart goes a little further than any logged one, where this cost would be below 0.
+    Seen to fail: the criterion refused its own cost, and nothing was estimated."""
+    most = float(cart_logs().store.gather("state")[:, 0].max())
+    world = learnt(cart_logs((criterion(f"{most} - state[0]"),)))
+    (found,) = estimate_policy(Push(1.0), world, [Limit("50", (50.0,))], episodes=20).limits
+    assert found.verdict.mean_cost[0] >= 0
+
+
+def test_only_what_is_supported_speaks_for_a_way(world):
+    """Seen to fail when estimates that extrapolate count."""
+    limit = Limit("12,20", (12.0, 20.0))
+    estimate = estimate_policy(Push(0.5), world, [limit], episodes=5)
+    (own,) = estimate.limits
+    assert own.trust == "supported"
+    assert estimate.safe_share == own.verdict.safe_share > 0
+    doubtful = replace(estimate, limits=(replace(own, trust="extrapolates"),))
+    assert doubtful.safe_share == 0
 
 
 def test_the_same_seed_gives_the_same_episodes(world):

@@ -48,7 +48,7 @@ def estimate_row(estimate: dict[str, Any], limit_name: str) -> Row:
         "interval": own["cost_interval"][0],
         **{name: own[name] for name in ("far", "spread")},
         "trust": trust,
-        "safe_share": 0.0 if trust == "do not trust" else own["verdict"]["safe_share"],
+        "safe_share": own["verdict"]["safe_share"] if trust == "supported" else 0.0,
         "data_mean": estimate["data_mean"],
         "first_forecast": estimate["first_forecast"].get(limit_name),
     }

@@ -62,8 +62,8 @@ class Estimate(Shown):
     @property
     def safe_share(self) -> float:
         """Mean of what limits that are met earn, as a share of what the logs show to be possible;
-        limits that it cannot be trusted under count as missed."""
-        usable = [each.verdict.safe_share * (each.trust != "do not trust") for each in self.limits]
+        limits under which that is not supported count as missed."""
+        usable = [each.verdict.safe_share * (each.trust == "supported") for each in self.limits]
         return float(np.nanmean(usable)) if not np.isnan(usable).all() else float("nan")
 
     def to_frame(self) -> Any:

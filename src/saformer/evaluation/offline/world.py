@@ -23,7 +23,9 @@ class World:
 
     def __init__(self, dynamics: Dynamics, data: RelabelledStore) -> None:
         self.dynamics, self.data = dynamics, data
-        self._first_states = np.asarray(data.store.gather("state"))[data.store.starts]
+        states = np.asarray(data.store.gather("state"))
+        self._first_states = states[data.store.starts]
+        self.logged_range = states.min(0), states.max(0)
 
     @cached_property
     def logged(self) -> LoggedSteps:
@@ -55,6 +57,7 @@ class _Lanes:
 
     def __init__(self, world: World, seeds: Sequence[int]) -> None:
         self._dynamics, self._criteria = world.dynamics, world.data.criteria
+        self._logged_range = world.logged_range
         self._rngs = [np.random.default_rng(seed) for seed in seeds]
         self._member = torch.tensor([seed % MEMBERS for seed in seeds])
         self._time = 0
@@ -75,7 +78,10 @@ class _Lanes:
         after = self._dynamics.within(before + change)
         outcome = self._dynamics.outcome(before, done, timestep, after)
         reward, cost = outcome.reward[own].numpy(), outcome.cost[own].double().numpy()
-        next_state, step = after.numpy(), Step(action, state, after.numpy(), reward)
+        next_state = after.numpy()
+        # beyond what was logged, a criterion may say nothing, or a cost below 0
+        costed = [each.clip(*self._logged_range) for each in (state, next_state)]
+        step = Step(action, costed[0], costed[1], reward)
         for index, criterion in enumerate(self._criteria):
             if criterion.reads <= set(PARTS):
                 cost[:, index] = criterion(step)
