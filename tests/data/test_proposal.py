@@ -93,8 +93,8 @@ def test_what_columns_are_by_their_names(tmp_path):
 
 def test_a_log_as_spreadsheets_write_it(tmp_path):
     """Index and trailing marks have no name, and -200 stands for what is missing. Seen to fail when
-    two columns without a name are refused, when one is a state, when 18.00.00 is no time of day,
-    when rows of nothing but commas are steps, and when nothing is said of -200."""
+    columns without a name count, when 18.00.00 is no time of day, when rows of nothing but commas
+    are steps, and when nothing is said of -200."""
     path = tmp_path / "log.csv"
     rows = [
         f"{n},13/03/2004,{n:02}.00.00,{t},{t},2{n % 5},,\n" for n, t in enumerate([-200, *"9" * 23])
