@@ -21,7 +21,7 @@ class SelectCommand(Command):
 
     Each is rolled out in a world learnt from its run's data. The one with the highest safe share is
     named: what it earns of the best logged return, 0 under limits that it misses or where the
-    estimate is not to be trusted. --check rolls out in the simulator too, where there is one.
+    estimate is not supported. --check rolls out in the simulator too, where there is one.
     """
 
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]]
