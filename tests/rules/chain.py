@@ -9,7 +9,7 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
 from saformer.core.history import History
 from saformer.core.policy import Candidates, Decision
-from saformer.criteria import above, torque
+from saformer.criteria import above, criterion, torque
 from saformer.data.relabel import RelabelledStore, relabel
 from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
@@ -18,6 +18,7 @@ from tests.conftest import tiny_config
 
 HORIZON = 10
 STAY, RIGHT, LEFT, FALL = 0.5, 1.0, -1.0, -0.5
+SURE, GAMBLE, OFF = 0.5, -0.5, -0.8
 MIDDLE, RIGHT_TRAP, LEFT_TRAP = 0.0, 1.0, -1.0
 TRAPS = (above("state[0]", 0.0), above("-state[0]", 0.0))
 """What a step in the right trap costs, and in the left."""
@@ -39,6 +40,33 @@ def allowances() -> RelabelledStore:
     return relabel(TrajectoryStore.of(episodes, _environment()), [torque])
 
 
+def gambles() -> RelabelledStore:
+    """Each step costs 1 on average: for sure or, after a gamble, 4 by a chance of a quarter."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    for _ in range(300):
+        actions = rng.choice([SURE, GAMBLE], HORIZON)
+        costs = np.where(actions == GAMBLE, 4.0 * (rng.random(HORIZON) < 0.25), 1.0)
+        episodes.append(_episode([MIDDLE] * HORIZON, actions, 0.0, columns={"cost": costs}))
+    return relabel(TrajectoryStore.of(episodes, _environment()), [criterion("cost")])
+
+
+def switched(*, standby: float = 0.0) -> RelabelledStore:
+    """A machine is off by any first entry of -0.8, whatever the second, and costs nothing then, or
+    `standby` in every tenth step; on, it costs 1."""
+    rng, episodes = np.random.default_rng(0), []
+    for _ in range(100):
+        is_on = np.repeat(rng.random(4) < 0.5, 5)
+        first = np.where(is_on, rng.uniform(0.2, 1.0, 20), OFF)
+        actions = np.stack([first, rng.uniform(-1, 1, 20)], axis=1)
+        cost = is_on + standby * (np.arange(20) % 10 == 0)
+        state, nothing = np.zeros((20, 1)), np.zeros(20)
+        how = {"final_state": [0.0], "terminated": False, "truncated": True}
+        episodes.append(Trajectory.of(state, actions, nothing, columns={"cost": cost}, **how))
+    environment = EnvironmentSpec((-1.0, -1.0), (1.0, 1.0), horizon=20)
+    return relabel(TrajectoryStore.of(episodes, environment), [criterion("cost")])
+
+
 def _environment() -> EnvironmentSpec:
     return EnvironmentSpec(action_low=(-1.0,), action_high=(1.0,), horizon=HORIZON)
 
@@ -58,10 +86,11 @@ def _walk(rng: np.random.Generator) -> Trajectory:
     return _episode(states[:-1], actions, np.abs(states[:-1]), terminated=falls)
 
 
-def _episode(states: Sequence[float], actions: Sequence[float], reward, *, terminated=False):
+def _episode(states, actions, reward, *, terminated=False, columns=None) -> Trajectory:
     rewards = np.broadcast_to(reward, len(actions))
-    columns = (np.array(states)[:, None], np.array(actions)[:, None], rewards, [states[-1]])
-    return Trajectory.of(*columns, terminated=terminated, truncated=not terminated)
+    steps = (np.array(states)[:, None], np.array(actions)[:, None], rewards, [states[-1]])
+    ending = {"terminated": terminated, "truncated": not terminated}
+    return Trajectory.of(*steps, columns=columns, **ending)
 
 
 def finished(data: RelabelledStore) -> SaFormerAgent:

@@ -158,7 +158,9 @@ def balanced(terms: dict[str, PerSample], to_go_weight: float) -> dict[str, PerS
 def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before weights are loaded: give the model an outlook if they hold one, else take it away.
     What an older version fitted in its place is left out."""
-    for name in [name for name in state_dict if name.startswith(f"{prefix}reserve.")]:
+    outdated = f"{prefix}outlook.brake_net.weight_0" not in state_dict
+    old = (f"{prefix}reserve.", *([f"{prefix}outlook."] if outdated else []))
+    for name in [name for name in state_dict if name.startswith(old)]:
         del state_dict[name]
     if not any(name.startswith(f"{prefix}outlook.") for name in state_dict):
         model._modules.pop("outlook", None)

@@ -17,9 +17,9 @@ class FeasibleOptions(ProposalOptions):
     """Reject candidates after which the limit can no longer be kept; of the others, the best."""
 
     risk: float = 0.95
-    """How sure it must be: the quantile, over members that saw different trajectories, of the least
-    cost still to come and of what another action gains or saves; and of the returns that the actor
-    expects, the highest that it is asked for."""
+    """How sure it must be: the quantile, over chance and over members that saw different
+    trajectories, of the least cost still to come and of what another action gains or saves; and of
+    the returns that the actor expects, the highest that it is asked for."""
     holdback: float = 0.05
     """Share of a limit that is kept back where nothing could undo an overrun: no episode may be
     ended, and doing nothing is no way that the data shows. The actor is told the whole limit."""
@@ -40,6 +40,7 @@ class Prospects:
 
     cost: Tensor  # [M, L, N, C] of the step, as it counts at the start of the episode
     to_come: Tensor  # [M, L, N, C] the least that must be spent after it
+    variance: Tensor  # [M, L, N, C] of both, by chance
     worth: Tensor  # [M, L, N] the best that can be earned, the step included
 
 
@@ -48,8 +49,8 @@ class FeasibleRule(Rule):
     within the limit, as far as that is likely, and then for what it expects. That course is taken
     while it is admissible. Where doing nothing keeps every limit, so that nothing is lost by a
     mistake, other admissible candidates compete with it by what they are worth. If none is
-    admissible, the least overrun of those that surely save something against the expected one;
-    doing nothing is among them where it is a way."""
+    admissible, the least overrun of those that surely save something against the expected one, and
+    of doing nothing or, where that is no way, of what the cheapest recorded courses do."""
 
     options: FeasibleOptions
 
@@ -70,11 +71,10 @@ class FeasibleRule(Rule):
         return return_noise, action_noise
 
     def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
-        candidates = self._with_idling(candidates)
+        candidates = self._with_thrift(model, prefix, candidates)
         prospects = self._prospects(model, prefix, candidates)
         remaining, scale = prefix.remaining, model.normalizer.scale("cost_to_go")
-        cost = self._at_most(prospects.cost) + self._at_most(prospects.to_come)
-        cost = cost + self._outlook.get_buffer("unforeseen")
+        cost = self._spent_at_most(prospects)
         overrun = ((cost - remaining[:, None]) / scale).amax(-1)
         verification = Verification(cost, remaining, overrun)
         best_gain, best = self._gain(prospects).masked_fill(~verification.safe, -torch.inf).max(1)
@@ -102,32 +102,40 @@ class FeasibleRule(Rule):
         above = (frontier - expected.mean[:, 0]) * torch.exp(-expected.log_deviation[:, 0])
         return above.clamp(-bound, bound)
 
-    def _with_idling(self, candidates: Candidates) -> Candidates:
-        """And doing nothing, as the last: as likely and as rewarding as the expected action."""
-        idle = self._outlook.get_buffer("idle").expand(len(candidates.action), 1, -1)
-        action = torch.cat([candidates.action, idle], 1)
+    def _with_thrift(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Candidates:
+        """And, as the last, doing nothing where it is a way, else what the cheapest recorded
+        courses do: as likely and as rewarding as the expected action."""
+        brake = self._outlook.brake(prefix.state, prefix.timestep).mean(0)
+        brake = model.normalizer.restore("action", brake)
+        brake = brake.clamp(model.get_buffer("action_low"), model.get_buffer("action_high"))
+        thrift = torch.where(self._can_stop, self._outlook.get_buffer("idle"), brake)[:, None]
         returns, density = candidates.return_to_go, candidates.log_density
         first = (torch.cat([column, column[:, :1]], 1) for column in (returns, density))
-        return Candidates(next(first), action, next(first))
+        return Candidates(next(first), torch.cat([candidates.action, thrift], 1), next(first))
 
     def _prospects(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Prospects:
         outlook, action = self._outlook, model.normalizer.normalize("action", candidates.action)
         state = prefix.state[:, None].expand(-1, action.shape[1], -1)
         timestep = prefix.timestep[:, None].expand(action.shape[:2])
-        cost, reward, least = outlook.step(state, action, timestep)
+        cost, reward, change = outlook.step(state, action, timestep)
         scale, left = outlook.get_buffer("cost_scale"), outlook.weight_left(timestep + 1)[..., None]
         step = cost * scale + outlook.get_buffer("cost_centre")
-        to_come = least[..., self._setting, :] * scale * left
+        whole = outlook.weight_left(prefix.timestep)[:, None]
+        now = outlook.least(prefix.state, prefix.timestep)[..., self._setting, :] * whole
+        to_come = ((now[:, :, None] + change[..., self._setting, :]) * scale).clamp(min=0)
+        to_come = to_come * (left > 0)
+        chance = (outlook.chance(prefix.state, prefix.timestep) * whole)[:, :, None]
+        variance = (chance + outlook.surprise(state, action, timestep)).clamp(min=0) * scale**2
         idling = outlook.get_buffer("idle_cost") * left  # doing nothing, to the end
         if self.options.may_end:
             to_come = torch.minimum(to_come, idling)
         else:  # where it can be done anywhere, no estimate is needed
             to_come = torch.where(outlook.get_buffer("can_idle"), idling, to_come)
         spent = self._discount ** timestep[..., None].to(step.dtype) * step
-        budget = prefix.remaining[:, None] - self._at_most(spent)
+        budget = prefix.remaining[:, None] - self._quantile(spent)
         rate = outlook.budget_rate(budget, timestep + 1)
         then = outlook.then(state, action, timestep, rate) * outlook.steps_left(timestep + 1)
-        return Prospects(spent, to_come, reward + then)
+        return Prospects(spent, to_come, variance, reward + then)
 
     def _gain(self, prospects: Prospects) -> Tensor:
         """[L, N] what a candidate is surely worth above the expected one: that one gains nothing;
@@ -140,12 +148,22 @@ class FeasibleRule(Rule):
 
     def _saves(self, overrun: Tensor) -> Tensor:
         """[L, N] whether a candidate surely overruns by less than the expected one, by members'
-        overruns [M, L, N]; or is that one, or doing nothing where that is a way."""
+        overruns [M, L, N]; or is that one, or the thrifty one."""
         less = overrun - overrun[:, :, :1]
         saves = less.mean(0) + self._deviations * less.std(0) < 0
-        saves[:, 0], saves[:, -1] = True, self._can_stop
+        saves[:, 0], saves[:, -1] = True, True
         return saves
 
-    def _at_most(self, values: Tensor) -> Tensor:
-        """The quantile over members [M, ...]; no cost is below nothing."""
+    def _spent_at_most(self, prospects: Prospects) -> Tensor:
+        """[L, N, C] the quantile of what is spent from a step on. Where nothing can be done from
+        then on, chance is in the step alone."""
+        cost, to_come = prospects.cost, prospects.to_come
+        stopping = self._quantile(cost) + self._quantile(to_come)
+        stopping = stopping + self._outlook.get_buffer("unforeseen")
+        variance = cost.var(0) + to_come.var(0) + prospects.variance.mean(0)
+        going_on = (cost + to_come).mean(0) + self._deviations * variance.sqrt()
+        return torch.where(self._can_stop, stopping, going_on.clamp(min=0))
+
+    def _quantile(self, values: Tensor) -> Tensor:
+        """Over members [M, ...]; no cost is below nothing."""
         return (values.mean(0) + self._deviations * values.std(0)).clamp(min=0)

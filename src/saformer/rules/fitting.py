@@ -2,7 +2,8 @@
 
 Both values are expectiles over what recorded trajectories went on to do, in-sample as in IQL, CAPS
 and BCRL: a stretch of a stored trajectory, then the value of where it led. Nothing is asked about
-actions that nobody took.
+actions that nobody took. The brake learns from the actions that began the cheapest courses. Chance
+is what a step led to beyond what was expected of it, squared and added up to the end.
 """
 
 import math
@@ -146,13 +147,13 @@ class _Stretches:
 
 
 def _loss(outlook: Outlook, follower: Outlook, drawn: Stretches, *, is_first: bool) -> Tensor:
-    """Of all four networks; each member's over the trajectories that it sees."""
+    """Of all networks; each member's over the trajectories that it sees."""
     now, level = drawn.timestep[:, 0], 0.5 if is_first else RARE
     state, action = drawn.state[:, 0], drawn.action
     scale, centre = outlook.get_buffer("reward_scale"), outlook.get_buffer("reward_centre")
     cost_scale = outlook.get_buffer("cost_scale")
     with torch.no_grad():
-        least, least_then, needed = _least_targets(outlook, follower, drawn, is_first=is_first)
+        least, change, needed = _least_targets(outlook, follower, drawn, is_first=is_first)
         left = outlook.weight_left(drawn.timestep)[..., None]  # [B, 3, 1]
         budget = drawn.budgets[:, 0] * outlook.get_buffer("dearest") * left[:, 0]
         remains = budget - drawn.spent
@@ -166,40 +167,72 @@ def _loss(outlook: Outlook, follower: Outlook, drawn: Stretches, *, is_first: bo
         then = follower.best(drawn.state[:, 1], drawn.timestep[:, 1], then_budget)
         then = torch.where(drawn.valid[:, 1], then, -centre / scale)
         goes_on = (left[:, 1, 0] > 0).float()
-    cost, reward, after = outlook.step(state, action, now)
-    cost_error = cost - (drawn.cost - outlook.get_buffer("cost_centre")) / cost_scale
+    expected = outlook.step(state, action, now)
+    _, reward, changes = expected
+    usual = outlook.least(state, now)
+    dearer = least - usual.detach()
     predicted = outlook.best(state, now, outlook.budget_rate(budget, now))
     loss = (
-        _expectile_loss(outlook.least(state, now), least, level).sum((-1, -2))
+        _expectile_loss(usual, least, level).sum((-1, -2))
+        + _cheap_course_loss(outlook, follower, drawn, expected, change=change, dearer=dearer)
         + allowed.all(-1) * _expectile_loss(predicted, best, 1 - level)
-        + (cost_error**2).sum(-1)
         + (reward - (drawn.reward - centre) / scale) ** 2
-        + goes_on * F.huber_loss(after, least_then, reduction="none").sum((-1, -2))
+        + F.huber_loss(changes, change, reduction="none").sum((-1, -2))
         + goes_on * _expectile_loss(outlook.then(state, action, now, then_budget), then, 0.5)
     )
     return (drawn.seen * loss).mean()
 
 
+def _cheap_course_loss(
+    outlook: Outlook,
+    follower: Outlook,
+    drawn: Stretches,
+    expected: tuple[Tensor, ...],
+    *,
+    change: Tensor,
+    dearer: Tensor,
+) -> Tensor:
+    """[M, B] of the cost of a step, of chance, and of the brake, where no episode may be ended.
+    `expected` of a step, the `change` of the least cost that it brought, and by how much its course
+    was `dearer` [M, B, 2, C] than the least: cheap courses weigh as expectiles do."""
+    state, now, (cost, _, changes) = drawn.state[:, 0], drawn.timestep[:, 0], expected
+    scale, centre = outlook.get_buffer("cost_scale"), outlook.get_buffer("cost_centre")
+    cost_error = cost - (drawn.cost - centre) / scale
+    with torch.no_grad():
+        weight = torch.where((dearer[:, :, 0] < 0).any(-1), 1 - RARE, RARE)
+        left = outlook.weight_left(drawn.timestep)[..., None]  # [B, 3, 1]
+        surprise = change[:, :, 0] - changes[:, :, 0] - (left[:, 0] - left[:, 1]) * cost_error
+        chance = follower.chance(drawn.state[:, :2], drawn.timestep[:, :2]) * left[:, :2]
+        then = surprise**2 + chance[:, :, 1] * drawn.valid[:, 1, None]
+    rate, more = outlook.chance(state, now), outlook.surprise(state, drawn.action, now)
+    return (
+        (cost_error**2).sum(-1)
+        + weight * ((rate - then / left[:, 0].clamp(min=TINY)) ** 2).sum(-1)
+        + ((more - then + chance[:, :, 0]) ** 2).sum(-1)
+        + weight * ((outlook.brake(state, now) - drawn.action) ** 2).sum(-1)
+    )
+
+
 def _least_targets(
     outlook: Outlook, follower: Outlook, drawn: Stretches, *, is_first: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rates of the least cost from now on and from then on, [M, B, 2, C] each, and what a course
-    needs later at least, [M, B, C]. An end costs nothing more where it may be brought about;
-    elsewhere it is no way to save: as much as the dearest episode would have spent."""
+    """[M, B, 2, C] rate of the least cost from now on, [M, B, 2, C] by how much a step changes what
+    is still to come of it, and [M, B, C] what a course needs later at least. An end costs nothing
+    more where it may be brought about; elsewhere it is no way to save: as much as the dearest
+    episode would have spent."""
     scale, left = outlook.get_buffer("cost_scale"), outlook.weight_left(drawn.timestep)[..., None]
     unspent = outlook.get_buffer("dearest") * outlook.weight_left(drawn.length)[:, None]
     unspent = unspent * drawn.terminated[:, None]
     at_end = torch.stack([unspent, torch.zeros_like(unspent)], 1)  # [B, 2, C]
-    values = follower.least(drawn.state[:, 1:], drawn.timestep[:, 1:]) * scale * left[:, 1:, None]
-    values = torch.where(drawn.valid[:, 1:, None, None], values, at_end[:, None])
-    then, later = values[:, :, 0], values[:, :, 1]
+    values = follower.least(drawn.state, drawn.timestep) * scale * left[..., None]
+    ended = ~drawn.valid[:, :, None, None]
+    now, then, later = torch.where(ended, at_end[:, None], values).unbind(2)
     if is_first:
         least = (drawn.cost_to_go[:, None] + at_end).expand_as(later)
     else:
         least = drawn.spent[:, None] + later
-    left = scale * left.clamp(min=TINY)
     needed = torch.where(outlook.get_buffer("can_idle"), 0.0, later.amin(-2))
-    return least / left[:, :1], then / left[:, 1:2], needed
+    return least / (scale * left[:, :1].clamp(min=TINY)), (then - now) / scale, needed
 
 
 def _expectile_loss(predicted: Tensor, target: Tensor, level: float) -> Tensor:
@@ -216,11 +249,8 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     counts = data.cost_discount ** np.arange(horizon)
     left = np.concatenate([np.cumsum(counts[::-1])[::-1], [0.0]])
     rates = data.episode_cost / (left[0] - left[store.lengths])[:, None]
-    idle = idle_action(data)
-    idle_cost = cost_of_action(data, idle)
-    values: dict[str, Any] = {"dearest": rates.max(0), "left": left, "idle": idle}
-    values["can_idle"] = shows_idling(data, idle, idle_cost, rates.max(0))
-    values["idle_cost"] = idle_cost.mean(0)
+    values: dict[str, Any] = {"dearest": rates.max(0), "left": left}
+    values |= idling_of(data, rates.max(0))
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
     for name, column in (("cost", np.asarray(data.cost, dtype=np.float64)), ("reward", reward)):
         deviation = column.std(0)
@@ -236,27 +266,67 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
         outlook.get_buffer(buffer)[len(front) :] = front[-1]
 
 
-def shows_idling(
-    data: RelabelledStore, idle: NDArray[Any], idle_cost: NDArray[Any], dearest: NDArray[Any]
-) -> bool:
-    """Whether whole stretches of recorded trajectories do nothing, or nothing that costs more by a
-    cost of the action, as a share of what the dearest episode costs: it may be done anywhere."""
-    low, high = np.array(data.environment.action_low), np.array(data.environment.action_high)
-    distance = np.abs(np.asarray(data.store.gather("action")) - idle)
-    distance = (distance / np.maximum(high - low, TINY) * 2).max(1)
+def idling_of(data: RelabelledStore, dearest: NDArray[Any]) -> dict[str, Any]:
+    """Doing nothing, `idle`; what a step of it costs, `idle_cost`, NaN where nothing tells; and
+    whether it is a way to keep a limit, `can_idle`. That whole stretches of trajectories have to
+    show, which do nothing, or nothing that costs more by a cost of the action."""
+    idle = idle_action(data)
+    known = cost_of_action(data, idle)
+    share, free = np.asarray(data.cost, dtype=np.float64) / np.maximum(dearest, TINY), None
+    if np.isnan(known).any():
+        idle, free = cheapest_action(data, share.max(1))
+    distance = _distances(data, idle)
+    distance = (distance if free is None else distance * ~free).max(1)
     if all("action" in criterion.reads for criterion in data.criteria):
-        excess = (np.asarray(data.cost, dtype=np.float64) - idle_cost) / np.maximum(dearest, TINY)
+        excess = share - known / np.maximum(dearest, TINY)
         distance = np.minimum(distance, np.nan_to_num(excess, nan=np.inf).max(1))
-    means = _stretch_means(data, distance)
-    return bool(len(means) and np.quantile(means, RARE) <= RARE)
+    means, idle_cost = _stretch_means(data, distance), known.mean(0)
+    can_idle = len(means) > 0 and np.quantile(means, RARE) <= RARE
+    if can_idle and free is not None:  # it has to have cost the same whenever it was done
+        recorded = share[distance <= RARE]
+        usual = np.median(recorded, axis=0)
+        can_idle = not free.all() and (np.quantile(recorded, SURE, axis=0) - usual <= RARE).all()
+        idle_cost = np.where(np.isnan(idle_cost) & can_idle, usual * dearest, idle_cost)
+    return {"idle": idle, "idle_cost": idle_cost, "can_idle": bool(can_idle)}
+
+
+def cheapest_action(
+    data: RelabelledStore, cost: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """[A] what is done in the stretches of least cost [steps], and which of its entries are free:
+    they differ there."""
+    means, length = _stretch_means(data, cost), _stretch(data.environment.horizon)
+    if not len(means):
+        idle = idle_action(data)
+        return idle, np.ones(len(idle), dtype=bool)
+    first = _stretch_starts(data)[means <= np.quantile(means, RARE)]
+    covered = np.zeros(len(cost) + 1, dtype=np.int64)
+    np.add.at(covered, first, 1)
+    np.add.at(covered, first + length, -1)
+    cheap = np.cumsum(covered)[:-1] > 0
+    idle = np.median(np.asarray(data.store.gather("action"))[cheap], axis=0).astype(np.float32)
+    return idle, _distances(data, idle)[cheap].mean(0) > RARE
+
+
+def _distances(data: RelabelledStore, action: NDArray[Any]) -> NDArray[Any]:
+    """[steps, A] of recorded actions, as a share of half their range."""
+    low, high = np.array(data.environment.action_low), np.array(data.environment.action_high)
+    distance = np.abs(np.asarray(data.store.gather("action")) - action)
+    shares: NDArray[Any] = distance / np.maximum(high - low, TINY) * 2
+    return shares
+
+
+def _stretch_starts(data: RelabelledStore) -> NDArray[np.int64]:
+    """First steps of all stretches of recorded trajectories."""
+    store, length = data.store, _stretch(data.environment.horizon)
+    pairs = zip(store.starts, store.lengths, strict=True)
+    return np.concatenate([np.arange(start, start + count - length + 1) for start, count in pairs])
 
 
 def _stretch_means(data: RelabelledStore, values: NDArray[Any]) -> NDArray[Any]:
     """Of values [steps], over every stretch of recorded trajectories."""
-    store, length = data.store, _stretch(data.environment.horizon)
+    length, first = _stretch(data.environment.horizon), _stretch_starts(data)
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    pairs = zip(store.starts, store.lengths, strict=True)
-    first = np.concatenate([np.arange(start, start + count - length + 1) for start, count in pairs])
     return (sums[first + length] - sums[first]) / length
 
 

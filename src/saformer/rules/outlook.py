@@ -1,7 +1,8 @@
 """What is still possible from a state, as far as the data shows: networks that policies ask.
 
 Two questions have a value each. What must at least be spent from here on? And what can be earned
-from here on within a budget? `rules.fitting` says how they are learnt as training ends.
+from here on within a budget? Beside the first: what do cheap courses do here, and how much of what
+they cost is chance? `rules.fitting` says how all that is learnt as training ends.
 """
 
 from itertools import pairwise
@@ -48,6 +49,9 @@ class Outlook(nn.Module):
         self.dimensions = dimensions
         state, action, costs = dimensions.state, dimensions.action, dimensions.constraints
         self.least_net = Perceptrons(state + 1, WIDTH, WIDTH, 2 * costs)
+        self.brake_net = Perceptrons(state + 1, WIDTH, WIDTH, action)
+        self.chance_net = Perceptrons(state + 1, WIDTH, WIDTH, costs)
+        self.surprise_net = Perceptrons(state + action + 1, WIDTH, WIDTH, costs)
         self.best_net = Perceptrons(state + 1 + costs, WIDTH, WIDTH, 1)
         self.step_net = Perceptrons(state + action + 1, WIDTH, WIDTH, 1 + 3 * costs)
         self.then_net = Perceptrons(state + action + 1 + costs, WIDTH, WIDTH, 1)
@@ -67,16 +71,29 @@ class Outlook(nn.Module):
         """[M, ..., 2, C] rate of the least cost from a state on, by setting."""
         return F.softplus(self.least_net(state, self._time(timestep)).unflatten(-1, (2, -1)))
 
+    def brake(self, state: Tensor, timestep: Tensor) -> Tensor:
+        """[M, ..., A] what the cheapest recorded courses do in a state."""
+        return self.brake_net(state, self._time(timestep))
+
+    def chance(self, state: Tensor, timestep: Tensor) -> Tensor:
+        """[M, ..., C] rate of the variance of what cheap courses cost from a state on."""
+        return F.softplus(self.chance_net(state, self._time(timestep)))
+
     def best(self, state: Tensor, timestep: Tensor, budget: Tensor) -> Tensor:
         """[M, ...] rate of the best return from a state on, within a budget."""
         return self.best_net(state, self._time(timestep), budget)[..., 0]
 
+    def surprise(self, state: Tensor, action: Tensor, timestep: Tensor) -> Tensor:
+        """[M, ..., C] by how much a step makes that variance more than its rate has it."""
+        return self.surprise_net(state, action, self._time(timestep))
+
     def step(self, state: Tensor, action: Tensor, timestep: Tensor) -> tuple[Tensor, ...]:
-        """[M, ..., C] cost and [M, ...] reward of a step, [M, ..., 2, C] `least` after it."""
+        """[M, ..., C] cost and [M, ...] reward of a step; [M, ..., 2, C] by how much it changes the
+        least cost still to come."""
         outputs = self.step_net(state, action, self._time(timestep))
         costs = self.dimensions.constraints
-        cost, reward, least = outputs.split([costs, 1, 2 * costs], -1)
-        return cost, reward[..., 0], F.softplus(least).unflatten(-1, (2, -1))
+        cost, reward, change = outputs.split([costs, 1, 2 * costs], -1)
+        return cost, reward[..., 0], change.unflatten(-1, (2, -1))
 
     def then(self, state: Tensor, action: Tensor, timestep: Tensor, budget: Tensor) -> Tensor:
         """[M, ...] `best` after a step, within what remains of the budget after it."""
