@@ -88,8 +88,8 @@ class Loaded:
             ) from None
         rule = self.kind.rule_of(agent.options())
         if rule != self.kind.rule_of(self.kind.options_of(agent.config)):
-            made = "was made by an older version" if is_old else "has not been trained to its end"
-            warnings.warn(f"{self.path} {made}: it acts by the rule {rule!r}", stacklevel=2)
+            made = "made by an older version" if is_old or self.run.is_done else "left unfinished"
+            warnings.warn(f"{self.path} was {made}: it acts by the rule {rule!r}", stacklevel=2)
         agent.model.to(self.device)
         return agent
 
