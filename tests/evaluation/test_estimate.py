@@ -15,7 +15,7 @@ from saformer.data.store import EnvironmentSpec, TrajectoryStore
 from saformer.data.trajectory import Trajectory
 from saformer.evaluation.offline import dynamics
 from saformer.evaluation.offline.dynamics import fit_dynamics
-from saformer.evaluation.offline.estimate import estimate_policy, trust_of
+from saformer.evaluation.offline.estimate import cost_scale, estimate_policy, trust_of
 from saformer.evaluation.offline.support import LoggedSteps
 from saformer.evaluation.offline.world import World
 from saformer.experiments.offline import Check, summary_of
@@ -103,6 +103,32 @@ def test_a_world_moves_as_the_machine_does(world):
     assert found.verdict.mean_return == pytest.approx(earned, rel=0.2)
     assert found.trust == "supported"
     assert found.verdict.met
+
+
+def test_a_cost_of_two_values_is_learnt_by_a_classifier(world):
+    """Far from where it changes, it is 0 or 1. Seen to fail where it is learnt as other costs are:
+    0.32 where it is 0 and 17.6 where it is 18."""
+    assert world.dynamics.get_buffer("two_valued").tolist() == [False, False, True]
+    limits = [Limit("20,20", (20.0, 20.0))]
+    never, often = (
+        estimate_policy(Push(strength), world, limits, episodes=10).limits[0].verdict.mean_cost[1]
+        for strength in (0.1, 0.9)
+    )
+    assert never == pytest.approx(0, abs=0.005)
+    rng = np.random.default_rng(1)
+    true = episode(lambda state, _: np.full((len(state), 1), 0.9), rng).columns["fast"].sum()
+    assert often == pytest.approx(true, abs=0.3)
+
+
+def test_what_next_to_nothing_costs_is_no_reason_for_doubt(world):
+    """Worlds that disagree about a thousandth of the usual cost. Seen to fail with the spread as a
+    share of the estimate: 0.76."""
+    limits = [Limit("20,20", (20.0, 20.0))]
+    (own,) = estimate_policy(Push(0.3), world, limits, episodes=10).limits
+    assert own.verdict.mean_cost[1] < 0.05
+    assert own.spread < 0.05
+    assert cost_scale(0.0, 100.0) == 5.0
+    assert cost_scale(7.0, 100.0) == 7.0
 
 
 def test_what_nobody_did_is_not_supported():

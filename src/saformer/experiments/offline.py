@@ -9,6 +9,7 @@ import numpy as np
 
 from saformer.data.statistics import mean_known, rank_correlation
 from saformer.envs.tasks import PLANT_TASKS
+from saformer.evaluation.offline.estimate import cost_scale
 from saformer.experiments.dsrl import TASKS
 from saformer.experiments.experiment import Experiment, Results
 from saformer.experiments.plan import (
@@ -39,8 +40,6 @@ RULES: dict[str, Options] = {
 CHOICES = ("dataset", "chosen by estimates", "best by rollouts", "chosen", "best")
 GUESSES = ("the limit", "the data's mean", "the critic at the first state")
 SMALL, LARGE = 0.1, 0.25
-LEAST = 0.05
-"""Errors are shares of the rolled-out cost, or of this share of the data's mean if that is more."""
 ABOUT = (
     "Every policy is rolled out in its simulator, and estimated from its training data alone "
     "(`Trained.estimate`). Error: |estimated - rolled out| / rolled-out mean cost, of at least 5% "
@@ -78,7 +77,7 @@ class Check:
 
     def error(self, estimated: float | None = None) -> float:
         wrong = abs((self.estimated if estimated is None else estimated) - self.cost)
-        return wrong / max(self.cost, LEAST * self.data_mean, 1e-9)
+        return wrong / cost_scale(self.cost, self.data_mean)
 
     @property
     def covered(self) -> bool:
