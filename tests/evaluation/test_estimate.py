@@ -203,10 +203,17 @@ def test_logged_steps_are_near_each_other_as_often_as_said():
 
 @pytest.mark.parametrize(
     ("far", "spread", "word"),
-    [(0.1, 0.01, "supported"), (0.6, 0.01, "extrapolates"), (0.1, 0.5, "do not trust")],
+    [
+        (0.5, 0.15, "supported"),
+        (0.5, 0.25, "extrapolates"),
+        (1.0, 0.0, "extrapolates"),
+        (0.1, 0.3, "supported"),
+        (0.1, 0.5, "extrapolates"),
+        (0.9, 0.5, "do not trust"),
+    ],
 )
 def test_trust_in_words(far, spread, word):
-    """Seen to fail with the better of both."""
+    """Either alone is forgiven, both together are not. Seen to fail with the larger of both."""
     assert trust_of(far, spread) == word
 
 

@@ -25,9 +25,10 @@ from saformer.evaluation.verdict import EpisodeRow, Verdict
 
 Trust = Literal["supported", "extrapolates", "do not trust"]
 Interval = tuple[float, float]
-FAR, SPREAD = 0.5, 0.15
-"""Up to which share of far steps, and up to which spread, an estimate is supported; up to twice as
-much of either, it extrapolates."""
+MOST_DOUBT = 0.9
+"""Up to this share of far steps plus twice the spread, an estimate is supported; up to twice as
+much, it extrapolates. Far steps alone do not show an error, nor does agreement alone exclude it:
+far from the logs, worlds may agree on what is wrong."""
 WIDTH, LEAST_WIDTH = 1.64, 0.1
 """Half of a nominal 90% interval, in deviations, and its least share of the estimate."""
 LEAST_COST = 0.05
@@ -150,9 +151,9 @@ def _limit_estimate(
 
 
 def trust_of(far: float, spread: float) -> Trust:
-    """In words; see `FAR` and `SPREAD`."""
-    worst = max(far / FAR, spread / SPREAD)
-    return "supported" if worst <= 1 else "extrapolates" if worst <= 2 else "do not trust"
+    """In words; see `MOST_DOUBT`."""
+    doubt = (far + 2 * spread) / MOST_DOUBT
+    return "supported" if doubt <= 1 else "extrapolates" if doubt <= 2 else "do not trust"
 
 
 def cost_scale(cost: float, data_mean: float) -> float:
