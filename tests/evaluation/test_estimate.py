@@ -106,18 +106,20 @@ def test_a_world_moves_as_the_machine_does(world):
 
 
 def test_a_cost_of_two_values_is_learnt_by_a_classifier(world):
-    """Far from where it changes, it is 0 or 1. Seen to fail where it is learnt as other costs are:
-    0.32 where it is 0 and 17.6 where it is 18."""
+    """Far from where it changes, it is 0 or 1, so that a limit of 0 can be kept. Seen to fail where
+    it is learnt as other costs are, 0.32 for 0 and 17.6 for 18; and with the mean of both values,
+    which is never 0."""
     assert world.dynamics.get_buffer("two_valued").tolist() == [False, False, True]
-    limits = [Limit("20,20", (20.0, 20.0))]
+    limits = [Limit("20,0", (20.0, 0.0))]
     never, often = (
-        estimate_policy(Push(strength), world, limits, episodes=10).limits[0].verdict.mean_cost[1]
+        estimate_policy(Push(strength), world, limits, episodes=10).limits[0].verdict
         for strength in (0.1, 0.9)
     )
-    assert never == pytest.approx(0, abs=0.005)
+    assert never.met
+    assert never.mean_cost[1] == 0
     rng = np.random.default_rng(1)
     true = episode(lambda state, _: np.full((len(state), 1), 0.9), rng).columns["fast"].sum()
-    assert often == pytest.approx(true, abs=0.3)
+    assert often.mean_cost[1] == pytest.approx(true, abs=0.3)
 
 
 def test_what_next_to_nothing_costs_is_no_reason_for_doubt(world):

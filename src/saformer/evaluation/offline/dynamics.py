@@ -24,7 +24,7 @@ BETA = 0.5  # of beta-NLL: between likelihood (0) and least squares (1)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What each member expects of B steps that led somewhere, in raw units."""
+    """What B steps that led somewhere brought by each member, in raw units."""
 
     reward: Tensor  # [M, B]
     cost: Tensor  # [M, B, C] at least 0
@@ -85,16 +85,17 @@ class Dynamics(nn.Module):
 
     @torch.no_grad()
     def outcome(
-        self, state: Tensor, action: Tensor, timestep: Tensor, next_state: Tensor
+        self, state: Tensor, action: Tensor, timestep: Tensor, next_state: Tensor, luck: Tensor
     ) -> Outcome:
-        """What steps brought that led to `next_state` [B, S]."""
+        """What steps brought that led to `next_state` [B, S]. Luck [B], from 0 to 1, decides which
+        of two values it was."""
         given = self.normalize("given", self.given(state, action, timestep))
         rows = torch.cat([given, self.normalize("change", next_state - state)], 1)
         brought = self.outcomes(rows.expand(MEMBERS, *rows.shape))
         low, high = self.get_buffer("brought_low"), self.get_buffer("brought_high")
-        likely = low + (high - low) * brought[..., :-1].sigmoid()
+        either = torch.where(luck[:, None] < brought[..., :-1].sigmoid(), high, low)
         known = self._restore("brought", brought[..., :-1])
-        values = torch.where(self.get_buffer("two_valued"), likely, known)
+        values = torch.where(self.get_buffer("two_valued"), either, known)
         ends = brought[..., -1].sigmoid() * self.get_buffer("can_end")
         return Outcome(values[..., 0], values[..., 1:].clamp(min=0), ends)
 
