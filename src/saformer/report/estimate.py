@@ -21,7 +21,9 @@ ABOUT = (
     "an estimate is supported. Kept: the mean cost is within the limit. Within: episodes "
     "whose cost is. Best logged: the mean of the five best logged returns within the limit. Far: "
     "steps that lie further from any logged step than 95% of logged steps do from those of other "
-    "episodes. Spread: by how much worlds learnt from different episodes differ in cost."
+    "episodes. Spread: by how much worlds learnt from different episodes differ in cost, as a "
+    "share of it or, if that is more, of 5% of the data's mean cost. Supported: far and twice "
+    "the spread are at most 90% together; extrapolates: at most 180%."
 )
 ABOUT_LIMITS = (
     "Left: each estimate with its interval against the limit; below the line the limit is kept. "

@@ -15,7 +15,7 @@ from saformer.core.gaussian import Gaussian, GaussianHead
 from saformer.data.relabel import RelabelledStore
 from saformer.data.transitions import TransitionSampler
 
-VERSION = 1  # of what is learnt and how: others are learnt again
+VERSION = 2  # of what is learnt and how: others are learnt again
 MEMBERS, WIDTH, BATCH_SIZE, LEARNING_RATE = 5, 128, 256, 2e-3
 UPDATES = (500, 5000)  # at least and at most; between them, each step is seen fifteen times
 SLACK = 0.05  # share of the range of logged values by which predictions may leave it
@@ -24,7 +24,7 @@ BETA = 0.5  # of beta-NLL: between likelihood (0) and least squares (1)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What each member expects of B steps that led somewhere, in raw units."""
+    """What B steps that led somewhere brought by each member, in raw units."""
 
     reward: Tensor  # [M, B]
     cost: Tensor  # [M, B, C] at least 0
@@ -63,6 +63,8 @@ class Dynamics(nn.Module):
             self.register_buffer(f"{name}_low", torch.full((size,), -torch.inf))
             self.register_buffer(f"{name}_high", torch.full((size,), torch.inf))
         self.register_buffer("can_end", torch.tensor(False))  # before the horizon; some logged did
+        self.register_buffer("two_valued", torch.zeros(1 + constraints, dtype=torch.bool))
+        """which of reward and costs a classifier learns"""
 
     @classmethod
     def of(cls, data: RelabelledStore) -> Self:
@@ -83,13 +85,17 @@ class Dynamics(nn.Module):
 
     @torch.no_grad()
     def outcome(
-        self, state: Tensor, action: Tensor, timestep: Tensor, next_state: Tensor
+        self, state: Tensor, action: Tensor, timestep: Tensor, next_state: Tensor, luck: Tensor
     ) -> Outcome:
-        """What steps brought that led to `next_state` [B, S]."""
+        """What steps brought that led to `next_state` [B, S]. Luck [B], from 0 to 1, decides which
+        of two values it was."""
         given = self.normalize("given", self.given(state, action, timestep))
         rows = torch.cat([given, self.normalize("change", next_state - state)], 1)
         brought = self.outcomes(rows.expand(MEMBERS, *rows.shape))
-        values = self._restore("brought", brought[..., :-1])
+        low, high = self.get_buffer("brought_low"), self.get_buffer("brought_high")
+        either = torch.where(luck[:, None] < brought[..., :-1].sigmoid(), high, low)
+        known = self._restore("brought", brought[..., :-1])
+        values = torch.where(self.get_buffer("two_valued"), either, known)
         ends = brought[..., -1].sigmoid() * self.get_buffer("can_end")
         return Outcome(values[..., 0], values[..., 1:].clamp(min=0), ends)
 
@@ -119,6 +125,15 @@ class Dynamics(nn.Module):
         for what, value in known.items():
             self.get_buffer(f"{name}_{what}").copy_(value)
 
+    def classify(self, brought: Tensor) -> Tensor:
+        """Rewards and costs [n, 1 + C] to learn, normalised, or 0 and 1 where there are two."""
+        low, high, learnt = brought.amin(0), brought.amax(0), self.normalize("brought", brought)
+        two = ((brought == low) | (brought == high)).all(0) & (low < high)
+        self.get_buffer("two_valued").copy_(two)
+        for name, value in (("brought_low", low), ("brought_high", high)):
+            self.get_buffer(name)[two] = value[two]
+        return torch.where(two, (brought == high).float(), learnt)
+
 
 def fit_dynamics(
     data: RelabelledStore,
@@ -134,6 +149,7 @@ def fit_dynamics(
         dynamics.set_statistics(name, values)
         rows[name] = dynamics.normalize(name, values)
     dynamics.get_buffer("can_end").fill_(bool(ended.any()))
+    rows["brought"] = dynamics.classify(brought)
     own, generator = _bootstrapped(data, seed), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(dynamics.parameters(), lr=LEARNING_RATE)
     for index in range(updates):
@@ -181,6 +197,9 @@ def _loss(
     error = ((change - expected.mean) / deviation) ** 2
     nll = (0.5 * error + expected.log_deviation) * deviation.detach() ** (2 * BETA)
     outcome = dynamics.outcomes(torch.cat([given, change], -1))
-    missed = F.huber_loss(outcome[..., :-1], brought, reduction="none").mean(-1)
+    values, two = outcome[..., :-1], dynamics.get_buffer("two_valued")
+    distance = F.huber_loss(values, brought, reduction="none")
+    classed = F.binary_cross_entropy_with_logits(values, brought.clamp(0, 1), reduction="none")
+    missed = torch.where(two, classed, distance).mean(-1)
     ends = F.binary_cross_entropy_with_logits(outcome[..., -1], ended, reduction="none")
     return (nll.mean(-1) + missed + ends).mean(-1).sum()

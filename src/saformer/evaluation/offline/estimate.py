@@ -19,17 +19,21 @@ from saformer.envs.episodes import Episode
 from saformer.evaluation.evaluate import Evaluation, Terms, evaluate_policy
 from saformer.evaluation.offline.dynamics import MEMBERS
 from saformer.evaluation.offline.reader import Doubles, Indices
-from saformer.evaluation.offline.support import LoggedSteps, Nearest
+from saformer.evaluation.offline.support import Nearest
 from saformer.evaluation.offline.world import World
 from saformer.evaluation.verdict import EpisodeRow, Verdict
 
 Trust = Literal["supported", "extrapolates", "do not trust"]
 Interval = tuple[float, float]
-FAR, SPREAD = 0.5, 0.15
-"""Up to which share of far steps, and up to which spread, an estimate is supported; up to twice as
-much of either, it extrapolates."""
+MOST_DOUBT = 0.9
+"""Up to this share of far steps plus twice the spread, an estimate is supported; up to twice as
+much, it extrapolates. Far steps alone do not show an error, nor does agreement alone exclude it:
+far from the logs, worlds may agree on what is wrong."""
 WIDTH, LEAST_WIDTH = 1.64, 0.1
-"""Half of a nominal 90% interval, in deviations, and at least as a share of the estimate."""
+"""Half of a nominal 90% interval, in deviations, and its least share of the estimate."""
+LEAST_COST = 0.05
+"""Spreads and errors are shares of the mean cost, or of this share of the data's if that is more:
+where next to nothing is paid, twice as much is next to nothing too."""
 NUM_ALIKE = 5
 
 
@@ -41,7 +45,7 @@ class LimitEstimate:
     cost_interval: tuple[Interval, ...]  # nominal 90%, of the mean cost, for each constraint
     return_interval: Interval
     far: float  # share of steps that lie further from logged ones than those usually do
-    spread: float  # how much worlds of different trajectories differ in cost, as a share of it
+    spread: float  # how much worlds of different trajectories differ in cost, as `cost_scale` says
     trust: Trust
     alike: tuple[int, ...]  # the logged trajectories that most steps are nearest to
 
@@ -103,7 +107,7 @@ def estimate_policy(
     for index, verdict in enumerate(evaluation.verdicts):
         own = slice(index * episodes, (index + 1) * episodes)
         nearest = logged.of_episodes([each.trajectory for each in played[own]])
-        found.append(_limit_estimate(verdict, evaluation.rows[own], nearest, logged))
+        found.append(_limit_estimate(verdict, evaluation.rows[own], nearest, world))
         visited[verdict.limit.name] = nearest
     named = sorted({index for each in found for index in each.alike})
     return Estimate(
@@ -122,18 +126,23 @@ def estimate_policy(
 
 
 def _limit_estimate(
-    verdict: Verdict, rows: Sequence[EpisodeRow], nearest: Nearest, logged: LoggedSteps
+    verdict: Verdict, rows: Sequence[EpisodeRow], nearest: Nearest, world: World
 ) -> LimitEstimate:
     member = np.array([row.seed % MEMBERS for row in rows])
     costs = np.array([row.cost for row in rows])
-    far = float((nearest.distance > logged.far).mean())
-    spread = max(_between(cost, member) / max(float(cost.mean()), 1e-9) for cost in costs.T)
+    far = float((nearest.distance > world.logged.far).mean())
+    usual = world.data.episode_cost.mean(0)
+    pairs = list(zip(costs.T, usual.tolist(), strict=True))
+    spread = max(_between(cost, member) / cost_scale(cost.mean(), mean) for cost, mean in pairs)
+    returns = np.array([row.episode_return for row in rows])
     votes = np.bincount(nearest.trajectory)
     alike = np.argsort(-votes, kind="stable")[: min(NUM_ALIKE, int((votes > 0).sum()))]
     return LimitEstimate(
         verdict=verdict,
-        cost_interval=tuple(_interval(cost, member) for cost in costs.T),
-        return_interval=_interval(np.array([row.episode_return for row in rows]), member),
+        cost_interval=tuple(
+            _interval(cost, member, cost_scale(cost.mean(), mean)) for cost, mean in pairs
+        ),
+        return_interval=_interval(returns, member, abs(returns.mean())),
         far=far,
         spread=spread,
         trust=trust_of(far, spread),
@@ -142,9 +151,14 @@ def _limit_estimate(
 
 
 def trust_of(far: float, spread: float) -> Trust:
-    """In words; see `FAR` and `SPREAD`."""
-    worst = max(far / FAR, spread / SPREAD)
-    return "supported" if worst <= 1 else "extrapolates" if worst <= 2 else "do not trust"
+    """In words; see `MOST_DOUBT`."""
+    doubt = (far + 2 * spread) / MOST_DOUBT
+    return "supported" if doubt <= 1 else "extrapolates" if doubt <= 2 else "do not trust"
+
+
+def cost_scale(cost: float, data_mean: float) -> float:
+    """What a difference in mean cost is a share of; see `LEAST_COST`."""
+    return max(cost, LEAST_COST * data_mean, 1e-9)
 
 
 def _between(values: Doubles, member: Indices) -> float:
@@ -153,11 +167,11 @@ def _between(values: Doubles, member: Indices) -> float:
     return float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
 
 
-def _interval(values: Doubles, member: Indices) -> Interval:
+def _interval(values: Doubles, member: Indices, scale: float) -> Interval:
     """Of the mean: the machine may be as far from the members' mean as they are from each other,
-    and few episodes may be lucky."""
+    and few episodes may be lucky; never less than a share of `scale`."""
     sampling = values.std(ddof=1) ** 2 / len(values) if len(values) > 1 else 0.0
     mean = float(values.mean())
     reach = WIDTH * float(np.sqrt(_between(values, member) ** 2 + sampling))
-    reach = max(reach, LEAST_WIDTH * abs(mean))
+    reach = max(reach, LEAST_WIDTH * scale)
     return mean - reach, mean + reach

@@ -59,6 +59,7 @@ class _Lanes:
         self._dynamics, self._criteria = world.dynamics, world.data.criteria
         self._logged_range = world.logged_range
         self._rngs = [np.random.default_rng(seed) for seed in seeds]
+        self._luck = [np.random.default_rng((seed, 1)) for seed in seeds]
         self._member = torch.tensor([seed % MEMBERS for seed in seeds])
         self._time = 0
         columns = world.data.store.steps
@@ -76,7 +77,8 @@ class _Lanes:
         noise = np.stack([rng.standard_normal(state.shape[1], dtype=np.float32) for rng in drawn])
         change = self._dynamics.move(before, done, timestep).at(torch.from_numpy(noise))[own]
         after = self._dynamics.within(before + change)
-        outcome = self._dynamics.outcome(before, done, timestep, after)
+        luck = torch.tensor([self._luck[index].random() for index in alive])
+        outcome = self._dynamics.outcome(before, done, timestep, after, luck)
         reward, cost = outcome.reward[own].numpy(), outcome.cost[own].double().numpy()
         next_state = after.numpy()
         # beyond what was logged, a criterion may say nothing, or a cost below 0
