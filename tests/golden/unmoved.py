@@ -84,7 +84,10 @@ def _agent(name: str, data: RelabelledStore) -> dict[str, Any]:
     if name != "saformer":
         return {**found, "decisions": digests(decisions(agent, None))}
     with patch.object(fitting, "UPDATES", BRIEF):  # as where tests run
-        agent.model.add_module("outlook", fitting.fit_outlook(agent.model, data, replay=replayed))
+        agent.model.add_module(
+            "outlook",
+            fitting.fit_outlook(agent.model, data, window=agent.config.window, replay=replayed),
+        )
     by_rule = {rule: digests(decisions(agent, _eight(options))) for rule, options in RULES.items()}
     return {**found, "outlook": digests(agent.outlook.state_dict().values()), "decisions": by_rule}
 

@@ -103,7 +103,8 @@ class SaFormerAgent(SequenceAgent):
     def finish(self, data: RelabelledStore, progress: Progress | None = None) -> None:
         """Fit the outlook in this data, for the weights as they are, if the rule acts by it."""
         if self.config.rule == "feasible":
-            outlook = fit_outlook(self.model, data, replay=replayed, progress=progress)
+            how: Any = {"window": self.config.window, "replay": replayed, "progress": progress}
+            outlook = fit_outlook(self.model, data, **how)
             self.model.add_module("outlook", outlook)
 
     @property
@@ -158,7 +159,7 @@ def balanced(terms: dict[str, PerSample], to_go_weight: float) -> dict[str, PerS
 def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before weights are loaded: give the model an outlook if they hold one, else take it away.
     What an older version fitted in its place is left out."""
-    outdated = f"{prefix}outlook.brake_net.weight_0" not in state_dict
+    outdated = f"{prefix}outlook.critic_error" not in state_dict
     old = (f"{prefix}reserve.", *([f"{prefix}outlook."] if outdated else []))
     for name in [name for name in state_dict if name.startswith(old)]:
         del state_dict[name]

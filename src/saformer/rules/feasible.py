@@ -49,8 +49,8 @@ class FeasibleRule(Rule):
     within the limit, as far as that is likely, and then for what it expects. That course is taken
     while it is admissible. Where doing nothing keeps every limit, so that nothing is lost by a
     mistake, other admissible candidates compete with it by what they are worth. If none is
-    admissible, the least overrun of those that surely save something against the expected one, and
-    of doing nothing or, where that is no way, of what the cheapest recorded courses do."""
+    admissible, the least overrun of those that surely save something against the expected one; what
+    the cheapest recorded courses do may be one of them, and doing nothing is where it is a way."""
 
     options: FeasibleOptions
 
@@ -125,7 +125,9 @@ class FeasibleRule(Rule):
         to_come = ((now[:, :, None] + change[..., self._setting, :]) * scale).clamp(min=0)
         to_come = to_come * (left > 0)
         chance = (outlook.chance(prefix.state, prefix.timestep) * whole)[:, :, None]
-        variance = (chance + outlook.surprise(state, action, timestep)).clamp(min=0) * scale**2
+        variance = (chance + outlook.surprise(state, action, timestep)).clamp(min=0)
+        most = (outlook.get_buffer("critic_error") * whole)[:, None]
+        variance = torch.minimum(variance, most) * scale**2
         idling = outlook.get_buffer("idle_cost") * left  # doing nothing, to the end
         if self.options.may_end:
             to_come = torch.minimum(to_come, idling)
@@ -148,10 +150,10 @@ class FeasibleRule(Rule):
 
     def _saves(self, overrun: Tensor) -> Tensor:
         """[L, N] whether a candidate surely overruns by less than the expected one, by members'
-        overruns [M, L, N]; or is that one, or the thrifty one."""
+        overruns [M, L, N]; or is that one, or doing nothing where that is a way."""
         less = overrun - overrun[:, :, :1]
         saves = less.mean(0) + self._deviations * less.std(0) < 0
-        saves[:, 0], saves[:, -1] = True, True
+        saves[:, 0], saves[:, -1] = True, saves[:, -1] | self._can_stop
         return saves
 
     def _spent_at_most(self, prospects: Prospects) -> Tensor:

@@ -3,7 +3,8 @@
 Both values are expectiles over what recorded trajectories went on to do, in-sample as in IQL, CAPS
 and BCRL: a stretch of a stored trajectory, then the value of where it led. Nothing is asked about
 actions that nobody took. The brake learns from the actions that began the cheapest courses. Chance
-is what a step led to beyond what was expected of it, squared and added up to the end.
+is what a step led to beyond what was expected of it, squared and added up to the end; it is at most
+what the critic is off by.
 """
 
 import math
@@ -40,10 +41,16 @@ Replay = Callable[[Callable[[], None], torch.Generator], Callable[[], Any]]
 
 
 def fit_outlook(
-    model: SaFormer, data: RelabelledStore, *, replay: Replay, progress: Progress | None = None
+    model: SaFormer,
+    data: RelabelledStore,
+    *,
+    window: int,
+    replay: Replay,
+    progress: Progress | None = None,
 ) -> Outlook:
-    """For a trained model, on its device. The same in every process: torch's own random state is
-    neither used nor changed. `replay` makes a function that does the same again, as fast as can."""
+    """For a trained model that sees a `window`, on its device. The same in every process: torch's
+    own random state is neither used nor changed. `replay` makes a function that does the same
+    again, as fast as can."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         outlook, follower = Outlook(model.dimensions), Outlook(model.dimensions)
@@ -82,6 +89,8 @@ def fit_outlook(
         weight.requires_grad_(False).grad = None
     idle = model.normalizer.normalize("action", outlook.get_buffer("idle"))
     _set_by_steps(outlook, [stretches.sample() for _ in range(CHECKED)], idle)
+    windows = WindowSampler(data, window=window, device=device)
+    _set_critic_error(outlook, model, windows, stretches.generator)
     return outlook
 
 
@@ -360,3 +369,21 @@ def _set_by_steps(outlook: Outlook, batches: Sequence[Stretches], idle: Tensor) 
     outlook.get_buffer("unforeseen").copy_(torch.cat(errors).quantile(SURE, dim=0).clamp(min=0))
     estimate = torch.stack(idling).mean(0)
     idle_cost.copy_(torch.where(idle_cost.isnan(), estimate, idle_cost))
+
+
+@torch.no_grad()
+def _set_critic_error(
+    outlook: Outlook, model: SaFormer, windows: WindowSampler, generator: torch.Generator
+) -> None:
+    """How far off the critic is on recorded steps: it sees the past, so hardly more is chance."""
+    squares, left, was = list[Tensor](), list[Tensor](), model.training
+    model.eval()
+    for _ in range(CHECKED):
+        batch = model.normalizer.window(windows.sample(BATCH_SIZE // CHECKED, generator))
+        error = (model.critic(batch) - batch.cost_to_go)[batch.valid]
+        squares.append((error**2).sum(0))
+        left.append(outlook.weight_left(batch.timestep)[batch.valid].sum())
+    model.train(was)
+    scale = model.normalizer.scale("cost_to_go") / outlook.get_buffer("cost_scale")
+    rate = torch.stack(squares).sum(0) / torch.stack(left).sum() * scale**2
+    outlook.get_buffer("critic_error").copy_(rate)

@@ -64,6 +64,7 @@ class Outlook(nn.Module):
         self.register_buffer("idle_cost", torch.zeros(costs))  # of a step that does nothing
         self.register_buffer("can_idle", torch.tensor(False))  # the data shows it
         self.register_buffer("unforeseen", torch.zeros(costs))  # that a step may cost beyond `step`
+        self.register_buffer("critic_error", torch.full((costs,), torch.inf))  # rate of its square
         self.register_buffer("front_cost", torch.full((FRONT_SIZE, costs), torch.inf))
         self.register_buffer("front_return", torch.zeros(FRONT_SIZE))
 
