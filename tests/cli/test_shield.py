@@ -44,7 +44,7 @@ def test_with_without_and_beside_the_reference(tmp_path, capsys):
         capsys,
         tmp_path / "run",
         "--limits",
-        "p1",
+        "p0",
         "p50",
         "--episodes",
         "3",

@@ -139,15 +139,19 @@ def test_a_shield_is_served_and_taken_up_again(deployed, accounts):
     """It acts as the library's own, to the bit, also after a restart: no limit is passed. Seen to
     fail when the policy within acts alone, and when `LaneMemory` leaves the shield's accounts
     out."""
-    within = deployed.agent.policy(deployed.options(shielded=True))
+    within = deployed.agent.policy(deployed.options("none", CERTAIN, shielded=True))
     shield, state = shielded(within, deployed.totals), np.array([0.5, 1.0])
     shield.reset(torch.from_numpy(state)[None], torch.tensor([[LIMIT]], dtype=torch.float64))
     expected, answers = [], []
     for _ in range(12):
         expected.append(shield.act(torch.from_numpy(state)[None]).action[0].numpy())
         shield.observe(torch.zeros(1), torch.from_numpy(np.abs(expected[-1]))[None].double())
+    how = {"rule": "none", "shield": True}  # it spends whatever the limit
     for _ in range(2):
-        with serving(deployed, accounts, shield=True) as server, PolicyClient(server.url) as client:
+        with (
+            serving(deployed, accounts, CERTAIN, **how) as server,
+            PolicyClient(server.url) as client,
+        ):
             assert client.policy()["shield"]
             session = client.take_up("a") if answers else client.session("a")
             for _ in range(6):
