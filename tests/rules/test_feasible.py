@@ -10,6 +10,8 @@ import saformer
 from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
 from saformer.core.history import History
+from saformer.criteria import torque
+from saformer.data.relabel import relabel
 from saformer.rules.feasible import FeasibleOptions
 from saformer.rules.fitting import fit_outlook, idling_of
 from tests import brief
@@ -201,6 +203,15 @@ def test_off_is_what_the_cheapest_stretches_do_and_costs_the_same_always():
     assert idling["idle_cost"].tolist() == [0.0]
     assert idling["can_idle"]
     assert not idling_of(chain.switched(standby=0.5), np.ones(1))["can_idle"]
+
+
+def test_what_off_costs_is_told_by_the_criteria_that_tell():
+    """Beside a recorded cost. Seen to fail when it is that of the action nearest to 0."""
+    logged = chain.switched()
+    both = relabel(logged.store, [*logged.criteria, torque])
+    idling = idling_of(both, np.ones(2))
+    assert idling["idle_cost"][1] == pytest.approx(np.abs(idling["idle"]).sum(), rel=1e-5)
+    assert idling["idle"][0] == pytest.approx(OFF)
 
 
 def test_fitting_draws_its_own_numbers(data, monkeypatch):

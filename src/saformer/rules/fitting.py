@@ -284,6 +284,7 @@ def idling_of(data: RelabelledStore, dearest: NDArray[Any]) -> dict[str, Any]:
     share, free = np.asarray(data.cost, dtype=np.float64) / np.maximum(dearest, TINY), None
     if np.isnan(known).any():
         idle, free = cheapest_action(data, share.max(1))
+        known = cost_of_action(data, idle)
     distance = _distances(data, idle)
     distance = (distance if free is None else distance * ~free).max(1)
     if all("action" in criterion.reads for criterion in data.criteria):
