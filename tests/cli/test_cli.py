@@ -2,8 +2,10 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -164,22 +166,35 @@ def test_ctrl_c_is_heard_where_nothing_can_be_raised():
     assert (ended.returncode, ended.stderr) == (130, "saformer train: interrupted\n")
 
 
-def test_ctrl_c_that_a_library_took_for_a_failed_import(monkeypatch, capsys):
-    """Seen to fail: "MuJoCo is not installed"."""
+SWALLOWS = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+except BaseException:
+    raise ImportError("initialization failed")
+"""
+
+
+def test_ctrl_c_that_a_library_takes_for_a_failed_import(monkeypatch, tmp_path, capsys):
+    """Seen to fail, "initialization failed", with Python's own handler."""
 
     class Command:
         def run(self, console):
-            try:
-                try:
-                    raise KeyboardInterrupt
-                except KeyboardInterrupt as error:
-                    raise ImportError("initialization failed") from error
-            except ImportError:
-                raise ValueError("robots need pip install") from None
+            import swallows  # noqa: F401
 
+            time.sleep(10)
+
+    (tmp_path / "swallows.py").write_text(SWALLOWS)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("saformer.cli.main.command_of", lambda words: Command())
-    assert main(["train"]) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["train"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "saformer train: interrupted\n"
+    assert "swallows" in sys.modules
 
 
 def test_what_goes_wrong_while_ctrl_c_is_obeyed_is_said(monkeypatch, capsys):

@@ -1,15 +1,12 @@
 """`saformer`: what the user types."""
 
-import _thread
 import difflib
 import gc
 import shlex
 import sys
-import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -17,6 +14,7 @@ from rich.text import Text
 
 from saformer import __version__
 from saformer.cli.command import Command, parse_command, terminal
+from saformer.cli.interrupts import interrupts_heard
 from saformer.engine import torchrun
 from saformer.engine.installed import how_to_get
 from saformer.runs.pretrained import PREFIX, pretrained_names
@@ -72,16 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"saformer: torchrun is for `train` alone, not for {verb}: leave it out"
         return _complain(console, message)
     warnings.showwarning = lambda text, *_: console.print(Text(f"warning: {text}", style="yellow"))
-    if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = _interrupt_again
     try:
-        if is_alone := arguments is None:  # in a process of its own, what is imported stays:
-            gc.disable()  # to look through it for garbage takes a fifth of the time
-        command = command_of(words)
-        if is_alone:
-            gc.freeze()
-            gc.enable()
-        return command.run(console)
+        with interrupts_heard():
+            if is_alone := arguments is None:  # in a process of its own, what is imported stays:
+                gc.disable()  # to look through it for garbage takes a fifth of the time
+            command = command_of(words)
+            if is_alone:
+                gc.freeze()
+                gc.enable()
+            return command.run(console)
     except (ValueError, OSError, RuntimeError, ModuleNotFoundError, KeyboardInterrupt) as error:
         return _explain(error, ["saformer", *words], console)
 
@@ -114,31 +111,12 @@ def _explain(error: BaseException, words: Sequence[str], console: Console) -> in
             line = f"{error}. Go on with:\n  {again}"
             console.print(Text(line, style="yellow"), soft_wrap=True)
         return 130
-    if _came_of_interrupt(error):
+    if isinstance(error, KeyboardInterrupt):
         message, code = "interrupted", 130
     elif isinstance(error, ModuleNotFoundError) and error.name:
         message = how_to_get(error.name)
     console.print(Text(f"{command}: {message}", style="red"), soft_wrap=True)
     return code
-
-
-def _came_of_interrupt(error: BaseException | None) -> bool:
-    """Ctrl-C itself, or an import that failed by it, as libraries in C take it; what goes wrong
-    while Ctrl-C is obeyed is an error of its own."""
-    if isinstance(error, KeyboardInterrupt):
-        return True
-    while error is not None and not isinstance(error, ImportError):
-        error = error.__cause__ or error.__context__
-    return error is not None and isinstance(error.__cause__ or error.__context__, KeyboardInterrupt)
-
-
-def _interrupt_again(lost: Any) -> None:
-    """Ctrl-C in what nobody can raise from, as imports have it, is not lost: it comes a second
-    time, when this is over."""
-    if issubclass(lost.exc_type, KeyboardInterrupt):
-        threading.Timer(0.05, _thread.interrupt_main).start()
-    else:
-        sys.__unraisablehook__(lost)
 
 
 def _is_resumable(error: BaseException) -> bool:

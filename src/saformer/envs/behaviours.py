@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ def build(
     workers = min(workers or os.cpu_count() or 1, len(chunks))
     if workers > 1:
         end_in_workers()
-    with make_environment(bundle.environment) as environment:
+    with _deaf_children(), make_environment(bundle.environment) as environment:
         spec = _spec(bundle, environment)
     trajectories = list(chain.from_iterable(_collect(chunks, workers, progress)))
     provenance: dict[str, Any] = {
@@ -160,13 +162,15 @@ def _collect(
 def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int, list[Trajectory]]]:
     try:
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
+        stopping = context.Event()
+        with ProcessPoolExecutor(workers, context, _obey, (stopping,)) as pool:
             try:
-                with _ignoring_interrupts():
+                with _deaf_children():
                     indices = {pool.submit(_run, chunk): i for i, chunk in enumerate(chunks)}
                 for future in as_completed(indices):
                     yield indices[future], future.result()
             except BaseException:
+                stopping.set()
                 pool.shutdown(cancel_futures=True)
                 raise
     except BrokenProcessPool:
@@ -177,8 +181,13 @@ def _run_in_processes(chunks: list[_Chunk], workers: int) -> Iterator[tuple[int,
         ) from None
 
 
-def _end_with_parent() -> None:
-    """Of a worker: end as soon as the process that started it is gone, however it went."""
+_stopping: list[Event] = []  # of a worker: what it obeys
+
+
+def _obey(stopping: Event) -> None:
+    """Of a worker: stop after the present episode once this is set, and end as soon as the process
+    that started it is gone, however it went."""
+    _stopping.append(stopping)
     parent = multiprocessing.parent_process()
     assert parent is not None, "a worker has a parent"
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
@@ -190,16 +199,23 @@ def _end_after(process: BaseProcess) -> None:
 
 
 @contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that start meanwhile never hear of Ctrl-C: their parent does, and stops them."""
+def _deaf_children() -> Iterator[None]:
+    """Processes that start meanwhile, as some libraries start them too, never hear of Ctrl-C: this
+    one hears of it afterwards, and stops them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    meanwhile = list[int]()
+    resource_tracker.ensure_running()  # it would unblock the signal as it starts
+    handler = signal.signal(signal.SIGINT, lambda signum, frame: meanwhile.append(signum))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGINT, handler)
+        if meanwhile:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _run(chunk: _Chunk) -> list[Trajectory]:
@@ -209,6 +225,8 @@ def _run(chunk: _Chunk) -> list[Trajectory]:
     with make_environment(environment_name) as environment:
         state, _ = environment.reset(seed=int(rng.integers(2**31)))
         while sum(map(len, trajectories)) < chunk.steps:
+            if any(event.is_set() for event in _stopping):
+                break
             trajectories.append(run_episode(environment, chunk.behaviour, state, rng))
             state, _ = environment.reset()
     return trajectories
