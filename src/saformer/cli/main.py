@@ -14,9 +14,9 @@ from rich.text import Text
 
 from saformer import __version__
 from saformer.cli.command import Command, parse_command, terminal
-from saformer.cli.interrupts import interrupts_heard
 from saformer.engine import torchrun
 from saformer.engine.installed import how_to_get
+from saformer.engine.interrupts import interrupts_heard
 from saformer.runs.pretrained import PREFIX, pretrained_names
 
 COMMANDS = {
