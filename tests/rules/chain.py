@@ -51,27 +51,6 @@ def gambles() -> RelabelledStore:
     return relabel(TrajectoryStore.of(episodes, _environment()), [criterion("cost")])
 
 
-def dice() -> RelabelledStore:
-    """Each step costs 4 by a chance of a quarter, whatever is done."""
-    rng = np.random.default_rng(0)
-    episodes = []
-    for _ in range(300):
-        costs = 4.0 * (rng.random(HORIZON) < 0.25)
-        actions = rng.uniform(-1, 1, HORIZON)
-        episodes.append(_episode([MIDDLE] * HORIZON, actions, 0.0, columns={"cost": costs}))
-    return relabel(TrajectoryStore.of(episodes, _environment()), [criterion("cost")])
-
-
-def trembling(*, answers: bool) -> RelabelledStore:
-    """All actions are slight; they answer to the state, as what balances does, or to nothing."""
-    rng, episodes = np.random.default_rng(0), []
-    for _ in range(100):
-        states = rng.normal(0, 1, HORIZON)
-        actions = -0.01 * states if answers else rng.normal(0, 0.01, HORIZON)
-        episodes.append(_episode(list(states), actions, 0.0))
-    return relabel(TrajectoryStore.of(episodes, _environment()), [torque])
-
-
 def switched(*, standby: float = 0.0) -> RelabelledStore:
     """A machine is off by any first entry of -0.8, whatever the second, and costs nothing then, or
     `standby` in every tenth step; on, it costs 1."""

@@ -135,12 +135,9 @@ def test_what_surely_saves_is_taken_where_nothing_can_be_stopped(walker):
 
 
 def test_what_is_kept_back_is_not_kept_from_the_actor(walker, spender):
-    """Where doing nothing is a way, it is as little as a step may cost beyond what is expected of
-    it. Seen to fail when the prompt is lowered, and when as much is kept back where doing nothing is
-    a way."""
-    unforeseen = spender.outlook.get_buffer("unforeseen").item()
-    assert 0 < unforeseen < 1
-    for agent, share in ((walker, 0.05), (spender, 0.1 * unforeseen)):
+    """Seen to fail when the prompt is lowered, and when something is kept back where doing nothing
+    is a way."""
+    for agent, share in ((walker, 0.05), (spender, 0.0)):
         constraints, window = agent.dimensions.constraints, agent.config.window
         history = History(1, window - 1, agent.dimensions, torch.device("cpu"))
         budget = Budget(torch.full((1, constraints), 10.0), agent.config.cost_discount)
@@ -206,33 +203,6 @@ def test_off_is_what_the_cheapest_stretches_do_and_costs_the_same_always():
     assert idling["idle_cost"].tolist() == [0.0]
     assert idling["can_idle"]
     assert not idling_of(chain.switched(standby=0.5), np.ones(1))["can_idle"]
-
-
-@pytest.mark.parametrize("answers", [False, True])
-def test_slight_corrections_are_not_doing_nothing(answers):
-    """A machine that falls without them would. Seen to fail when whatever is slight counts as
-    nothing, and when nothing slight does."""
-    assert idling_of(chain.trembling(answers=answers), np.ones(1))["can_idle"] != answers
-
-
-def test_luck_is_no_way_to_spend_less():
-    """Ten throws cost 10 on average whatever is done, and one course in six costs 4 or less. Seen to
-    fail when the least is of what was spent, not of what was to be expected of it."""
-    thrower = chain.finished(chain.dice())
-    assert least_cost(thrower, MIDDLE, 0)[0].item() > 7
-
-
-def test_what_a_step_may_cost_beyond_what_is_expected_grows_with_it(spender):
-    """Up to what any step did. Seen to fail when slight steps may cost as much more as dear ones."""
-    outlook = spender.outlook
-    unforeseen, share = (
-        outlook.get_buffer(name).clone() for name in ("unforeseen", "unforeseen_share")
-    )
-    outlook.get_buffer("unforeseen").fill_(3.0)
-    outlook.get_buffer("unforeseen_share").fill_(2.0)
-    assert outlook.step_at_most(torch.tensor([0.0, 0.5, 4.0])).tolist() == [0.0, 1.5, 7.0]
-    outlook.get_buffer("unforeseen").copy_(unforeseen)
-    outlook.get_buffer("unforeseen_share").copy_(share)
 
 
 def test_what_off_costs_is_told_by_the_criteria_that_tell():

@@ -61,8 +61,7 @@ class FeasibleRule(Rule):
         self._deviations = float(normal.icdf(torch.tensor(options.risk)))
 
     def prompt(self, prompt: Prompt) -> Prompt:
-        remaining = prompt.cost_to_go - self._kept_back(prompt.past.limit)
-        return replace(prompt, remaining=remaining)
+        return replace(prompt, remaining=prompt.cost_to_go - self._holdback * prompt.past.limit)
 
     def deviations(
         self, prefix: Prefix, for_returns: Tensor, for_actions: Tensor
@@ -94,14 +93,6 @@ class FeasibleRule(Rule):
     def _holdback(self) -> Tensor:
         return torch.where(self._can_stop, 0.0, self.options.holdback)
 
-    def _kept_back(self, limit: Tensor) -> Tensor:
-        """[L, C] of the limit. Where one can stop: what a step may cost beyond what is expected of
-        it, or if that is less, a step's even share of the limit."""
-        outlook = self._outlook
-        share = limit / outlook.get_buffer("left")[0]
-        step = torch.minimum(outlook.get_buffer("unforeseen"), share)
-        return torch.where(self._can_stop, step, self.options.holdback * limit)
-
     def _ambition(self, prefix: Prefix) -> Tensor:
         """[L] deviations from the expected return to the frontier's within the whole limit, as far
         as is likely; as an episode begins. An actor that expects more than anybody earned within
@@ -128,7 +119,7 @@ class FeasibleRule(Rule):
         timestep = prefix.timestep[:, None].expand(action.shape[:2])
         cost, reward, change = outlook.step(state, action, timestep)
         scale, left = outlook.get_buffer("cost_scale"), outlook.weight_left(timestep + 1)[..., None]
-        step = cost * scale
+        step = cost * scale + outlook.get_buffer("cost_centre")
         whole = outlook.weight_left(prefix.timestep)[:, None]
         now = outlook.least(prefix.state, prefix.timestep)[..., self._setting, :] * whole
         to_come = ((now[:, :, None] + change[..., self._setting, :]) * scale).clamp(min=0)
@@ -158,9 +149,10 @@ class FeasibleRule(Rule):
         return gain
 
     def _saves(self, overrun: Tensor) -> Tensor:
-        """[L, N] whether a candidate overruns by less than the expected one, by the overruns
-        [M, L, N] of every member; or is that one, or doing nothing where that is a way."""
-        saves = (overrun < overrun[:, :, :1]).all(0)
+        """[L, N] whether a candidate surely overruns by less than the expected one, by members'
+        overruns [M, L, N]; or is that one, or doing nothing where that is a way."""
+        less = overrun - overrun[:, :, :1]
+        saves = less.mean(0) + self._deviations * less.std(0) < 0
         saves[:, 0], saves[:, -1] = True, saves[:, -1] | self._can_stop
         return saves
 
@@ -168,7 +160,8 @@ class FeasibleRule(Rule):
         """[L, N, C] the quantile of what is spent from a step on. Where nothing can be done from
         then on, chance is in the step alone."""
         cost, to_come = prospects.cost, prospects.to_come
-        stopping = self._outlook.step_at_most(self._quantile(cost)) + self._quantile(to_come)
+        stopping = self._quantile(cost) + self._quantile(to_come)
+        stopping = stopping + self._outlook.get_buffer("unforeseen")
         variance = cost.var(0) + to_come.var(0) + prospects.variance.mean(0)
         going_on = (cost + to_come).mean(0) + self._deviations * variance.sqrt()
         return torch.where(self._can_stop, stopping, going_on.clamp(min=0))

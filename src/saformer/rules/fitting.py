@@ -34,12 +34,9 @@ compared over this share of an episode, before values take over. Doing nothing i
 share of stretches does, to within this share of half the actions' range."""
 
 BATCH_SIZE, LEARNING_RATE, FOLLOWING, BEGINNING = 512, 3e-3, 0.02, 0.2
-MANY = 100  # steps without which nothing is said about them
 CHECKED, SURE = 20, 0.999  # batches on which the cost of a step is checked, and how strictly
 UPDATES = (500, 3000)  # at least and at most; between them, each step is seen fifteen times
 TOLD = 50  # updates between calls of `progress`
-BLOCK = 16_384  # steps that are weighed at once
-WEIGHED = 100  # updates between estimates of what was luck
 Replay = Callable[[Callable[[], None], torch.Generator], Callable[[], Any]]
 
 
@@ -60,10 +57,8 @@ def fit_outlook(
     device = model.get_buffer("action_low").device
     _set_statistics(outlook, data, model.normalizer)
     outlook.to(device)
-    stretches = _Stretches(model, data, device)
-    windows = WindowSampler(data, window=window, device=device)
-    _set_critic_error(outlook, model, windows, stretches.generator)
     follower.to(device).load_state_dict(outlook.state_dict())
+    stretches = _Stretches(model, data, device)
     weights, followers = (
         [value for name, value in each.named_buffers() if "_net." in name]
         for each in (outlook, follower)
@@ -86,8 +81,6 @@ def fit_outlook(
     for is_first, stage in ((True, range(first)), (False, range(first, updates))):
         play = replay(partial(update, is_first=is_first), stretches.generator)
         for index in stage:
-            if not is_first and (index - first) % WEIGHED == 0:
-                stretches.weigh_luck(outlook)
             rate.fill_(LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * index / updates)))
             play()
             if progress and ((index + 1) % TOLD == 0 or index + 1 == updates):
@@ -96,6 +89,8 @@ def fit_outlook(
         weight.requires_grad_(False).grad = None
     idle = model.normalizer.normalize("action", outlook.get_buffer("idle"))
     _set_by_steps(outlook, [stretches.sample() for _ in range(CHECKED)], idle)
+    windows = WindowSampler(data, window=window, device=device)
+    _set_critic_error(outlook, model, windows, stretches.generator)
     return outlook
 
 
@@ -117,7 +112,6 @@ class Stretches:
     terminated: Tensor  # [B]
     seen: Tensor  # [M, B] which members learn from it
     budgets: Tensor  # [B, 2, C] drawn from 0 to 1, for now and for then
-    luck: Tensor  # [M, B, 2, C] of what was spent over the stretch, in the cost's scale
 
 
 class _Stretches:
@@ -131,35 +125,11 @@ class _Stretches:
         self._terminated = torch.from_numpy(terminated).to(device)
         self._offsets = torch.tensor([0, 1, _stretch(model.dimensions.horizon)], device=device)
         self._members = torch.arange(MEMBERS, device=device)[:, None]
-        self._luck = torch.zeros(MEMBERS, len(self._cost), 2, self._cost.shape[1], device=device)
         self.generator = torch.Generator(device).manual_seed(0)
 
     def sample(self) -> Stretches:
         how: Any = {"generator": self.generator, "device": self._offsets.device}
-        return self._at(torch.randint(len(self._reward), (BATCH_SIZE,), **how))
-
-    @torch.no_grad()
-    def weigh_luck(self, outlook: Outlook) -> None:
-        """Estimate anew what each stretch owes to luck: what its steps led to beyond what is
-        expected of them, and no more of it than the critic is off by."""
-        count, device = len(self._cost), self._offsets.device
-        for block in torch.arange(count, device=device).split(BLOCK):
-            drawn = self._at(block)
-            _, change, _ = _least_targets(outlook, outlook, drawn, is_first=True)
-            expected = outlook.step(drawn.state[:, 0], drawn.action, drawn.timestep[:, 0])
-            self._luck[:, block] = _surprise(outlook, drawn, expected, change)
-        sums = F.pad(self._luck.double().cumsum(1), (0, 0, 0, 0, 1, 0))
-        first = torch.arange(count, device=device)
-        last = self._table.last[self._table.trajectory_of(first)]
-        behind = torch.minimum(first + self._offsets[2], last + 1)
-        self._luck.copy_(sums[:, behind] - sums[:, first])
-        now = first - self._table.start[self._table.trajectory_of(first)]
-        left = outlook.weight_left(now) - outlook.weight_left(now + behind - first)
-        chance = outlook.get_buffer("critic_error") * left.mean()
-        self._luck *= (chance / (self._luck**2).mean((0, 1)).clamp(min=TINY**2)).clamp(max=1)
-
-    def _at(self, first: Tensor) -> Stretches:
-        how: Any = {"generator": self.generator, "device": self._offsets.device}
+        first = torch.randint(len(self._reward), (BATCH_SIZE,), **how)
         steps, trajectory = (
             self._table.windows(first, self._offsets),
             self._table.trajectory_of(first),
@@ -181,8 +151,7 @@ class _Stretches:
             length=(self._table.last - self._table.start)[trajectory] + 1,
             terminated=self._terminated[trajectory],
             seen=trajectory % (MEMBERS + 1) != self._members,
-            budgets=torch.rand((len(first), 2, cost_to_go.shape[-1]), **how),
-            luck=self._luck[:, first],
+            budgets=torch.rand((BATCH_SIZE, 2, cost_to_go.shape[-1]), **how),
         )
 
 
@@ -234,32 +203,23 @@ def _cheap_course_loss(
 ) -> Tensor:
     """[M, B] of the cost of a step, of chance, and of the brake, where no episode may be ended.
     `expected` of a step, the `change` of the least cost that it brought, and by how much its course
-    was `dearer` [M, B, 2, C] than the least: cheaper ones alone count."""
-    state, now, (cost, *_) = drawn.state[:, 0], drawn.timestep[:, 0], expected
+    was `dearer` [M, B, 2, C] than the least: cheap courses weigh as expectiles do."""
+    state, now, (cost, _, changes) = drawn.state[:, 0], drawn.timestep[:, 0], expected
+    scale, centre = outlook.get_buffer("cost_scale"), outlook.get_buffer("cost_centre")
+    cost_error = cost - (drawn.cost - centre) / scale
     with torch.no_grad():
-        weight = (dearer[:, :, 0] < 0).any(-1).float()
+        weight = torch.where((dearer[:, :, 0] < 0).any(-1), 1 - RARE, RARE)
         left = outlook.weight_left(drawn.timestep)[..., None]  # [B, 3, 1]
-        surprise = _surprise(outlook, drawn, expected, change)[:, :, 0]
+        surprise = change[:, :, 0] - changes[:, :, 0] - (left[:, 0] - left[:, 1]) * cost_error
         chance = follower.chance(drawn.state[:, :2], drawn.timestep[:, :2]) * left[:, :2]
         then = surprise**2 + chance[:, :, 1] * drawn.valid[:, 1, None]
     rate, more = outlook.chance(state, now), outlook.surprise(state, drawn.action, now)
     return (
-        _mean_loss(cost, drawn.cost / outlook.get_buffer("cost_scale")).sum(-1)
+        (cost_error**2).sum(-1)
         + weight * ((rate - then / left[:, 0].clamp(min=TINY)) ** 2).sum(-1)
         + ((more - then + chance[:, :, 0]) ** 2).sum(-1)
         + weight * ((outlook.brake(state, now) - drawn.action) ** 2).sum(-1)
     )
-
-
-def _surprise(
-    outlook: Outlook, drawn: Stretches, expected: tuple[Tensor, ...], change: Tensor
-) -> Tensor:
-    """[M, B, 2, C] what steps led to beyond what was expected of them: cost, and the `change` of
-    the least cost still to come."""
-    cost, _, changes = expected
-    left = outlook.weight_left(drawn.timestep)[..., None]  # [B, 3, 1]
-    error = drawn.cost / outlook.get_buffer("cost_scale") - cost
-    return change - changes + ((left[:, 0] - left[:, 1]) * error)[:, :, None]
 
 
 def _least_targets(
@@ -279,15 +239,9 @@ def _least_targets(
     if is_first:
         least = (drawn.cost_to_go[:, None] + at_end).expand_as(later)
     else:
-        least = drawn.spent[:, None] + later - drawn.luck * scale
+        least = drawn.spent[:, None] + later
     needed = torch.where(outlook.get_buffer("can_idle"), 0.0, later.amin(-2))
     return least / (scale * left[:, :1].clamp(min=TINY)), (then - now) / scale, needed
-
-
-def _mean_loss(predicted: Tensor, target: Tensor) -> Tensor:
-    """Least at the mean, as squares are, but by a share of it (quasi-Poisson): costs are often
-    nothing, and a rare one counts as a slight one does where all are slight."""
-    return predicted - target * predicted.clamp(min=TINY).log()
 
 
 def _expectile_loss(predicted: Tensor, target: Tensor, level: float) -> Tensor:
@@ -307,9 +261,9 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     values: dict[str, Any] = {"dearest": rates.max(0), "left": left}
     values |= idling_of(data, rates.max(0))
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
-    values["reward_centre"] = reward.mean(0)
     for name, column in (("cost", np.asarray(data.cost, dtype=np.float64)), ("reward", reward)):
         deviation = column.std(0)
+        values[f"{name}_centre"] = column.mean(0)
         values[f"{name}_scale"] = np.where(deviation > 0, deviation, 1.0)
     for name, value in values.items():
         outlook.get_buffer(name).copy_(torch.as_tensor(value))
@@ -338,32 +292,12 @@ def idling_of(data: RelabelledStore, dearest: NDArray[Any]) -> dict[str, Any]:
         distance = np.minimum(distance, np.nan_to_num(excess, nan=np.inf).max(1))
     means, idle_cost = _stretch_means(data, distance), known.mean(0)
     can_idle = len(means) > 0 and np.quantile(means, RARE) <= RARE
-    can_idle = can_idle and not _responds(data, idle, free, distance <= RARE)
     if can_idle and free is not None:  # it has to have cost the same whenever it was done
         recorded = share[distance <= RARE]
         usual = np.median(recorded, axis=0)
         can_idle = not free.all() and (np.quantile(recorded, SURE, axis=0) - usual <= RARE).all()
         idle_cost = np.where(np.isnan(idle_cost) & can_idle, usual * dearest, idle_cost)
     return {"idle": idle, "idle_cost": idle_cost, "can_idle": bool(can_idle)}
-
-
-def _responds(
-    data: RelabelledStore,
-    idle: NDArray[Any],
-    free: NDArray[np.bool_] | None,
-    steps: NDArray[np.bool_],
-) -> bool:
-    """Whether what is done in these steps beside `idle` answers to the state, as gentle corrections
-    of what would fall do: a machine that is off, or drifts, does not ask for them."""
-    action = np.asarray(data.store.gather("action"), dtype=np.float64)[steps] - idle
-    action = action if free is None else action[:, ~free]
-    reach = np.abs(action).max(1, initial=0)
-    if len(action) < MANY or np.median(reach) <= TINY:
-        return False
-    state = np.asarray(data.store.gather("state"), dtype=np.float64)[steps]
-    inputs = np.column_stack([np.ones(len(state)), state])
-    unexplained = action - inputs @ np.linalg.lstsq(inputs, action, rcond=None)[0]
-    return bool(unexplained.var() < (1 - RARE) * action.var(0).mean())
 
 
 def cheapest_action(
@@ -424,21 +358,16 @@ def front_of(data: RelabelledStore) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @torch.no_grad()
 def _set_by_steps(outlook: Outlook, batches: Sequence[Stretches], idle: Tensor) -> None:
-    """By how much all but one in a thousand recorded steps cost more than expected, at most, and by
-    what share of it; and what doing nothing costs on average, where the criteria do not tell."""
-    scale = outlook.get_buffer("cost_scale")
-    idle_cost, idling = outlook.get_buffer("idle_cost"), list[Tensor]()
-    errors, shares = list[Tensor](), list[Tensor]()
+    """By how much all but one in a thousand recorded steps cost more than expected, at most; and
+    what doing nothing costs on average, where the criteria do not tell."""
+    scale, centre = outlook.get_buffer("cost_scale"), outlook.get_buffer("cost_centre")
+    idle_cost, errors, idling = outlook.get_buffer("idle_cost"), list[Tensor](), list[Tensor]()
     for each in batches:
         state, now = each.state[:, 0], each.timestep[:, 0]
-        expected = scale * outlook.step(state, each.action, now)[0].mean(0)
-        errors.append(each.cost - expected)
-        shares.append(errors[-1] / expected.clamp(min=TINY))
+        errors.append(each.cost - centre - scale * outlook.step(state, each.action, now)[0].mean(0))
         nothing = outlook.step(state, idle.expand_as(each.action), now)[0].mean((0, 1))
-        idling.append(scale * nothing)
-    for name, values in (("unforeseen", errors), ("unforeseen_share", shares)):
-        most = torch.cat(values).quantile(SURE, dim=0).clamp(min=0)
-        outlook.get_buffer(name).copy_(most)
+        idling.append((centre + scale * nothing).clamp(min=0))
+    outlook.get_buffer("unforeseen").copy_(torch.cat(errors).quantile(SURE, dim=0).clamp(min=0))
     estimate = torch.stack(idling).mean(0)
     idle_cost.copy_(torch.where(idle_cost.isnan(), estimate, idle_cost))
 

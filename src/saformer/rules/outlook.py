@@ -55,16 +55,15 @@ class Outlook(nn.Module):
         self.best_net = Perceptrons(state + 1 + costs, WIDTH, WIDTH, 1)
         self.step_net = Perceptrons(state + action + 1, WIDTH, WIDTH, 1 + 3 * costs)
         self.then_net = Perceptrons(state + action + 1 + costs, WIDTH, WIDTH, 1)
-        self.register_buffer("cost_scale", torch.ones(costs))
-        self.register_buffer("reward_centre", torch.zeros(1))
-        self.register_buffer("reward_scale", torch.ones(1))
+        for name, size in (("cost", costs), ("reward", 1)):
+            self.register_buffer(f"{name}_centre", torch.zeros(size))
+            self.register_buffer(f"{name}_scale", torch.ones(size))
         self.register_buffer("dearest", torch.ones(costs))  # rate of the dearest recorded episode
         self.register_buffer("left", torch.zeros(dimensions.horizon + 1))  # see `weight_left`
         self.register_buffer("idle", torch.zeros(action))  # doing nothing, raw units
         self.register_buffer("idle_cost", torch.zeros(costs))  # of a step that does nothing
         self.register_buffer("can_idle", torch.tensor(False))  # the data shows it
         self.register_buffer("unforeseen", torch.zeros(costs))  # that a step may cost beyond `step`
-        self.register_buffer("unforeseen_share", torch.zeros(costs))  # the same, as a share of it
         self.register_buffer("critic_error", torch.full((costs,), torch.inf))  # rate of its square
         self.register_buffer("front_cost", torch.full((FRONT_SIZE, costs), torch.inf))
         self.register_buffer("front_return", torch.zeros(FRONT_SIZE))
@@ -95,12 +94,7 @@ class Outlook(nn.Module):
         outputs = self.step_net(state, action, self._time(timestep))
         costs = self.dimensions.constraints
         cost, reward, change = outputs.split([costs, 1, 2 * costs], -1)
-        return F.softplus(cost, beta=10), reward[..., 0], change.unflatten(-1, (2, -1))
-
-    def step_at_most(self, cost: Tensor) -> Tensor:
-        """What all but one in a thousand steps cost at most, of which this is expected."""
-        share = self.get_buffer("unforeseen_share") * cost
-        return cost + torch.minimum(self.get_buffer("unforeseen"), share)
+        return cost, reward[..., 0], change.unflatten(-1, (2, -1))
 
     def then(self, state: Tensor, action: Tensor, timestep: Tensor, budget: Tensor) -> Tensor:
         """[M, ...] `best` after a step, within what remains of the budget after it."""
