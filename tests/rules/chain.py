@@ -51,12 +51,22 @@ def gambles() -> RelabelledStore:
     return relabel(TrajectoryStore.of(episodes, _environment()), [criterion("cost")])
 
 
-def switched(*, standby: float = 0.0) -> RelabelledStore:
-    """A machine is off by any first entry of -0.8, whatever the second, and costs nothing then, or
-    `standby` in every tenth step; on, it costs 1."""
+def trembling() -> RelabelledStore:
+    """All actions are slight and answer to the state, as what balances does."""
     rng, episodes = np.random.default_rng(0), []
     for _ in range(100):
-        is_on = np.repeat(rng.random(4) < 0.5, 5)
+        states = rng.normal(0, 1, HORIZON)
+        actions = rng.normal(-0.01 * states, 0.01)
+        episodes.append(_episode(list(states), actions, 0.0))
+    return relabel(TrajectoryStore.of(episodes, _environment()), [torque])
+
+
+def switched(*, standby: float = 0.0, spell: int = 5) -> RelabelledStore:
+    """A machine is off by any first entry of -0.8, whatever the second, and costs nothing then, or
+    `standby` in every tenth step; on, it costs 1. It is switched after each `spell`."""
+    rng, episodes = np.random.default_rng(0), []
+    for _ in range(100):
+        is_on = np.repeat(rng.random(20 // spell) < 0.5, spell) if spell > 1 else np.arange(20) % 2
         first = np.where(is_on, rng.uniform(0.2, 1.0, 20), OFF)
         actions = np.stack([first, rng.uniform(-1, 1, 20)], axis=1)
         cost = is_on + standby * (np.arange(20) % 10 == 0)

@@ -205,6 +205,17 @@ def test_off_is_what_the_cheapest_stretches_do_and_costs_the_same_always():
     assert not idling_of(chain.switched(standby=0.5), np.ones(1))["can_idle"]
 
 
+def test_slight_corrections_are_not_doing_nothing():
+    """A machine that falls without them would. Seen to fail when whatever is slight counts."""
+    assert not idling_of(chain.trembling(), np.ones(1))["can_idle"]
+
+
+def test_doing_nothing_has_to_have_been_kept_up():
+    """What is off for one step at a time may have to go on again. Seen to fail when steps count one
+    by one."""
+    assert not idling_of(chain.switched(spell=1), np.ones(1))["can_idle"]
+
+
 def test_what_off_costs_is_told_by_the_criteria_that_tell():
     """Beside a recorded cost. Seen to fail when it is that of the action nearest to 0."""
     logged = chain.switched()

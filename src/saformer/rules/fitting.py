@@ -30,8 +30,10 @@ from saformer.rules.outlook import FRONT_SIZE, MEMBERS, TINY, Outlook
 RARE = 0.05
 """One in twenty. Of the courses that the data takes from a state, the cheapest is this expectile:
 low, but not as low as a single lucky one (the best lies as far from the other end). Courses are
-compared over this share of an episode, before values take over. Doing nothing is a way if this
-share of stretches does, to within this share of half the actions' range."""
+compared over this share of an episode, before values take over. An action is still if it lies
+within this share of half the actions' range from doing nothing, and doing nothing is a way if this
+share of episodes shows it."""
+LONG = 0.2  # share of an episode over which doing nothing has to have been kept up
 
 BATCH_SIZE, LEARNING_RATE, FOLLOWING, BEGINNING = 512, 3e-3, 0.02, 0.2
 CHECKED, SURE = 20, 0.999  # batches on which the cost of a step is checked, and how strictly
@@ -277,8 +279,9 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
 
 def idling_of(data: RelabelledStore, dearest: NDArray[Any]) -> dict[str, Any]:
     """Doing nothing, `idle`; what a step of it costs, `idle_cost`, NaN where nothing tells; and
-    whether it is a way to keep a limit, `can_idle`. That whole stretches of trajectories have to
-    show, which do nothing, or nothing that costs more by a cost of the action."""
+    whether it is a way to keep a limit, `can_idle`. That episodes have to show, which did nothing
+    for long, or nothing that costs more by a cost of the action; and mostly to the digit, as a
+    switch does: what balances a machine is slight too, and differs."""
     idle = idle_action(data)
     known = cost_of_action(data, idle)
     share, free = np.asarray(data.cost, dtype=np.float64) / np.maximum(dearest, TINY), None
@@ -287,17 +290,27 @@ def idling_of(data: RelabelledStore, dearest: NDArray[Any]) -> dict[str, Any]:
         known = cost_of_action(data, idle)
     distance = _distances(data, idle)
     distance = (distance if free is None else distance * ~free).max(1)
+    exact = distance <= RARE**2
     if all("action" in criterion.reads for criterion in data.criteria):
-        excess = share - known / np.maximum(dearest, TINY)
-        distance = np.minimum(distance, np.nan_to_num(excess, nan=np.inf).max(1))
-    means, idle_cost = _stretch_means(data, distance), known.mean(0)
-    can_idle = len(means) > 0 and np.quantile(means, RARE) <= RARE
+        excess = np.nan_to_num(share - known / np.maximum(dearest, TINY), nan=np.inf).max(1)
+        distance, exact = np.minimum(distance, excess), exact | (excess <= TINY)
+    idle_cost, still = known.mean(0), distance <= RARE
+    can_idle = (_stillest(data, distance) <= RARE).mean() >= RARE and exact[still].mean() > 0.5
     if can_idle and free is not None:  # it has to have cost the same whenever it was done
-        recorded = share[distance <= RARE]
+        recorded = share[still]
         usual = np.median(recorded, axis=0)
         can_idle = not free.all() and (np.quantile(recorded, SURE, axis=0) - usual <= RARE).all()
         idle_cost = np.where(np.isnan(idle_cost) & can_idle, usual * dearest, idle_cost)
     return {"idle": idle, "idle_cost": idle_cost, "can_idle": bool(can_idle)}
+
+
+def _stillest(data: RelabelledStore, values: NDArray[Any]) -> NDArray[Any]:
+    """[episodes] the least mean of values [steps] over a long stretch of each."""
+    length = max(1, round(LONG * data.environment.horizon))
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    means = (sums[length:] - sums[:-length]) / length
+    pairs = zip(data.store.starts, data.store.lengths, strict=True)
+    return np.array([means[s : s + max(n - length + 1, 0)].min(initial=np.inf) for s, n in pairs])
 
 
 def cheapest_action(
