@@ -15,6 +15,7 @@ from saformer.data.relabel import relabel
 from saformer.evaluation.evaluate import Evaluation, evaluate_nothing, evaluate_policy
 from saformer.evaluation.nothing import DoingNothing
 from tests.envs import ending
+from tests.rules import chain
 
 LIMITS = [Limit("tight", (0.5,)), Limit("loose", (3.0,))]
 
@@ -33,6 +34,13 @@ def test_the_action_of_least_cost(texts, low, high, expected):
     """Seen to fail when it is always 0, and when a cost of the state is refused."""
     action = least_cost_action([criterion(text) for text in texts], low, high)
     assert action.tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_off_as_recorded_costs_show_it():
+    """A machine that is off at -0.8 is switched off, not run at 0; what is off for a step at a time
+    does not count. Seen to fail when nothing is the action nearest to 0 for every recorded cost."""
+    assert DoingNothing(chain.switched()).action[0].item() == pytest.approx(chain.OFF)
+    assert DoingNothing(chain.switched(spell=1)).action.tolist() == [0.0, 0.0]
 
 
 class Full:

@@ -11,9 +11,10 @@ from saformer.agents.saformer import SaFormerAgent
 from saformer.core.budget import Budget
 from saformer.core.history import History
 from saformer.criteria import torque
+from saformer.data.idling import idling_of
 from saformer.data.relabel import relabel
 from saformer.rules.feasible import FeasibleOptions
-from saformer.rules.fitting import fit_outlook, idling_of
+from saformer.rules.fitting import fit_outlook
 from tests import brief
 from tests.conftest import tiny_config
 from tests.rules import chain
@@ -198,31 +199,31 @@ def test_a_gamble_is_refused_where_what_is_sure_still_fits():
 def test_off_is_what_the_cheapest_stretches_do_and_costs_the_same_always():
     """Where no criterion tells. Seen to fail when the action nearest to 0 is taken for nothing, when
     every entry has to be still, and when a cost that comes and goes counts as steady."""
-    idling = idling_of(chain.switched(), np.ones(1))
-    assert idling["idle"][0] == pytest.approx(OFF)
-    assert idling["idle_cost"].tolist() == [0.0]
-    assert idling["can_idle"]
-    assert not idling_of(chain.switched(standby=0.5), np.ones(1))["can_idle"]
+    idling = idling_of(chain.switched())
+    assert idling.action[0] == pytest.approx(OFF)
+    assert idling.cost.tolist() == [0.0]
+    assert idling.is_a_way
+    assert not idling_of(chain.switched(standby=0.5)).is_a_way
 
 
 def test_slight_corrections_are_not_doing_nothing():
     """A machine that falls without them would. Seen to fail when whatever is slight counts."""
-    assert not idling_of(chain.trembling(), np.ones(1))["can_idle"]
+    assert not idling_of(chain.trembling()).is_a_way
 
 
 def test_doing_nothing_has_to_have_been_kept_up():
     """What is off for one step at a time may have to go on again. Seen to fail when steps count one
     by one."""
-    assert not idling_of(chain.switched(spell=1), np.ones(1))["can_idle"]
+    assert not idling_of(chain.switched(spell=1)).is_a_way
 
 
 def test_what_off_costs_is_told_by_the_criteria_that_tell():
     """Beside a recorded cost. Seen to fail when it is that of the action nearest to 0."""
     logged = chain.switched()
     both = relabel(logged.store, [*logged.criteria, torque])
-    idling = idling_of(both, np.ones(2))
-    assert idling["idle_cost"][1] == pytest.approx(np.abs(idling["idle"]).sum(), rel=1e-5)
-    assert idling["idle"][0] == pytest.approx(OFF)
+    idling = idling_of(both)
+    assert idling.cost[1] == pytest.approx(np.abs(idling.action).sum(), rel=1e-5)
+    assert idling.action[0] == pytest.approx(OFF)
 
 
 def test_fitting_draws_its_own_numbers(data, monkeypatch):

@@ -11,6 +11,7 @@ from saformer import __version__
 from saformer.api.calibrate import LEFT_BEHIND, file_content, read_calibrations
 from saformer.api.loaded import Loaded
 from saformer.api.run_data import data_of
+from saformer.data.idling import nothing_of
 from saformer.data.relabel import RelabelledStore
 from saformer.data.remembered import remember
 from saformer.data.statistics import percentiles
@@ -40,6 +41,7 @@ def export_run(
     outdated = [each for each in known if each.run not in {of_run, of_export}]
     names = ("episode_cost", "episode_return", "ended_early")
     totals = {name: torch.from_numpy(getattr(data, name)) for name in names}
+    totals["idle"] = torch.from_numpy(nothing_of(data))
     facts = {"dtype": dtype, **_facts(run, data, command)}
     facts[LEFT_BEHIND] = [each.rate for each in left]
     files = file_content(carried) if carried else {}

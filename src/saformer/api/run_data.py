@@ -49,6 +49,7 @@ def totals_of(
         episode_cost=totals["episode_cost"].numpy(),
         episode_return=totals["episode_return"].numpy(),
         ended_early=totals["ended_early"].numpy() if "ended_early" in totals else None,
+        idle=totals["idle"].numpy() if "idle" in totals else None,
     )
 
 

@@ -34,6 +34,7 @@ class TotalsAlone:
     episode_cost: Doubles  # [N, C]
     episode_return: Doubles  # [N] undiscounted
     ended_early: NDArray[np.bool_] | None = None  # [N]; None in exports of older versions
+    idle: NDArray[np.float32] | None = None  # [A] doing nothing; None likewise
 
     def __post_init__(self) -> None:
         num_returns, num_criteria = len(self.episode_return), len(self.criteria)

@@ -1,4 +1,4 @@
-"""Doing nothing: the action of least cost, held, whatever the state and the limit."""
+"""Doing nothing, whatever the state and the limit."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from torch import Tensor
 
 from saformer.core.budget import Budget
 from saformer.core.policy import Decision
-from saformer.data.limits import Totals, idle_action
+from saformer.data.idling import nothing_of
+from saformer.data.limits import Totals
 
 NOTHING = "doing nothing"
 
@@ -16,7 +17,7 @@ class DoingNothing:
     """A policy that holds one action; its budget is counted but never read."""
 
     def __init__(self, data: Totals) -> None:
-        self.action = torch.from_numpy(idle_action(data))
+        self.action = torch.from_numpy(nothing_of(data))
         self.budget = Budget(torch.zeros(0, len(data.criteria)), data.cost_discount)
 
     def reset(self, state: Tensor, limit: Tensor, lanes: Tensor | None = None) -> None:

@@ -21,22 +21,15 @@ from torch import Tensor
 
 from saformer.core.model import SaFormer
 from saformer.core.normalizer import Normalizer
-from saformer.data.limits import FRONTIER_SIZE, exemplary, idle_action
-from saformer.data.relabel import RelabelledStore, cost_of_action
+from saformer.data.idling import RARE, SURE, dearest_rate, idling_of, share_of
+from saformer.data.limits import FRONTIER_SIZE, exemplary
+from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.data.sources.source import Progress
 from saformer.rules.outlook import FRONT_SIZE, MEMBERS, TINY, Outlook
 
-RARE = 0.05
-"""One in twenty. Of the courses that the data takes from a state, the cheapest is this expectile:
-low, but not as low as a single lucky one (the best lies as far from the other end). Courses are
-compared over this share of an episode, before values take over. An action is still if it lies
-within this share of half the actions' range from doing nothing, and doing nothing is a way if this
-share of episodes shows it."""
-LONG = 0.2  # share of an episode over which doing nothing has to have been kept up
-
 BATCH_SIZE, LEARNING_RATE, FOLLOWING, BEGINNING = 512, 3e-3, 0.02, 0.2
-CHECKED, SURE = 20, 0.999  # batches on which the cost of a step is checked, and how strictly
+CHECKED = 20  # batches on which the cost of a step is checked
 UPDATES = (500, 3000)  # at least and at most; between them, each step is seen fifteen times
 TOLD = 50  # updates between calls of `progress`
 Replay = Callable[[Callable[[], None], torch.Generator], Callable[[], Any]]
@@ -125,7 +118,9 @@ class _Stretches:
         self._reward = torch.from_numpy(np.array(data.store.gather("reward"))).to(device)
         terminated = np.array(data.store.episodes["terminated"])
         self._terminated = torch.from_numpy(terminated).to(device)
-        self._offsets = torch.tensor([0, 1, _stretch(model.dimensions.horizon)], device=device)
+        self._offsets = torch.tensor(
+            [0, 1, share_of(RARE, model.dimensions.horizon)], device=device
+        )
         self._members = torch.arange(MEMBERS, device=device)[:, None]
         self.generator = torch.Generator(device).manual_seed(0)
 
@@ -251,17 +246,13 @@ def _expectile_loss(predicted: Tensor, target: Tensor, level: float) -> Tensor:
     return weight * F.huber_loss(predicted, target, reduction="none")
 
 
-def _stretch(horizon: int) -> int:
-    return max(1, round(RARE * horizon))
-
-
 def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normalizer) -> None:
     store, horizon = data.store, outlook.dimensions.horizon
     counts = data.cost_discount ** np.arange(horizon)
     left = np.concatenate([np.cumsum(counts[::-1])[::-1], [0.0]])
-    rates = data.episode_cost / (left[0] - left[store.lengths])[:, None]
-    values: dict[str, Any] = {"dearest": rates.max(0), "left": left}
-    values |= idling_of(data, rates.max(0))
+    idling = idling_of(data)
+    values: dict[str, Any] = {"left": left, "dearest": dearest_rate(data), "idle": idling.action}
+    values |= {"idle_cost": idling.cost, "can_idle": idling.is_a_way}
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
     for name, column in (("cost", np.asarray(data.cost, dtype=np.float64)), ("reward", reward)):
         deviation = column.std(0)
@@ -275,82 +266,6 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     for buffer, front in (("front_cost", cost), ("front_return", earned)):
         outlook.get_buffer(buffer)[: len(front)] = front
         outlook.get_buffer(buffer)[len(front) :] = front[-1]
-
-
-def idling_of(data: RelabelledStore, dearest: NDArray[Any]) -> dict[str, Any]:
-    """Doing nothing, `idle`; what a step of it costs, `idle_cost`, NaN where nothing tells; and
-    whether it is a way to keep a limit, `can_idle`. That episodes have to show, which did nothing
-    for long, or nothing that costs more by a cost of the action; and mostly to the digit, as a
-    switch does: what balances a machine is slight too, and differs."""
-    idle = idle_action(data)
-    known = cost_of_action(data, idle)
-    share, free = np.asarray(data.cost, dtype=np.float64) / np.maximum(dearest, TINY), None
-    if np.isnan(known).any():
-        idle, free = cheapest_action(data, share.max(1))
-        known = cost_of_action(data, idle)
-    distance = _distances(data, idle)
-    distance = (distance if free is None else distance * ~free).max(1)
-    exact = distance <= RARE**2
-    if all("action" in criterion.reads for criterion in data.criteria):
-        excess = np.nan_to_num(share - known / np.maximum(dearest, TINY), nan=np.inf).max(1)
-        distance, exact = np.minimum(distance, excess), exact | (excess <= TINY)
-    idle_cost, still = known.mean(0), distance <= RARE
-    can_idle = (_stillest(data, distance) <= RARE).mean() >= RARE and exact[still].mean() > 0.5
-    if can_idle and free is not None:  # it has to have cost the same whenever it was done
-        recorded = share[still]
-        usual = np.median(recorded, axis=0)
-        can_idle = not free.all() and (np.quantile(recorded, SURE, axis=0) - usual <= RARE).all()
-        idle_cost = np.where(np.isnan(idle_cost) & can_idle, usual * dearest, idle_cost)
-    return {"idle": idle, "idle_cost": idle_cost, "can_idle": bool(can_idle)}
-
-
-def _stillest(data: RelabelledStore, values: NDArray[Any]) -> NDArray[Any]:
-    """[episodes] the least mean of values [steps] over a long stretch of each."""
-    length = max(1, round(LONG * data.environment.horizon))
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    means = (sums[length:] - sums[:-length]) / length
-    pairs = zip(data.store.starts, data.store.lengths, strict=True)
-    return np.array([means[s : s + max(n - length + 1, 0)].min(initial=np.inf) for s, n in pairs])
-
-
-def cheapest_action(
-    data: RelabelledStore, cost: NDArray[Any]
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """[A] what is done in the stretches of least cost [steps], and which of its entries are free:
-    they differ there."""
-    means, length = _stretch_means(data, cost), _stretch(data.environment.horizon)
-    if not len(means):
-        idle = idle_action(data)
-        return idle, np.ones(len(idle), dtype=bool)
-    first = _stretch_starts(data)[means <= np.quantile(means, RARE)]
-    covered = np.zeros(len(cost) + 1, dtype=np.int64)
-    np.add.at(covered, first, 1)
-    np.add.at(covered, first + length, -1)
-    cheap = np.cumsum(covered)[:-1] > 0
-    idle = np.median(np.asarray(data.store.gather("action"))[cheap], axis=0).astype(np.float32)
-    return idle, _distances(data, idle)[cheap].mean(0) > RARE
-
-
-def _distances(data: RelabelledStore, action: NDArray[Any]) -> NDArray[Any]:
-    """[steps, A] of recorded actions, as a share of half their range."""
-    low, high = np.array(data.environment.action_low), np.array(data.environment.action_high)
-    distance = np.abs(np.asarray(data.store.gather("action")) - action)
-    shares: NDArray[Any] = distance / np.maximum(high - low, TINY) * 2
-    return shares
-
-
-def _stretch_starts(data: RelabelledStore) -> NDArray[np.int64]:
-    """First steps of all stretches of recorded trajectories."""
-    store, length = data.store, _stretch(data.environment.horizon)
-    pairs = zip(store.starts, store.lengths, strict=True)
-    return np.concatenate([np.arange(start, start + count - length + 1) for start, count in pairs])
-
-
-def _stretch_means(data: RelabelledStore, values: NDArray[Any]) -> NDArray[Any]:
-    """Of values [steps], over every stretch of recorded trajectories."""
-    length, first = _stretch(data.environment.horizon), _stretch_starts(data)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    return (sums[first + length] - sums[first]) / length
 
 
 def front_of(data: RelabelledStore) -> tuple[NDArray[Any], NDArray[Any]]:
