@@ -51,6 +51,15 @@ def gambles() -> RelabelledStore:
     return relabel(TrajectoryStore.of(episodes, _environment()), [criterion("cost")])
 
 
+def dice() -> RelabelledStore:
+    """Each step costs 4 by a chance of a quarter, whatever is done."""
+    rng, episodes = np.random.default_rng(0), []
+    for _ in range(300):
+        actions, costs = rng.uniform(-1, 1, HORIZON), 4.0 * (rng.random(HORIZON) < 0.25)
+        episodes.append(_episode([MIDDLE] * HORIZON, actions, 0.0, columns={"cost": costs}))
+    return relabel(TrajectoryStore.of(episodes, _environment()), [criterion("cost")])
+
+
 def trembling() -> RelabelledStore:
     """All actions are slight and answer to the state, as what balances does."""
     rng, episodes = np.random.default_rng(0), []

@@ -9,7 +9,7 @@ from saformer.core.history import Prompt
 from saformer.core.model import Prefix, SaFormer
 from saformer.core.policy import Candidates, Decision, Verification
 from saformer.core.rules import ProposalOptions, Rule, decision_of
-from saformer.rules.outlook import Outlook
+from saformer.rules.outlook import TINY, Outlook
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class FeasibleRule(Rule):
         verification = Verification(cost, remaining, overrun)
         best_gain, best = self._gain(prospects).masked_fill(~verification.safe, -torch.inf).max(1)
         totals = (prospects.cost + prospects.to_come - remaining[:, None]) / scale
-        score, cheapest = overrun.masked_fill(~self._saves(totals.amax(-1)), torch.inf).min(1)
+        saves = self._saves(totals.amax(-1), self._outlook.is_known(prefix.state))
+        score, cheapest = overrun.masked_fill(~saves, torch.inf).min(1)
         fell_back = best_gain.isneginf()
         chosen = torch.where(fell_back, cheapest, best)
         return decision_of(candidates, chosen, verification, fell_back, score)
@@ -124,16 +125,18 @@ class FeasibleRule(Rule):
         now = outlook.least(prefix.state, prefix.timestep)[..., self._setting, :] * whole
         to_come = ((now[:, :, None] + change[..., self._setting, :]) * scale).clamp(min=0)
         to_come = to_come * (left > 0)
-        chance = (outlook.chance(prefix.state, prefix.timestep) * whole)[:, :, None]
-        variance = (chance + outlook.surprise(state, action, timestep)).clamp(min=0)
-        most = (outlook.get_buffer("critic_error") * whole)[:, None]
-        variance = torch.minimum(variance, most) * scale**2
         idling = outlook.get_buffer("idle_cost") * left  # doing nothing, to the end
         if self.options.may_end:
             to_come = torch.minimum(to_come, idling)
         else:  # where it can be done anywhere, no estimate is needed
             to_come = torch.where(outlook.get_buffer("can_idle"), idling, to_come)
         spent = self._discount ** timestep[..., None].to(step.dtype) * step
+        chance = (outlook.chance(prefix.state, prefix.timestep) * whole)[:, :, None]
+        variance = (chance + outlook.surprise(state, action, timestep)).clamp(min=0) * scale**2
+        usual = model.forecast(prefix, candidates.action[:, :1]).mean  # of the expected course
+        usual = torch.minimum(usual, prefix.remaining[:, None])
+        most = outlook.get_buffer("critic_error") * torch.maximum(spent + to_come, usual)
+        variance = torch.minimum(variance, most.clamp(min=0))
         budget = prefix.remaining[:, None] - self._quantile(spent)
         rate = outlook.budget_rate(budget, timestep + 1)
         then = outlook.then(state, action, timestep, rate) * outlook.steps_left(timestep + 1)
@@ -148,11 +151,12 @@ class FeasibleRule(Rule):
         gain[:, 0], gain[:, -1] = 0.0, -torch.inf
         return gain
 
-    def _saves(self, overrun: Tensor) -> Tensor:
+    def _saves(self, overrun: Tensor, is_known: Tensor) -> Tensor:
         """[L, N] whether a candidate surely overruns by less than the expected one, by members'
-        overruns [M, L, N]; or is that one, or doing nothing where that is a way."""
+        overruns [M, L, N], in a state like recorded ones [L]; or is that one, or doing nothing
+        where that is a way."""
         less = overrun - overrun[:, :, :1]
-        saves = less.mean(0) + self._deviations * less.std(0) < 0
+        saves = (less.mean(0) + self._deviations * less.std(0) < 0) & is_known[:, None]
         saves[:, 0], saves[:, -1] = True, saves[:, -1] | self._can_stop
         return saves
 
@@ -164,7 +168,7 @@ class FeasibleRule(Rule):
         stopping = stopping + self._outlook.get_buffer("unforeseen")
         variance = cost.var(0) + to_come.var(0) + prospects.variance.mean(0)
         going_on = (cost + to_come).mean(0) + self._deviations * variance.sqrt()
-        return torch.where(self._can_stop, stopping, going_on.clamp(min=0))
+        return torch.where(self._can_stop, stopping, going_on.clamp(min=TINY))
 
     def _quantile(self, values: Tensor) -> Tensor:
         """Over members [M, ...]; no cost is below nothing."""

@@ -32,6 +32,8 @@ BATCH_SIZE, LEARNING_RATE, FOLLOWING, BEGINNING = 512, 3e-3, 0.02, 0.2
 CHECKED = 20  # batches on which the cost of a step is checked
 UPDATES = (500, 3000)  # at least and at most; between them, each step is seen fifteen times
 TOLD = 50  # updates between calls of `progress`
+BLOCK = 16_384  # steps that are weighed at once
+WEIGHINGS = 6  # how often it is estimated what was luck
 Replay = Callable[[Callable[[], None], torch.Generator], Callable[[], Any]]
 
 
@@ -52,8 +54,10 @@ def fit_outlook(
     device = model.get_buffer("action_low").device
     _set_statistics(outlook, data, model.normalizer)
     outlook.to(device)
-    follower.to(device).load_state_dict(outlook.state_dict())
     stretches = _Stretches(model, data, device)
+    windows = WindowSampler(data, window=window, device=device)
+    _set_critic_error(outlook, model, windows, stretches.generator)
+    follower.to(device).load_state_dict(outlook.state_dict())
     weights, followers = (
         [value for name, value in each.named_buffers() if "_net." in name]
         for each in (outlook, follower)
@@ -76,6 +80,8 @@ def fit_outlook(
     for is_first, stage in ((True, range(first)), (False, range(first, updates))):
         play = replay(partial(update, is_first=is_first), stretches.generator)
         for index in stage:
+            if not is_first and (index - first) % math.ceil((updates - first) / WEIGHINGS) == 0:
+                stretches.weigh_luck(outlook)
             rate.fill_(LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * index / updates)))
             play()
             if progress and ((index + 1) % TOLD == 0 or index + 1 == updates):
@@ -84,8 +90,6 @@ def fit_outlook(
         weight.requires_grad_(False).grad = None
     idle = model.normalizer.normalize("action", outlook.get_buffer("idle"))
     _set_by_steps(outlook, [stretches.sample() for _ in range(CHECKED)], idle)
-    windows = WindowSampler(data, window=window, device=device)
-    _set_critic_error(outlook, model, windows, stretches.generator)
     return outlook
 
 
@@ -107,6 +111,7 @@ class Stretches:
     terminated: Tensor  # [B]
     seen: Tensor  # [M, B] which members learn from it
     budgets: Tensor  # [B, 2, C] drawn from 0 to 1, for now and for then
+    luck: Tensor  # [M, B, 2, C] of what was spent over the stretch, in the cost's scale
 
 
 class _Stretches:
@@ -122,11 +127,37 @@ class _Stretches:
             [0, 1, share_of(RARE, model.dimensions.horizon)], device=device
         )
         self._members = torch.arange(MEMBERS, device=device)[:, None]
+        self._luck = torch.zeros(MEMBERS, len(self._cost), 2, self._cost.shape[1], device=device)
         self.generator = torch.Generator(device).manual_seed(0)
 
     def sample(self) -> Stretches:
         how: Any = {"generator": self.generator, "device": self._offsets.device}
-        first = torch.randint(len(self._reward), (BATCH_SIZE,), **how)
+        return self._at(torch.randint(len(self._reward), (BATCH_SIZE,), **how))
+
+    @torch.no_grad()
+    def weigh_luck(self, outlook: Outlook) -> None:
+        """Estimate anew what each stretch owes to luck: what its steps led to beyond what is
+        expected of them, and no more of it than the critic is off by."""
+        count, device = len(self._cost), self._offsets.device
+        for block in torch.arange(count, device=device).split(BLOCK):
+            drawn = self._at(block)
+            _, change, _ = _least_targets(outlook, outlook, drawn, is_first=True)
+            expected = outlook.step(drawn.state[:, 0], drawn.action, drawn.timestep[:, 0])
+            self._luck[:, block] = _surprise(outlook, drawn, expected, change)
+        sums = F.pad(self._luck.double().cumsum(1), (0, 0, 0, 0, 1, 0))
+        first = torch.arange(count, device=device)
+        last = self._table.last[self._table.trajectory_of(first)]
+        behind = torch.minimum(first + self._offsets[2], last + 1)
+        self._luck.copy_(sums[:, behind] - sums[:, first])
+        now = first - self._table.start[self._table.trajectory_of(first)]
+        counts = (outlook.weight_left(now) - outlook.weight_left(now + 1))[:, None]
+        spent = F.pad((self._cost * counts).double().cumsum(0), (0, 0, 1, 0))
+        spent = (spent[behind] - spent[first]).mean(0) / outlook.get_buffer("cost_scale")
+        chance = outlook.get_buffer("critic_error") * spent / outlook.get_buffer("cost_scale")
+        self._luck *= (chance / (self._luck**2).mean((0, 1)).clamp(min=TINY**2)).clamp(max=1)
+
+    def _at(self, first: Tensor) -> Stretches:
+        how: Any = {"generator": self.generator, "device": self._offsets.device}
         steps, trajectory = (
             self._table.windows(first, self._offsets),
             self._table.trajectory_of(first),
@@ -148,7 +179,8 @@ class _Stretches:
             length=(self._table.last - self._table.start)[trajectory] + 1,
             terminated=self._terminated[trajectory],
             seen=trajectory % (MEMBERS + 1) != self._members,
-            budgets=torch.rand((BATCH_SIZE, 2, cost_to_go.shape[-1]), **how),
+            budgets=torch.rand((len(first), 2, cost_to_go.shape[-1]), **how),
+            luck=self._luck[:, first],
         )
 
 
@@ -201,13 +233,13 @@ def _cheap_course_loss(
     """[M, B] of the cost of a step, of chance, and of the brake, where no episode may be ended.
     `expected` of a step, the `change` of the least cost that it brought, and by how much its course
     was `dearer` [M, B, 2, C] than the least: cheap courses weigh as expectiles do."""
-    state, now, (cost, _, changes) = drawn.state[:, 0], drawn.timestep[:, 0], expected
+    state, now, (cost, *_) = drawn.state[:, 0], drawn.timestep[:, 0], expected
     scale, centre = outlook.get_buffer("cost_scale"), outlook.get_buffer("cost_centre")
     cost_error = cost - (drawn.cost - centre) / scale
     with torch.no_grad():
         weight = torch.where((dearer[:, :, 0] < 0).any(-1), 1 - RARE, RARE)
         left = outlook.weight_left(drawn.timestep)[..., None]  # [B, 3, 1]
-        surprise = change[:, :, 0] - changes[:, :, 0] - (left[:, 0] - left[:, 1]) * cost_error
+        surprise = _surprise(outlook, drawn, expected, change)[:, :, 0]
         chance = follower.chance(drawn.state[:, :2], drawn.timestep[:, :2]) * left[:, :2]
         then = surprise**2 + chance[:, :, 1] * drawn.valid[:, 1, None]
     rate, more = outlook.chance(state, now), outlook.surprise(state, drawn.action, now)
@@ -217,6 +249,18 @@ def _cheap_course_loss(
         + ((more - then + chance[:, :, 0]) ** 2).sum(-1)
         + weight * ((outlook.brake(state, now) - drawn.action) ** 2).sum(-1)
     )
+
+
+def _surprise(
+    outlook: Outlook, drawn: Stretches, expected: tuple[Tensor, ...], change: Tensor
+) -> Tensor:
+    """[M, B, 2, C] what steps led to beyond what was expected of them: cost, and the `change` of
+    the least cost still to come."""
+    cost, _, changes = expected
+    left = outlook.weight_left(drawn.timestep)[..., None]  # [B, 3, 1]
+    centre, scale = outlook.get_buffer("cost_centre"), outlook.get_buffer("cost_scale")
+    error = (drawn.cost - centre) / scale - cost
+    return change - changes + ((left[:, 0] - left[:, 1]) * error)[:, :, None]
 
 
 def _least_targets(
@@ -236,7 +280,7 @@ def _least_targets(
     if is_first:
         least = (drawn.cost_to_go[:, None] + at_end).expand_as(later)
     else:
-        least = drawn.spent[:, None] + later
+        least = drawn.spent[:, None] + later - drawn.luck * scale
     needed = torch.where(outlook.get_buffer("can_idle"), 0.0, later.amin(-2))
     return least / (scale * left[:, :1].clamp(min=TINY)), (then - now) / scale, needed
 
@@ -253,6 +297,9 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     idling = idling_of(data)
     values: dict[str, Any] = {"left": left, "dearest": dearest_rate(data), "idle": idling.action}
     values |= {"idle_cost": idling.cost, "can_idle": idling.is_a_way}
+    states = torch.from_numpy(np.array(store.gather("state"))).to(normalizer.scale("state").device)
+    states = normalizer.normalize("state", states)
+    values |= {"state_low": states.amin(0), "state_high": states.amax(0)}
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
     for name, column in (("cost", np.asarray(data.cost, dtype=np.float64)), ("reward", reward)):
         deviation = column.std(0)
@@ -304,15 +351,17 @@ def _set_by_steps(outlook: Outlook, batches: Sequence[Stretches], idle: Tensor) 
 def _set_critic_error(
     outlook: Outlook, model: SaFormer, windows: WindowSampler, generator: torch.Generator
 ) -> None:
-    """How far off the critic is on recorded steps: it sees the past, so hardly more is chance."""
-    squares, left, was = list[Tensor](), list[Tensor](), model.training
+    """How far off the critic is on recorded steps, by its square for each unit of cost still to
+    come: it sees the past, so hardly more is chance."""
+    squares, costs, was = list[Tensor](), list[Tensor](), model.training
+    scale = model.normalizer.scale("cost_to_go")
     model.eval()
     for _ in range(CHECKED):
-        batch = model.normalizer.window(windows.sample(BATCH_SIZE // CHECKED, generator))
-        error = (model.critic(batch) - batch.cost_to_go)[batch.valid]
+        drawn = windows.sample(BATCH_SIZE // CHECKED, generator)
+        batch = model.normalizer.window(drawn)
+        error = scale * (model.critic(batch) - batch.cost_to_go)[batch.valid]
         squares.append((error**2).sum(0))
-        left.append(outlook.weight_left(batch.timestep)[batch.valid].sum())
+        costs.append(drawn.cost_to_go[batch.valid].sum(0))
     model.train(was)
-    scale = model.normalizer.scale("cost_to_go") / outlook.get_buffer("cost_scale")
-    rate = torch.stack(squares).sum(0) / torch.stack(left).sum() * scale**2
+    rate = torch.stack(squares).sum(0) / torch.stack(costs).sum(0).clamp(min=TINY)
     outlook.get_buffer("critic_error").copy_(rate)

@@ -64,7 +64,9 @@ class Outlook(nn.Module):
         self.register_buffer("idle_cost", torch.zeros(costs))  # of a step that does nothing
         self.register_buffer("can_idle", torch.tensor(False))  # the data shows it
         self.register_buffer("unforeseen", torch.zeros(costs))  # that a step may cost beyond `step`
-        self.register_buffer("critic_error", torch.full((costs,), torch.inf))  # rate of its square
+        self.register_buffer("critic_error", torch.full((costs,), torch.inf))  # squared, per cost
+        self.register_buffer("state_low", torch.full((state,), -torch.inf))  # of recorded ones
+        self.register_buffer("state_high", torch.full((state,), torch.inf))
         self.register_buffer("front_cost", torch.full((FRONT_SIZE, costs), torch.inf))
         self.register_buffer("front_return", torch.zeros(FRONT_SIZE))
 
@@ -105,6 +107,11 @@ class Outlook(nn.Module):
         earned = self.get_buffer("front_return")
         within = (self.get_buffer("front_cost") <= limit[:, None]).all(-1)
         return torch.where(within, earned, earned[-1]).amax(1)
+
+    def is_known(self, state: Tensor) -> Tensor:
+        """[...] whether states lie in the range of recorded ones."""
+        low, high = self.get_buffer("state_low"), self.get_buffer("state_high")
+        return ((low <= state) & (state <= high)).all(-1)
 
     def weight_left(self, timestep: Tensor) -> Tensor:
         """How much a cost of 1 at every step from this one on counts in all: [...]."""
