@@ -137,6 +137,13 @@ def test_what_surely_saves_is_taken_where_nothing_can_be_stopped(walker):
         assert decision.action.item() == taken
 
 
+def test_the_edge_of_what_was_recorded_is_known_but_for_rounding(walker):
+    """Switches and counters are always at an edge. Seen to fail without room for rounding."""
+    high = walker.outlook.get_buffer("state_high")
+    known = walker.outlook.is_known(torch.stack([high, high + 1e-5, high + 0.1]))
+    assert known.tolist() == [True, True, False]
+
+
 def test_what_is_kept_back_is_not_kept_from_the_actor(walker, spender):
     """Seen to fail when the prompt is lowered, and when something is kept back where doing nothing
     is a way."""

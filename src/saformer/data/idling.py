@@ -16,9 +16,10 @@ from saformer.data.relabel import RelabelledStore, cost_of_action
 RARE = 0.05
 """One in twenty. An action is still if it lies within this share of half the actions' range from
 doing nothing. Doing nothing is a way if this share of episodes shows it; the cheapest stretches are
-this share of all, and this share of an episode long."""
+this share of all, and this share of an episode long. Of the courses that data takes from a state
+the cheapest is this expectile: low, but not as low as a single one."""
 LONG = 0.2  # share of an episode over which doing nothing has to have been kept up
-SURE = 0.999
+SURE = 0.999  # how strictly steps are checked that ought to cost the same
 TINY = 1e-6
 
 
@@ -77,7 +78,7 @@ def dearest_rate(data: RelabelledStore) -> NDArray[np.float64]:
 
 
 def share_of(share: float, horizon: int) -> int:
-    """Steps."""
+    """So many steps; at least one."""
     return max(1, round(share * horizon))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from saformer.core.batch import Dimensions
 
 MEMBERS, WIDTH, FRONT_SIZE = 4, 64, 256
-TINY = 1e-6
+TINY, ROUNDING = 1e-6, 1e-3
 
 
 class Perceptrons(nn.Module):
@@ -109,8 +109,11 @@ class Outlook(nn.Module):
         return torch.where(within, earned, earned[-1]).amax(1)
 
     def is_known(self, state: Tensor) -> Tensor:
-        """[...] whether states lie in the range of recorded ones."""
-        low, high = self.get_buffer("state_low"), self.get_buffer("state_high")
+        """[...] whether states lie in the range of recorded ones, but for rounding."""
+        low, high = (
+            self.get_buffer("state_low") - ROUNDING,
+            self.get_buffer("state_high") + ROUNDING,
+        )
         return ((low <= state) & (state <= high)).all(-1)
 
     def weight_left(self, timestep: Tensor) -> Tensor:
