@@ -46,7 +46,7 @@ class BulletEnv(gymnasium.Env):
     ) -> Observation:
         super().reset(seed=seed)
         if self._agent in REMEMBERING and not self._is_fresh:
-            self.close()
+            self._world.close()
             self._world = self._build()
         self._is_fresh = False
         before = np.random.get_state()
@@ -62,7 +62,9 @@ class BulletEnv(gymnasium.Env):
         return state, float(reward), bool(terminated), bool(truncated), info
 
     def close(self) -> None:
+        """And give its memory back, 30 to 90 MB: C's allocator would keep that of all lanes."""
         self._world.close()
+        ctypes.CDLL(None).malloc_trim(0)  # there wherever pybullet is
 
     def _build(self) -> Any:
         with _silence():
