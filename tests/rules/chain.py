@@ -127,9 +127,10 @@ def decide(
     state: float,
     timestep: int,
     remaining: Sequence[float],
+    log_density: Sequence[float] | None = None,
     **options: object,
 ) -> Decision:
-    """One of these candidates, equally likely; the first is the expected one."""
+    """One of these candidates, by default equally likely; the first is the expected one."""
     rule, model = agent.policy(FeasibleOptions(holdback=0.0, **options)).rule, agent.model
     budget = Budget(torch.tensor([remaining]), agent.config.cost_discount)
     budget.num_steps.fill_(timestep)
@@ -138,7 +139,7 @@ def decide(
     candidates = Candidates(
         torch.zeros(1, len(actions)),
         torch.tensor(actions)[None, :, None],
-        torch.zeros(1, len(actions)),
+        torch.tensor([log_density or [0.0] * len(actions)]),
     )
     with torch.inference_mode():
         return rule.select(model, model.prefill(rule.prompt(prompt)), candidates)

@@ -159,7 +159,7 @@ def balanced(terms: dict[str, PerSample], to_go_weight: float) -> dict[str, PerS
 def _make_room(model: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before weights are loaded: give the model an outlook if they hold one, else take it away.
     What an older version fitted in its place is left out."""
-    outdated = f"{prefix}outlook.state_low" not in state_dict
+    outdated = f"{prefix}outlook.state_axes" not in state_dict
     old = (f"{prefix}reserve.", *([f"{prefix}outlook."] if outdated else []))
     for name in [name for name in state_dict if name.startswith(old)]:
         del state_dict[name]

@@ -33,7 +33,8 @@ class SaFormerPolicy:
         self.budget = Budget(torch.zeros(num_lanes, dimensions.constraints), self._cost_discount)
         self.history = History(num_lanes, self.window - 1, dimensions, device)
         recorder = self._recorder(num_lanes, device)
-        self._both, self._prefill = recorder.both, recorder.recorded(self._read_past, trimmed=False)
+        self._both = recorder.both if self.rule.asks_critic else recorder.second
+        self._prefill = recorder.recorded(self._read_past, trimmed=False)
         self._first_round = recorder.recorded(self._round)
         self._next_round = recorder.recorded(
             lambda prefix, lanes, *drawn: self._round(prefix.of_lanes(lanes), *drawn)

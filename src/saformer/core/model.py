@@ -97,7 +97,7 @@ class Prefix:
     """L prompts as both networks have read them; any number of candidates can follow."""
 
     actor: KVCache
-    critic: KVCache
+    critic: Any  # a KVCache; None if the rule does not ask it
     return_to_go: Gaussian  # over [L, 1], model units
     state: Tensor  # [L, S], model units
     timestep: Tensor  # [L]
@@ -105,8 +105,8 @@ class Prefix:
 
     def of_lanes(self, lanes: Tensor) -> Self:
         others = self.return_to_go, self.state, self.timestep, self.remaining
-        own = over_tensors(lambda part: part[lanes], others)
-        return type(self)(self.actor.of_lanes(lanes), self.critic.of_lanes(lanes), *own)
+        caches: Any = (each and each.of_lanes(lanes) for each in (self.actor, self.critic))
+        return type(self)(*caches, *over_tensors(lambda part: part[lanes], others))
 
 
 class SaFormer(nn.Module):

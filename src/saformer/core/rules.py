@@ -52,6 +52,7 @@ class Rule(Protocol):
 
     options: ProposalOptions
     rounds: int = 1  # of proposals: the first decision that did not fall back, else by its score
+    asks_critic: bool = True  # else it does not read the past
 
     def __init__(self, options: ProposalOptions) -> None:
         self.options = options
@@ -66,11 +67,9 @@ class Rule(Protocol):
         """How far what was drawn, [L, N] and [L, N, A], puts proposals from their means."""
         if self.options.action_noise == "two_point":
             for_actions = for_actions.sign()
-        return_noise = self.options.temperature * for_returns
-        action_noise = self.options.temperature * for_actions
-        return_noise[:, 0].zero_()
-        action_noise[:, 0].zero_()
-        return return_noise, action_noise
+        is_drawn = torch.arange(for_returns.shape[1], device=for_returns.device) > 0
+        spread = self.options.temperature * is_drawn
+        return spread * for_returns, spread[:, None] * for_actions
 
     @abstractmethod
     def select(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Decision:
@@ -176,7 +175,11 @@ def _scores(candidates: Candidates, overrun: Tensor, fallback: Fallback) -> Tens
     if fallback == "mean":
         return torch.zeros_like(overrun)  # the first of equals
     if fallback == "likely":
-        num_likely = max(1, round(LIKELY_SHARE * overrun.shape[1]))
-        threshold = candidates.log_density.topk(num_likely, dim=1).values[:, -1:]
-        return overrun.masked_fill(candidates.log_density < threshold, torch.inf)
+        return overrun.masked_fill(~likely(candidates.log_density), torch.inf)
     return overrun
+
+
+def likely(log_density: Tensor) -> Tensor:
+    """[L, N] whether a candidate is one of the most probable."""
+    count = max(1, round(LIKELY_SHARE * log_density.shape[1]))
+    return log_density >= log_density.topk(count, dim=1).values[:, -1:]

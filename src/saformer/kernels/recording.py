@@ -75,6 +75,11 @@ class Recorder:
         main.wait_stream(stream)
         return results, others
 
+    @staticmethod
+    def second(first: Function, second: Function) -> tuple[Any, Any]:
+        """As `both`, without the first."""
+        return (None, None), second()
+
     def _record(self, play: Function) -> Function:
         """A function that replays it, with results in one place; if recording fails, `play`."""
         _warm_up(play, self._device)

@@ -8,7 +8,7 @@ from torch import Tensor
 from saformer.core.history import Prompt
 from saformer.core.model import Prefix, SaFormer
 from saformer.core.policy import Candidates, Decision, Verification
-from saformer.core.rules import ProposalOptions, Rule, decision_of
+from saformer.core.rules import ProposalOptions, Rule, decision_of, likely
 from saformer.rules.outlook import TINY, Outlook
 
 
@@ -53,6 +53,7 @@ class FeasibleRule(Rule):
     the cheapest recorded courses do may be one of them, and doing nothing is where it is a way."""
 
     options: FeasibleOptions
+    asks_critic = False
 
     def __init__(self, options: FeasibleOptions, outlook: Outlook, cost_discount: float) -> None:
         super().__init__(options)
@@ -79,7 +80,8 @@ class FeasibleRule(Rule):
         verification = Verification(cost, remaining, overrun)
         best_gain, best = self._gain(prospects).masked_fill(~verification.safe, -torch.inf).max(1)
         totals = (prospects.cost + prospects.to_come - remaining[:, None]) / scale
-        saves = self._saves(totals.amax(-1), self._outlook.is_known(prefix.state))
+        may_save = self._outlook.is_usual(prefix.state)[:, None] | likely(candidates.log_density)
+        saves = self._saves(totals.amax(-1), may_save)
         score, cheapest = overrun.masked_fill(~saves, torch.inf).min(1)
         fell_back = best_gain.isneginf()
         chosen = torch.where(fell_back, cheapest, best)
@@ -97,11 +99,19 @@ class FeasibleRule(Rule):
     def _ambition(self, prefix: Prefix) -> Tensor:
         """[L] deviations from the expected return to the frontier's within the whole limit, as far
         as is likely; as an episode begins. An actor that expects more than anybody earned within
-        the limit has a course in mind that does not keep it."""
+        the limit has a course in mind that does not keep it. Where the limit is below what must be
+        spent at least, there is no room for more than what is expected."""
         expected, bound = prefix.return_to_go, max(0.0, self._deviations)
         frontier = self._outlook.frontier(prefix.remaining / (1 - self._holdback))
         above = (frontier - expected.mean[:, 0]) * torch.exp(-expected.log_deviation[:, 0])
-        return above.clamp(-bound, bound)
+        has_room = self._can_stop | (self._least(prefix).mean(0) <= prefix.remaining).all(-1)
+        return above.clamp(-bound, bound) * has_room
+
+    def _least(self, prefix: Prefix) -> Tensor:
+        """[M, L, C] that must be spent from now on."""
+        outlook, at = self._outlook, (prefix.state, prefix.timestep)
+        rate = outlook.least(*at)[..., self._setting, :] * outlook.get_buffer("cost_scale")
+        return rate * outlook.weight_left(prefix.timestep)[:, None]
 
     def _with_thrift(self, model: SaFormer, prefix: Prefix, candidates: Candidates) -> Candidates:
         """And, as the last, doing nothing where it is a way, else what the cheapest recorded
@@ -122,9 +132,8 @@ class FeasibleRule(Rule):
         scale, left = outlook.get_buffer("cost_scale"), outlook.weight_left(timestep + 1)[..., None]
         step = cost * scale + outlook.get_buffer("cost_centre")
         whole = outlook.weight_left(prefix.timestep)[:, None]
-        now = outlook.least(prefix.state, prefix.timestep)[..., self._setting, :] * whole
-        to_come = ((now[:, :, None] + change[..., self._setting, :]) * scale).clamp(min=0)
-        to_come = to_come * (left > 0)
+        to_come = self._least(prefix)[:, :, None] + change[..., self._setting, :] * scale
+        to_come = to_come.clamp(min=0) * (left > 0)
         idling = outlook.get_buffer("idle_cost") * left  # doing nothing, to the end
         if self.options.may_end:
             to_come = torch.minimum(to_come, idling)
@@ -133,9 +142,8 @@ class FeasibleRule(Rule):
         spent = self._discount ** timestep[..., None].to(step.dtype) * step
         chance = (outlook.chance(prefix.state, prefix.timestep) * whole)[:, :, None]
         variance = (chance + outlook.surprise(state, action, timestep)).clamp(min=0) * scale**2
-        usual = model.forecast(prefix, candidates.action[:, :1]).mean  # of the expected course
-        usual = torch.minimum(usual, prefix.remaining[:, None])
-        most = outlook.get_buffer("critic_error") * torch.maximum(spent + to_come, usual)
+        most = torch.maximum(spent + to_come, prefix.remaining[:, None])
+        most = outlook.get_buffer("critic_error") * most
         variance = torch.minimum(variance, most.clamp(min=0))
         budget = prefix.remaining[:, None] - self._quantile(spent)
         rate = outlook.budget_rate(budget, timestep + 1)
@@ -151,12 +159,12 @@ class FeasibleRule(Rule):
         gain[:, 0], gain[:, -1] = 0.0, -torch.inf
         return gain
 
-    def _saves(self, overrun: Tensor, is_known: Tensor) -> Tensor:
+    def _saves(self, overrun: Tensor, may_save: Tensor) -> Tensor:
         """[L, N] whether a candidate surely overruns by less than the expected one, by members'
-        overruns [M, L, N], in a state like recorded ones [L]; or is that one, or doing nothing
-        where that is a way."""
+        overruns [M, L, N], and is not ruled out; or is that one, or doing nothing where that is a
+        way."""
         less = overrun - overrun[:, :, :1]
-        saves = (less.mean(0) + self._deviations * less.std(0) < 0) & is_known[:, None]
+        saves = (less.mean(0) + self._deviations * less.std(0) < 0) & may_save
         saves[:, 0], saves[:, -1] = True, saves[:, -1] | self._can_stop
         return saves
 

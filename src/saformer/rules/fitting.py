@@ -26,7 +26,7 @@ from saformer.data.limits import FRONTIER_SIZE, exemplary
 from saformer.data.relabel import RelabelledStore
 from saformer.data.sampling import WindowSampler
 from saformer.data.sources.source import Progress
-from saformer.rules.outlook import FRONT_SIZE, MEMBERS, TINY, Outlook
+from saformer.rules.outlook import FRONT_SIZE, MEMBERS, ROUNDING, TINY, Outlook
 
 BATCH_SIZE, LEARNING_RATE, FOLLOWING, BEGINNING = 512, 3e-3, 0.02, 0.2
 CHECKED = 20  # batches on which the cost of a step is checked
@@ -299,7 +299,7 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     values |= {"idle_cost": idling.cost, "can_idle": idling.is_a_way}
     states = torch.from_numpy(np.array(store.gather("state"))).to(normalizer.scale("state").device)
     states = normalizer.normalize("state", states)
-    values |= {"state_low": states.amin(0), "state_high": states.amax(0)}
+    values["state_centre"], values["state_axes"] = axes_of(states)
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
     for name, column in (("cost", np.asarray(data.cost, dtype=np.float64)), ("reward", reward)):
         deviation = column.std(0)
@@ -313,6 +313,16 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     for buffer, front in (("front_cost", cost), ("front_return", earned)):
         outlook.get_buffer(buffer)[: len(front)] = front
         outlook.get_buffer(buffer)[len(front) :] = front[-1]
+
+
+def axes_of(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Centre [S] and axes [S, S] of the ellipsoid that holds all but rare states [n, S]."""
+    centre = states.double().mean(0)
+    from_centre = states.double() - centre
+    variance, directions = torch.linalg.eigh(from_centre.T @ from_centre / len(states))
+    axes = directions / variance.clamp(min=ROUNDING**2).sqrt()
+    distance = ((from_centre @ axes) ** 2).sum(1).sqrt().cpu().numpy()
+    return centre, axes / max(np.quantile(distance, 1 - RARE), ROUNDING)
 
 
 def front_of(data: RelabelledStore) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -65,8 +65,8 @@ class Outlook(nn.Module):
         self.register_buffer("can_idle", torch.tensor(False))  # the data shows it
         self.register_buffer("unforeseen", torch.zeros(costs))  # that a step may cost beyond `step`
         self.register_buffer("critic_error", torch.full((costs,), torch.inf))  # squared, per cost
-        self.register_buffer("state_low", torch.full((state,), -torch.inf))  # of recorded ones
-        self.register_buffer("state_high", torch.full((state,), torch.inf))
+        self.register_buffer("state_centre", torch.zeros(state))  # of recorded ones
+        self.register_buffer("state_axes", torch.zeros(state, state))  # see `is_usual`
         self.register_buffer("front_cost", torch.full((FRONT_SIZE, costs), torch.inf))
         self.register_buffer("front_return", torch.zeros(FRONT_SIZE))
 
@@ -108,13 +108,10 @@ class Outlook(nn.Module):
         within = (self.get_buffer("front_cost") <= limit[:, None]).all(-1)
         return torch.where(within, earned, earned[-1]).amax(1)
 
-    def is_known(self, state: Tensor) -> Tensor:
-        """[...] whether states lie in the range of recorded ones, but for rounding."""
-        low, high = (
-            self.get_buffer("state_low") - ROUNDING,
-            self.get_buffer("state_high") + ROUNDING,
-        )
-        return ((low <= state) & (state <= high)).all(-1)
+    def is_usual(self, state: Tensor) -> Tensor:
+        """[...] whether states lie where all but rare recorded ones do, by Mahalanobis distance."""
+        from_centre = state - self.get_buffer("state_centre")
+        return ((from_centre @ self.get_buffer("state_axes")) ** 2).sum(-1) <= 1
 
     def weight_left(self, timestep: Tensor) -> Tensor:
         """How much a cost of 1 at every step from this one on counts in all: [...]."""
