@@ -221,7 +221,8 @@ def test_trust_in_words(far, spread, word):
 
 def check(cost: float, estimated: float, trust: str = "supported", dataset: str = "d") -> Check:
     interval = (0.9 * estimated, 1.1 * estimated)
-    return Check(dataset, "paper", cost, estimated, interval, trust, 100.0, {})
+    halves = (cost, -cost)  # which rollouts put in the opposite order
+    return Check(dataset, "paper", cost, estimated, interval, trust, 100.0, {}, halves)
 
 
 def test_the_figures_of_the_experiment():
@@ -241,3 +242,4 @@ def test_the_figures_of_the_experiment():
     assert figures["supported, of all"] == 0.5
     assert figures["supported, of errors below 10%"] == 1.0
     assert figures["rank correlation, median over datasets"] == pytest.approx(0.95, abs=0.06)
+    assert figures["the same of one half of the rollouts with the other"] == pytest.approx(-1)
