@@ -15,7 +15,7 @@ from saformer.criteria import torque
 from saformer.data.idling import idling_of
 from saformer.data.relabel import relabel
 from saformer.rules.feasible import FeasibleOptions
-from saformer.rules.fitting import axes_of, fit_outlook
+from saformer.rules.fitting import axes_of, fit_outlook, some_of
 from saformer.rules.outlook import Outlook
 from tests import brief
 from tests.conftest import tiny_config
@@ -151,6 +151,16 @@ def test_usual_states_are_those_that_all_but_rare_ones_lie_among(walker):
     assert outlook.is_usual(states).float().mean().item() == pytest.approx(0.95, abs=1e-3)
     some = torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [1.0, 1.0, 1e-5], [1.0, 1.0, 0.1]])
     assert outlook.is_usual(some).tolist() == [True, False, True, False]
+
+
+def test_of_many_states_some_decide_what_is_usual(monkeypatch):
+    """Ten million would not fit twice. Seen to fail when all are copied, and with another draw."""
+    rows = np.arange(1000)[:, None]
+    assert np.array_equal(some_of(rows), rows)
+    monkeypatch.setattr("saformer.rules.fitting.MOST_STATES", 100)
+    assert len(some_of(rows)) == 100
+    assert np.array_equal(some_of(rows), some_of(rows))
+    assert 0.4 < (some_of(rows) < 500).mean() < 0.6
 
 
 def test_what_is_kept_back_is_not_kept_from_the_actor(walker, spender):

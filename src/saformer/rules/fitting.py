@@ -33,6 +33,7 @@ CHECKED = 20  # batches on which the cost of a step is checked
 UPDATES = (500, 3000)  # at least and at most; between them, each step is seen fifteen times
 TOLD = 50  # updates between calls of `progress`
 BLOCK = 16_384  # steps that are weighed at once
+MOST_STATES = 200_000  # that decide what is usual
 WEIGHINGS = 6  # how often it is estimated what was luck
 Replay = Callable[[Callable[[], None], torch.Generator], Callable[[], Any]]
 
@@ -297,9 +298,9 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     idling = idling_of(data)
     values: dict[str, Any] = {"left": left, "dearest": dearest_rate(data), "idle": idling.action}
     values |= {"idle_cost": idling.cost, "can_idle": idling.is_a_way}
-    states = torch.from_numpy(np.array(store.gather("state"))).to(normalizer.scale("state").device)
-    states = normalizer.normalize("state", states)
-    values["state_centre"], values["state_axes"] = axes_of(states)
+    states = torch.from_numpy(some_of(store.gather("state"))).to(normalizer.scale("state").device)
+    axes = axes_of(normalizer.normalize("state", states))
+    values |= dict(zip(("state_centre", "state_axes"), axes, strict=True))
     reward = np.asarray(store.gather("reward"), dtype=np.float64)[:, None]
     for name, column in (("cost", np.asarray(data.cost, dtype=np.float64)), ("reward", reward)):
         deviation = column.std(0)
@@ -313,6 +314,13 @@ def _set_statistics(outlook: Outlook, data: RelabelledStore, normalizer: Normali
     for buffer, front in (("front_cost", cost), ("front_return", earned)):
         outlook.get_buffer(buffer)[: len(front)] = front
         outlook.get_buffer(buffer)[len(front) :] = front[-1]
+
+
+def some_of(rows: NDArray[Any]) -> NDArray[Any]:
+    """A copy of all rows or, of many, of some that are drawn: the same on every call."""
+    few = len(rows) <= MOST_STATES
+    drawn = np.random.default_rng(0).integers(len(rows), size=MOST_STATES)
+    return np.array(rows if few else rows[np.sort(drawn)])
 
 
 def axes_of(states: Tensor) -> tuple[Tensor, Tensor]:
