@@ -233,8 +233,8 @@ MUTANTS = (
     Mutant(
         "temperature for returns alone",
         "core/rules.py",
-        "options.temperature * for_actions\n",
-        "for_actions + 0\n",
+        "spread[:, None] * for_actions\n",
+        "is_drawn[:, None] * for_actions\n",
         "tests/paper/test_algorithm_1.py::test_two_point_noise_lies_one_deviation_from_the_mean",
     ),
     Mutant(
@@ -455,10 +455,31 @@ MUTANTS = (
         "tests/paper/test_algorithm_1.py::test_falls_back_when_nothing_is_safe",
     ),
     Mutant(
+        "what is unlikely saves everywhere",
+        "rules/feasible.py",
+        " | likely(candidates.log_density)",
+        " | True",
+        "tests/rules/test_feasible.py::test_what_surely_saves_is_taken_where_nothing_can_be_stopped",
+    ),
+    Mutant(
+        "a wish under limits that nobody kept",
+        "rules/feasible.py",
+        " * has_room",
+        " * 1",
+        "tests/rules/test_feasible.py::test_nothing_is_wished_for_under_a_limit_that_nobody_kept",
+    ),
+    Mutant(
+        "a critic that is not asked reads the past",
+        "core/execution.py",
+        "recorder.both if self.rule.asks_critic else recorder.second",
+        "recorder.both",
+        "tests/rules/test_feasible.py::test_no_decision_waits_for_the_critic",
+    ),
+    Mutant(
         "candidate 0 sampled",
         "core/rules.py",
-        "        action_noise[:, 0].zero_()\n",
-        "",
+        "spread[:, None] * for_actions\n",
+        "self.options.temperature * for_actions\n",
         "tests/paper/test_algorithm_1.py::test_candidate_0_is_the_mean_and_temperature_spreads_the_rest",
     ),
     Mutant(

@@ -128,6 +128,18 @@ def test_what_is_inadmissible_is_left_and_nothing_is_done_if_all_is(spender, rem
     assert decision.fell_back.item() == (executed == 0.0)
 
 
+def test_no_decision_waits_for_the_critic(spender, monkeypatch):
+    """It does not even read the past."""
+
+    def read(*_: object) -> None:
+        raise AssertionError("the critic read the past")
+
+    monkeypatch.setattr(spender.model.critic.trunk, "prefill", read)
+    policy = spender.policy(FeasibleOptions(candidates=4))
+    policy.reset(torch.tensor([[MIDDLE]]), torch.tensor([[PLENTY]]))
+    assert policy.act(torch.tensor([[MIDDLE]])).action.isfinite().all()
+
+
 @pytest.mark.parametrize(("state", "taken"), [(MIDDLE, STAY), (2 * RIGHT_TRAP, RIGHT)])
 def test_what_surely_saves_is_taken_where_nothing_can_be_stopped(walker, state, taken):
     """Nobody does nothing here, and nothing fits: staying out of the trap saves most. Where hardly
