@@ -466,7 +466,7 @@ MUTANTS = (
         "rules/feasible.py",
         " * has_room",
         " * 1",
-        "tests/rules/test_feasible.py::test_nothing_is_wished_for_under_a_limit_that_nobody_kept",
+        "tests/rules/test_feasible.py::test_no_more_is_wished_for_under_a_limit_that_nobody_kept",
     ),
     Mutant(
         "a critic that is not asked reads the past",

@@ -221,10 +221,15 @@ def test_an_episode_begins_with_a_wish_for_what_the_data_shows(
     assert asked == pytest.approx(deviations, abs=1e-3)
 
 
-@pytest.mark.parametrize(("remaining", "deviations"), [(PLENTY, 1.645), (0.0, 0.0)])
-def test_nothing_is_wished_for_under_a_limit_that_nobody_kept(walker, remaining, deviations):
-    """Seen to fail when the highest return is asked for whatever the limit."""
-    asked = wished(walker, remaining=remaining, timestep=0, offset=9)
+@pytest.mark.parametrize(
+    ("remaining", "offset", "deviations"), [(PLENTY, 9, 1.645), (0.0, 9, 0.0), (0.0, -9, -1.645)]
+)
+def test_no_more_is_wished_for_under_a_limit_that_nobody_kept(
+    walker, remaining, offset, deviations
+):
+    """But less, where the data shows less. Seen to fail when the highest return is asked for
+    whatever the limit, and when nothing is asked for."""
+    asked = wished(walker, remaining=remaining, timestep=0, offset=offset)
     assert asked == pytest.approx(deviations, abs=1e-3)
 
 

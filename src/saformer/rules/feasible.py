@@ -100,12 +100,12 @@ class FeasibleRule(Rule):
         """[L] deviations from the expected return to the frontier's within the whole limit, as far
         as is likely; as an episode begins. An actor that expects more than anybody earned within
         the limit has a course in mind that does not keep it. Where the limit is below what must be
-        spent at least, there is no room for more than what is expected."""
+        spent at least, there is no room for more than what is expected, but for less."""
         expected, bound = prefix.return_to_go, max(0.0, self._deviations)
         frontier = self._outlook.frontier(prefix.remaining / (1 - self._holdback))
         above = (frontier - expected.mean[:, 0]) * torch.exp(-expected.log_deviation[:, 0])
         has_room = self._can_stop | (self._least(prefix).mean(0) <= prefix.remaining).all(-1)
-        return above.clamp(-bound, bound) * has_room
+        return torch.minimum(above.clamp(-bound, bound), bound * has_room)
 
     def _least(self, prefix: Prefix) -> Tensor:
         """[M, L, C] that must be spent from now on."""
