@@ -243,3 +243,11 @@ def test_the_figures_of_the_experiment():
     assert figures["supported, of errors below 10%"] == 1.0
     assert figures["rank correlation, median over datasets"] == pytest.approx(0.95, abs=0.06)
     assert figures["the same of one half of the rollouts with the other"] == pytest.approx(-1)
+
+
+def test_a_check_splits_its_rollouts_in_turn():
+    """Seen to fail when the same half is taken twice."""
+    estimate = {"cost": 3.0, "interval": [2.0, 4.0], "trust": "supported", "data_mean": 5.0}
+    row = {"dataset": "d", "variant": "paper", "mean_cost": 2.5, "limit": 3.0}
+    told = {"costs": [1.0, 2.0, 3.0, 4.0], "estimate": {**estimate, "first_forecast": None}}
+    assert Check.of({**row, **told}).halves == (2.0, 3.0)

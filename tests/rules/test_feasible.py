@@ -152,7 +152,7 @@ def test_what_surely_saves_is_taken_where_nothing_can_be_stopped(walker, state, 
     assert decision.action.item() == taken
 
 
-def test_usual_states_are_those_that_all_but_rare_ones_lie_among(walker):
+def test_usual_states_are_those_that_all_but_rare_ones_lie_among():
     """In no direction further than 19 in 20: a sum of entries may be unusual though none is alone.
     A column that never changes is usual but for rounding. Seen to fail when each entry is held
     against its own range."""

@@ -50,7 +50,9 @@ class FeasibleRule(Rule):
     while it is admissible. Where doing nothing keeps every limit, so that nothing is lost by a
     mistake, other admissible candidates compete with it by what they are worth. If none is
     admissible, the least overrun of those that surely save something against the expected one; what
-    the cheapest recorded courses do may be one of them, and doing nothing is where it is a way."""
+    the cheapest recorded courses do may be one of them, and doing nothing is where it is a way. In
+    unusual states only what is likely may save: what is unlikely, taken again and again, leads out
+    of the data."""
 
     options: FeasibleOptions
     asks_critic = False
